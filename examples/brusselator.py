@@ -19,7 +19,7 @@ A, ALPHA = 3.4, 10.0
 
 
 def rate(state):
-    """Return the rate of change of a state: (2, side, side)."""
+    """Return the rate of change (2, side, side) of a state (2, side, side)."""
     u, v = state
     near = [jnp.roll(state, shift, axis) for axis in (1, 2) for shift in (1, -1)]
     diffusion = ALPHA * (u.shape[0] - 1) ** 2 * (sum(near) - 4 * state)
@@ -28,18 +28,16 @@ def rate(state):
 
 @functools.lru_cache(maxsize=4)
 def columns(side):
-    """Return the column of each nonzero, unsorted: the cell, its four neighbors, the other field: (n, 6)."""
+    """Return the columns (n, 6) of the nonzeros of each row: the cell, four neighbors, the other field."""
     cell = np.arange(2 * side * side).reshape(2, side, side)
     near = [np.roll(cell, shift, axis) for axis in (1, 2) for shift in (1, -1)]
     return np.stack([cell, *near, cell[::-1]], axis=-1).reshape(-1, 6)
 
 
 def pattern(side):
-    """Return the rows and columns of the nonzeros, row by row: int32 (nonzeros,) each."""
-    sorted_columns = np.sort(columns(side), axis=1)
-    return np.repeat(np.arange(len(sorted_columns)), 6).astype(np.int32), sorted_columns.ravel().astype(
-        np.int32
-    )
+    """Return the rows and columns of the nonzeros of the Jacobian, row by row: int32 (nonzeros,) each."""
+    sorted_columns = np.sort(columns(side), axis=1).astype(np.int32)
+    return np.repeat(np.arange(len(sorted_columns), dtype=np.int32), 6), sorted_columns.ravel()
 
 
 def nonzeros(side, inputs):

@@ -1,4 +1,4 @@
-"""Workload `examples.bundle_adjustment`: the residual of one observation, by camera, point and weight.
+"""Workload `examples.bundle_adjustment`: residual of an observation, by camera, point and weight.
 
     w (project(camera, x) - feature) and 1 - w^2
 
@@ -22,9 +22,9 @@ SPREAD = np.array([0.1, 0.1, 0.1, 0.3, 0.3, 0.3, 10.0, 5.0, 5.0, 0.01, 0.001])
 
 
 def residual(camera, x, w, feature, keep=lambda arrays: arrays):
-    """Return the residual (3,) of an observation: camera (11,), point (3,), weight () and feature (2,).
+    """Return the residual (3,) of an observation: camera (11,), point x (3,), weight w () and feature (2,).
 
-    The arguments may be lists of vectors over the observations, too. `keep` marks what is used several times.
+    Each number may also be an array over observations. `keep` is applied to values that are used repeatedly.
     """
     r, v = camera[:3], [x[i] - camera[3 + i] for i in range(3)]
     angle = jnp.sqrt(r[0] * r[0] + r[1] * r[1] + r[2] * r[2])
@@ -39,16 +39,17 @@ def residual(camera, x, w, feature, keep=lambda arrays: arrays):
 
 
 def pattern():
-    """Return the rows and columns of the nonzeros of the Jacobian of an observation: 14, 14 and 1."""
+    """Return the rows and columns, int32 (29,) each, of the nonzeros of the Jacobian of an observation."""
     rows = np.repeat([0, 1, 2], [14, 14, 1])
     columns = np.concatenate([np.delete(np.arange(15), 8), np.delete(np.arange(15), 7), [14]])
     return rows.astype(np.int32), columns.astype(np.int32)
 
 
 def gradients_by_row(camera, x, w, feature):
-    """Return the nonzeros of a batch, (points, 29): a reverse pass for each of the two errors of projection.
+    """Return the nonzeros of the Jacobians of a batch, (points, 29), by a VJP for each of the first two rows.
 
-    XLA fuses the function into the loop of each result, but it does not fuse loops across a conditional.
+    XLA would compute the function again in the loop of each result. The conditional in `keep` prevents that,
+    because XLA does not fuse loops across a conditional.
     """
 
     def keep(arrays):

@@ -41,7 +41,10 @@ def loss(images, labels, params):
 
 
 def reference(inputs):
-    """Return the loss (points, 1) and its gradient (points, 1, parameters), by hand in NumPy and float64."""
+    """Return the loss (points, 1) and its gradient (points, 1, parameters) in NumPy and float64.
+
+    The gradient is computed by backpropagation, written by hand.
+    """
     layers, values, gradients = inputs["params"], [], []
     for x, labels in zip(inputs["images"], inputs["labels"].astype(int), strict=True):
         outputs = [x]  # of each layer, before the rectifier; the images are positive
@@ -59,7 +62,7 @@ def reference(inputs):
 
 
 def layer_spec(inputs, outputs):
-    """Return the distributions of the weights and biases of a layer, those of PyTorch's default."""
+    """Return the input specs of the weights and biases of a layer: uniform, as PyTorch initializes them."""
     bound = inputs**-0.5
     return {
         "w": uniform(inputs, outputs, low=-bound, high=bound),

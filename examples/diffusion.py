@@ -12,13 +12,13 @@ SIZES = {"n": 200}
 
 
 def rate(u):
-    """Return the rate of change of a state: (n,)."""
+    """Return the rate of change (n,) of a state u (n,)."""
     padded = jnp.pad(u, 1)
     return padded[:-2] - 2 * u + padded[2:]
 
 
 def pattern(n):
-    """Return the rows and columns of the nonzeros, row by row: int32 (3 n - 2,) each."""
+    """Return the rows and columns of the nonzeros of the Jacobian, row by row: int32 (3 n - 2,) each."""
     rows, columns = np.repeat(np.arange(n), 3), (np.arange(n)[:, None] + [-1, 0, 1]).ravel()
     inside = (columns >= 0) & (columns < n)
     return rows[inside].astype(np.int32), columns[inside].astype(np.int32)

@@ -21,7 +21,7 @@ INPUTS = ("alpha", "mu", "q", "lower")
 
 
 def lower_triangles(q, lower):
-    """Return the matrices Q_k: (k, d, d). Slices and pads are faster than a scatter, and so is their transpose."""
+    """Return the lower triangular matrices Q_k, (k, d, d). Slices and pads are faster than a scatter."""
     d = q.shape[1]
     below = jnp.split(lower, np.cumsum(np.arange(d - 1, 0, -1)), axis=1)  # the last one is empty
     columns = [
@@ -32,7 +32,7 @@ def lower_triangles(q, lower):
 
 
 def log_posterior(alpha, mu, q, lower, x):
-    """Return the log-posterior, a scalar, of parameters (k,), (k, d), (k, d), (k, d (d - 1) / 2) and data (n, d)."""
+    """Return the log-posterior, a scalar. Shapes (k,), (k, d), (k, d), (k, d (d - 1) / 2) and (n, d)."""
     (k, d), n = mu.shape, len(x)
     Q = lower_triangles(q, lower)
     y = Q.reshape(k * d, d) @ x.T - jnp.einsum("kij,kj->ki", Q, mu).reshape(-1, 1)  # Q_k (x_i - mu_k)
@@ -43,7 +43,7 @@ def log_posterior(alpha, mu, q, lower, x):
 
 
 def gradient(alpha, mu, q, lower, x):
-    """Return the value and the gradient by hand, in NumPy, at one point: a number and (inputs,)."""
+    """Return (log-posterior, gradient (inputs,)) at one point, derived by hand, in NumPy."""
     (k, d), n = mu.shape, len(x)
     columns, rows = np.triu_indices(d, 1)  # the packed order
     Q = np.zeros((k, d, d))

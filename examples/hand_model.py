@@ -7,7 +7,7 @@ PARENTS = [-1, *(0 if joint == 0 else 4 * finger + joint for finger in range(5) 
 
 
 def make_model(vertices, measured):
-    """Return a generated hand, a dict of constant arrays, and its triangles that points are measured on."""
+    """Return (hand model as a dict of arrays, int array (measured, 3) with the vertices of each triangle)."""
     rng, relative = np.random.default_rng(0), np.tile(np.eye(4), (BONES, 1, 1))
     relative[:, :3, 3] = rng.normal([0, 1, 0], 0.2, (BONES, 3))
     absolute, bone = relative.copy(), rng.integers(0, BONES, vertices)

@@ -1,4 +1,4 @@
-"""Workload `examples.hand_tracking`: distances of a skinned hand model to measured points, by its pose.
+"""Workload `examples.hand_tracking`: distances of a hand model to measured points, by the pose of the hand.
 
 The pose theta (26,) is a rotation (axis times angle), a translation, and for each of five fingers two angles of
 the second bone and one angle of the third and the fourth. A vertex is moved by its bones, weighted (linear blend
@@ -19,7 +19,7 @@ VALUE = "residual"
 
 
 def bone_transforms(angles, relative, inverse):
-    """Return the affine transforms of the bones, (22, 3, 4), by the angles of the fingers, (5, 4)."""
+    """Return the affine transforms (22, 3, 4) of the bones from rest to a pose with finger angles (5, 4)."""
     x, z = angles[:, jnp.array([0, 2, 3])], jnp.pad(angles[:, 1:2], ((0, 0), (0, 2)))
     cx, sx, cz, sz, o = jnp.cos(x), jnp.sin(x), jnp.cos(z), jnp.sin(z), jnp.zeros_like(x)
     entries = [cz, -sz * cx, sz * sx, o, sz, cz * cx, -cz * sx, o, o, sx, cx, o, o, o, o, o + 1]
@@ -33,7 +33,7 @@ def bone_transforms(angles, relative, inverse):
 
 
 def rotation_matrix(r):
-    """Return the rotation about r by the angle |r|: (3, 3)."""
+    """Return the matrix (3, 3) of the rotation about the axis r (3,) by the angle |r|."""
     angle = jnp.sqrt(jnp.sum(r**2))
     a, b, c = r / angle
     cross = jnp.array([[0 * a, -c, b], [c, 0 * a, -a], [-b, a, 0 * a]])
@@ -41,7 +41,8 @@ def rotation_matrix(r):
 
 
 def residual(theta, u, relative, inverse, weights, base, triangles, y):
-    """Return the residuals (measured, 3) of a pose (26,) and spots (measured, 2), with corners combined first."""
+    """Return the residuals (measured, 3) of a pose theta (26,) and positions u (measured, 2) in triangles."""
+    # The corners of a triangle are combined before the bones move them, which needs fewer operations.
     shares = jnp.stack([u[:, 0], u[:, 1], 1 - u[:, 0] - u[:, 1]])[:, :, None, None]
     corners = weights[triangles.T][:, :, :, None] * base[triangles.T][:, :, None]  # (3, measured, 22, 4)
     spots = jnp.sum(shares * corners, axis=0).reshape(len(y), -1)
@@ -51,7 +52,7 @@ def residual(theta, u, relative, inverse, weights, base, triangles, y):
 
 
 def columns_by_block(theta, u, **shared):
-    """Return the entries of `pattern`, (1, entries): forward mode by the pose, then by all spots at once."""
+    """Return the nonzeros of the Jacobian, (1, nonzeros), by forward mode: 26 JVPs by theta, and two by u."""
     by_pose = jax.jacfwd(residual)(theta[0], u[0], **shared)  # (measured, 3, 26)
     along = [(jnp.zeros_like(u[0]).at[:, i].set(1),) for i in range(2)]
     by_spot = [jax.jvp(lambda u: residual(theta[0], u, **shared), (u[0],), tangent)[1] for tangent in along]

@@ -16,17 +16,17 @@ TARGETS = ("laplacian",)
 
 
 def network(x, weights, biases):
-    """Return u(x), a number, for one point x, (inputs,)."""
+    """Return the output u(x) of the network, a scalar, for one point x (inputs,)."""
     for w, b in zip(weights[:-1], biases, strict=True):
         x = jnp.tanh(x @ w + b)
     return (x @ weights[-1])[0]
 
 
 def laplacian(x, weights, biases):
-    """Return the Laplacian of u at all points x, (points, inputs), layer by layer: (points,).
+    """Return the Laplacians (points,) of the network at all points x (points, inputs), derived by hand.
 
-    Each layer h has its derivatives D by the inputs, (points, inputs, width), and the sum L of its second
-    derivatives, (points, width).
+    Layer by layer, D (points, inputs, width) contains the first derivatives of the units h by the inputs, and
+    L (points, width) the sums of their second derivatives.
     """
     h, D, L = x, None, 0.0
     for w, b in zip(weights[:-1], biases, strict=True):
@@ -39,7 +39,10 @@ def laplacian(x, weights, biases):
 
 
 def hessian(inputs):
-    """Return values and Hessians in NumPy, from the derivatives of u by each layer in reverse order."""
+    """Return the values (points, 1) and the Hessians (points, inputs, inputs) of the network in NumPy.
+
+    The layers are traversed in reverse order. `by_layer` is the derivative of the output by a layer.
+    """
     h, D, layers = inputs["x"], None, []
     *hidden, last = inputs["weights"]
     for w, b in zip(hidden, inputs["biases"], strict=True):
@@ -55,7 +58,7 @@ def hessian(inputs):
 
 
 def workload(case):
-    """Return the network with the Laplacian by hand, `analytic`, and the Hessian in NumPy as reference."""
+    """Return the workload: the network, with `laplacian` as mode `analytic` and `hessian` as reference."""
     n, wide, narrow = (case.sizes.get(name, size) for name, size in SIZES.items())
     widths = [n, wide, wide, narrow, narrow, 1]
     pairs = list(itertools.pairwise(widths))

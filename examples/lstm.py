@@ -22,14 +22,14 @@ UNROLLED = 2  # characters in one step of the loop
 
 
 def loss(main, extra, state, sequence):
-    """Return the loss, a scalar.
+    """Return the loss of predicting each next character of a sequence, a scalar.
 
     main: weights w and biases b of each layer, (l, 2, 4, b). extra: the vectors v, (3, b).
     state: h and c of each layer before the first character, (l, 2, b). sequence: the bits x_t, (c, b).
     """
     halved = main * jnp.array([0.5, 0.5, 0.5, 1.0])[:, None]  # sigmoid(z) = (1 + tanh(z / 2)) / 2
 
-    @jax.checkpoint  # stores the states only, and computes the gates again
+    @jax.checkpoint  # stores only the states, and recomputes the gates in the backward pass
     def read_character(state, x):
         layers = []
         for (weight, bias), (hidden, cell) in zip(halved, state, strict=True):

@@ -39,7 +39,10 @@ MACHINE = ("environment.device_kind", "environment.versions", "started_at")
 
 
 def measure(arguments: list[str]) -> list[dict]:
-    """Run the study in a temporary folder, and return a row for each record."""
+    """Run the study `laplacian` in a temporary folder. Return one row, a dict of JSON values, per record.
+
+    `arguments` are further arguments of `scaling run`.
+    """
     command = [str(Path(sys.executable).parent / "scaling"), "run", "--config-dir", "examples/conf"]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*command, "study=laplacian", f"results={folder}/laplacian", *arguments], check=True)
@@ -47,23 +50,25 @@ def measure(arguments: list[str]) -> list[dict]:
         chosen = {record.key: record.chosen for record in store.load(Path(folder, "laplacian")).records}
     frame = frame[frame["workload"] == "examples.laplacian"]
     rows = json.loads(frame[[*FIELDS, *MACHINE]].to_json(orient="records", date_format="iso"))
-    of_case = [{"kind": "time", "chosen": chosen[key]} for key in frame["key"]]
-    return [head | row for head, row in zip(of_case, rows, strict=True)]
+    return [
+        {"kind": "time", "chosen": chosen[key]} | row for key, row in zip(frame["key"], rows, strict=True)
+    ]
 
 
 def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: bool) -> int | None:
-    """Return the memory of a program without its arguments, or None if JAX cannot differentiate it.
+    """Return the bytes of temporaries and result of a program, or None if JAX cannot differentiate it.
 
-    The program computes the Laplacians, or with `by_weights` the gradient of their sum by weights and biases.
+    The program computes the Laplacians of the network at all points, or with `by_weights` the gradient of
+    their sum by weights and biases. The program is compiled and not run.
     """
     case = completion.complete(Case("examples.laplacian", mode=mode, points=points, sizes=sizes, api="jit"))
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
     function, structs = program.function, list(program.arguments.values())
     if by_weights:
-        at = [number for number, name in enumerate(program.arguments) if name in built.shared]
+        argnums = [number for number, name in enumerate(program.arguments) if name in built.shared]
         total = lambda *arrays: sum(a.sum() for a in jax.tree.leaves(program.function(*arrays)))  # noqa: E731
-        function = jax.jit(jax.grad(total, argnums=at))
+        function = jax.jit(jax.grad(total, argnums))
     try:
         used = function.lower(*structs).compile().memory_analysis()
     except NotImplementedError:
@@ -72,7 +77,7 @@ def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: boo
 
 
 def measure_memory(sizes: dict[str, int], batches: tuple[int, ...] = BATCHES) -> list[dict]:
-    """Return a row with the memory of each program, compiled for this CPU and not run."""
+    """Return one row per batch and AD mode with the memory of the program in bytes, compiled and not run."""
     return [
         {
             "kind": name,
@@ -87,25 +92,27 @@ def measure_memory(sizes: dict[str, int], batches: tuple[int, ...] = BATCHES) ->
 
 
 def read(name: str) -> list[dict]:
-    """Return the rows of docs/data/NAME.jsonl."""
+    """Return the rows of the file docs/data/NAME.jsonl, one dict per line."""
     return pages.read_lines(pages.data_path(name))
 
 
 def slope(rows: list[dict], kind: str, mode: str) -> tuple[float, float, float] | None:
-    """Return the increase of a quantity per datum between the two largest batches, with its interval."""
-    found = sorted(
-        (row for row in rows if is_plain(row, kind, mode) and value(row)), key=lambda r: r["points"]
-    )
-    if len(found) < 2:
+    """Return (increase, low, high) of a time or memory per point between the two largest measured batches.
+
+    Return None if fewer than two batches were measured. `kind` is the field of the rows that names the
+    quantity.
+    """
+    measured = [row for row in rows if is_plain(row, kind, mode) and value(row)]
+    if len(measured) < 2:
         return None
-    small, large = found[-2:]
+    small, large = sorted(measured, key=lambda row: row["points"])[-2:]
     count = large["points"] - small["points"]
     (a, low, high), (b, b_low, b_high) = value(small), value(large)
     return (b - a) / count, (b_low - high) / count, (b_high - low) / count
 
 
 def is_plain(row: dict, kind: str, mode: str) -> bool:
-    """Return whether a row is that of a mode with all directions at once, without a layout."""
+    """Return whether a row has this kind and mode, all directions at once, and a single device."""
     return (
         (row["kind"], row.get("mode")) == (kind, mode)
         and not row.get("chunk")
@@ -114,57 +121,65 @@ def is_plain(row: dict, kind: str, mode: str) -> bool:
 
 
 def value(row: dict) -> tuple[float, float, float] | None:
-    """Return the value of a row with its interval, in seconds or bytes, or None if there is none."""
+    """Return (value, low, high) of a row in seconds or bytes, or None if the row has no value."""
     if row["kind"] == "time":
         return (row["median"], row["low"], row["high"]) if row["median"] else None
     return (row["bytes"],) * 3 if row["bytes"] else None
 
 
 def ours(rows: list[dict], cell: dict) -> tuple[float, float, float] | None:
-    """Return our value of a published cell with its interval, or None if it was not measured."""
+    """Return our measured (value, low, high) for a published cell, or None if it was not measured."""
     if cell["points"] == "per datum":
         return slope(rows, cell["quantity"], cell["mode"])
-    found = (row for row in rows if is_plain(row, cell["quantity"], cell["mode"]))
-    return next((value(row) for row in found if row["points"] == cell["points"]), None)
+    candidates = (row for row in rows if is_plain(row, cell["quantity"], cell["mode"]))
+    return next((value(row) for row in candidates if row["points"] == cell["points"]), None)
 
 
 def ratio(a: tuple[float, ...] | None, b: tuple[float, ...] | None) -> tuple[float, float, float] | None:
-    """Return a / b with the widest interval that the intervals of a and b allow."""
+    """Return (a / b, low, high) for two values (middle, low, high), with the widest possible interval."""
     return (a[0] / b[0], a[1] / b[2], a[2] / b[1]) if a and b and b[1] > 0 else None
 
 
 def compare(rows: list[dict], published: list[dict]) -> list[dict]:
-    """Return one comparison per published cell.
+    """Return the published cells, each with our values added.
 
-    It has our value, its ratio to the published one, and the ratios of both to nested differentiation.
+    The new keys are "ours" (our value), "over_published" (its ratio to the published value), and "ratio" and
+    "our_ratio" (the ratios of the published value and of ours to nested differentiation).
     """
     compared = []
     for cell in published:
-        of = {name: cell[name] for name in ("source", "quantity", "points")}
-        nested = next(c for c in published if of.items() <= c.items() and c["mode"] == COMPARED[0])
-        here, there = ours(rows, cell), (UNITS[cell["unit"]] * cell["value"],) * 3
-        ratios = {"ratio": cell["value"] / nested["value"], "our_ratio": ratio(here, ours(rows, nested))}
-        compared.append(cell | ratios | {"ours": here, "over_published": ratio(here, there)})
+        problem = {name: cell[name] for name in ("source", "quantity", "points")}
+        nested = next(c for c in published if problem.items() <= c.items() and c["mode"] == COMPARED[0])
+        our_value, published_value = ours(rows, cell), (UNITS[cell["unit"]] * cell["value"],) * 3
+        ratios = {"ratio": cell["value"] / nested["value"], "our_ratio": ratio(our_value, ours(rows, nested))}
+        compared.append(
+            cell | ratios | {"ours": our_value, "over_published": ratio(our_value, published_value)}
+        )
     return compared
 
 
-def format_ratio(found: tuple[float, float, float] | None) -> str:
-    """Return a ratio with its interval as text, without the interval if it has no width."""
-    if found is None:
+def format_ratio(interval: tuple[float, float, float] | None) -> str:
+    """Return a ratio (middle, low, high) as text: "1.70 (1.65 to 1.81)", or "not measured" for None."""
+    if interval is None:
         return "not measured"
-    middle, low, high = found
+    middle, low, high = interval
     return f"{middle:.2f}" if low == high else f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def format_value(cell: dict) -> str:
-    """Return our value of a cell as text."""
+    """Return our measured time or memory of a cell of `compare` as text with a unit."""
     if cell["ours"] is None:
         return "not measured"
     return format_duration(cell["ours"][0]) if cell["quantity"] == "time" else format_bytes(cell["ours"][0])
 
 
 def tables(rows: list[dict], published: list[dict]) -> str:
-    """Return the comparison with the published cells and all measured times as two Markdown tables."""
+    """Return the Markdown text of docs/laplacian.md: both tables, and the choices of mode=auto."""
+    return "\n".join([comparison_table(rows, published), "", times_table(rows), *describe_choices(rows)])
+
+
+def comparison_table(rows: list[dict], published: list[dict]) -> str:
+    """Return a Markdown table of the published times and memories, each with ours and with their ratios."""
     head = ("quantity", "batch", "mode", "published", "here", "here over published")
     head += ("over nested: published", "over nested: here")
     cells = []
@@ -175,7 +190,11 @@ def tables(rows: list[dict], published: list[dict]) -> str:
         published_value, over = f"{cell['value']:g} {cell['unit']}", format_ratio(cell["over_published"])
         problem = what, str(cell["points"]), MODES[cell["mode"]]
         cells.append((*problem, published_value, format_value(cell), over, *over_nested))
-    comparison = pages.make_table(head, cells)
+    return pages.make_table(head, cells)
+
+
+def times_table(rows: list[dict]) -> str:
+    """Return a Markdown table of our measured times and memories, with ratios to nested differentiation."""
     head = (
         "mode",
         "batch",
@@ -201,11 +220,11 @@ def tables(rows: list[dict], published: list[dict]) -> str:
         settings = f"`{row['mode']}`", str(row["points"]), str(row["chunk"] or "all"), devices
         memory = format_bytes(used), f"{used / of_nested:.2f}" if of_nested else "not measured"
         times.append((*settings, format_duration(row["median"]), over, *memory))
-    return "\n".join([comparison, "", pages.make_table(head, times), *describe_choices(rows)])
+    return pages.make_table(head, times)
 
 
 def describe_choices(rows: list[dict]) -> list[str]:
-    """Return a line for each case with mode=auto: its choice, and its time over that of the fastest mode."""
+    """Return lines of Markdown with the choice of each case with mode=auto, and its time over the fastest."""
     times = [row for row in rows if row["kind"] == "time" and row["median"] and row["mode"] != "analytic"]
     lines = []
     for row in (row for row in times if row["mode"] == "auto"):
@@ -261,7 +280,7 @@ def write_page() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, or with `--draw` write the page."""
+    """Measure into docs/data/laplacian.jsonl, or with `--draw` write docs/laplacian.md and its figure."""
     if arguments == ["--draw"]:
         return write_page()
     sizes = {

@@ -24,7 +24,10 @@ def simple(beta, x, y):
 
 
 def robust(nu, log_scale, beta, x, y, nu_shape, nu_rate, scale_rate, mean, deviation):
-    """Return the log-density of the degrees of freedom (), the scales' logarithms (n,) and beta (k + 1,)."""
+    """Return the log-density of degrees of freedom nu (), log-scales (n,) and coefficients beta (k + 1,).
+
+    The other arguments are the observations x (n, k + 1) and y (n,), and the parameters of the priors.
+    """
     scale = jnp.exp(log_scale)
     likelihood = jnp.sum(t.logpdf(y, nu, x @ beta, scale))
     prior = gamma.logpdf(nu, nu_shape, scale=1 / nu_rate) + jnp.sum(norm.logpdf(beta, mean, deviation))

@@ -13,7 +13,7 @@ SIZES = {"n": 200}
 
 
 def value(x):
-    """Return the value at a point: (n,) -> a number."""
+    """Return the value of the Rosenbrock function at a point x (n,), a scalar."""
     return jnp.sum((1 - x[:-1]) ** 2 + 100 * (x[1:] - x[:-1] ** 2) ** 2)
 
 

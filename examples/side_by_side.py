@@ -1,8 +1,8 @@
-"""Measure calls in alternation on one core, and put the results beside published figures: table and figure.
+"""Time calls in alternation on one core, and compare the times with published ones: a table and a figure.
 
 Results are JSON lines: first the machine, then {"name", "seconds"} for each call, and {"advice", ...} for
-each advice. Published figures are the cells of a YAML file; the table between two comments of a page and the
-figure are made from both.
+each advice. Published times are the cells of a YAML file. The table between two comments of a page in docs/
+and the figure of the page are made from both.
 """
 
 import functools
@@ -40,14 +40,14 @@ def restart_on_one_core() -> None:
 
 
 def describe_machine() -> Row:
-    """Return the line of a result file that describes the machine."""
+    """Return the first line of a result file: a dict with the processor, number of cores and JAX version."""
     import jax
 
     return {"machine": environment.processor(), "cores": len(os.sched_getaffinity(0)), "jax": jax.__version__}
 
 
 def time_calls(call: Callable[[], Any], count: int) -> float:
-    """Return the seconds of one call, the mean of `count` calls, each until its result is computed."""
+    """Return the mean seconds of `count` calls, each of which is waited for (`jax.block_until_ready`)."""
     import jax
 
     began = time.perf_counter()
@@ -63,10 +63,10 @@ def sample_in_turns(
     most: int = MOST,
     shortest: float = SHORTEST,
 ) -> dict[str, list[float]]:
-    """Return samples of each timer in seconds. The timers alternate in random order.
+    """Return a dict from the name of each timer to its samples in seconds. Timers alternate in random order.
 
     Args:
-        timers: functions from a number of calls to the mean seconds of one call.
+        timers: a dict from name to a function from a number of calls to the mean seconds of one call.
         seconds: how long to sample.
         least, most: minimum and maximum number of samples of each timer.
         shortest: minimum duration of a sample, in seconds, of up to 1,000 calls.
@@ -85,16 +85,24 @@ def sample_in_turns(
 
 
 def sample_calls(calls: Mapping[str, Callable[[], Any]], seconds: float) -> list[Row]:
-    """Return the lines of a result file with the samples of each call. The calls alternate in random order."""
+    """Time calls in alternation. Return one line {"name", "seconds"} of a result file for each call.
+
+    `calls` is a dict from name to function, and `seconds` the time to sample all of them.
+    """
     timers = {name: functools.partial(time_calls, call) for name, call in calls.items()}
     samples = sample_in_turns(timers, seconds)
     return [{"name": name, "seconds": values} for name, values in samples.items()]
 
 
 def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
-    """Return what `scaling.advise` recommends by compiling alone, and its regret among the measured candidates.
+    """Return the line of a result file with the advice of `scaling.advise` by compiling, and its regret.
 
-    The regret is the time of the recommended method over that of the fastest, minus one.
+    The regret is the time of the advised method over that of the fastest measured candidate, minus one.
+
+    Args:
+        name: the name of the example.
+        budget: the seconds to measure the candidates.
+        arguments, options: the arguments of `scaling.advise`.
     """
     import scaling
 
@@ -103,16 +111,16 @@ def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
     measured = scaling.advise(*arguments, budget=budget, **options)
     samples = {measured.describe(case): record.seconds for case, record in measured.records.items()}
     advised, fastest = predicted.describe(predicted.best), measured.describe(measured.best)
-    found = ratio_interval(samples[advised], samples[fastest]) if samples.get(advised) else None
+    ratio = ratio_interval(samples[advised], samples[fastest]) if samples.get(advised) else None
     if advised == fastest:
-        found = (1.0, 1.0, 1.0)
-    known = sum(bool(seconds) for seconds in samples.values())
-    regret = found and [round(value - 1, 4) for value in found]
-    return {"advice": name, "advised": advised, "fastest": fastest, "measured": known, "regret": regret}
+        ratio = (1.0, 1.0, 1.0)
+    count = sum(bool(seconds) for seconds in samples.values())
+    regret = ratio and [round(value - 1, 4) for value in ratio]
+    return {"advice": name, "advised": advised, "fastest": fastest, "measured": count, "regret": regret}
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
-    """Write JSON lines, with the samples rounded to five digits."""
+    """Write the lines of a result file as JSON, with the samples rounded to five digits."""
     rounded = (
         row | {"seconds": [float(f"{value:.5g}") for value in row["seconds"]]} if "seconds" in row else row
         for row in rows
@@ -121,10 +129,10 @@ def write_lines(path: Path, rows: Iterable[Row]) -> None:
 
 
 def compare(cells: Sequence[Row], lines: Sequence[Row]) -> list[Row]:
-    """Return each published cell with `published` and `ours`, (middle, low, high) or None if not comparable.
+    """Return the published cells with the keys "published" and "ours", our (median, low, high) or None.
 
-    A cell with `over` is a ratio of two times: `seconds` over `over`, and ours is that of the calls `call`
-    and `call_over`. Otherwise it is a time in seconds.
+    A cell with the key "over" is a ratio: its "seconds" over its "over". Ours is then the ratio of the times
+    of the calls "call" and "call_over". Any other cell is a time in seconds. `lines` are a result file.
     """
     samples = {line["name"]: line["seconds"] for line in lines if "name" in line}
     rows = []
@@ -141,7 +149,10 @@ def compare(cells: Sequence[Row], lines: Sequence[Row]) -> list[Row]:
 
 
 def load_cells(path: Path) -> tuple[list[Row], list[Row]]:
-    """Return the published cells and their sources. The fields of a group apply to each of its cells."""
+    """Return (published cells, groups of cells with the same source) of a YAML file.
+
+    The fields of a group, such as its source, apply to each of its cells.
+    """
     groups = yaml.safe_load(path.read_text())
     cells = [
         {key: value for key, value in group.items() if key != "cells"} | {"reference": number} | cell
@@ -152,7 +163,7 @@ def load_cells(path: Path) -> tuple[list[Row], list[Row]]:
 
 
 def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
-    """Return the Markdown text: the published figures beside ours, their sources, and the advice."""
+    """Return Markdown text: tables of the published times with ours and of the advice, and the sources."""
     cells, groups = load_cells(cells_path)
     machine = lines[0]
     text = [
@@ -179,6 +190,11 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
     text += [
         f"{number}. {group['source']} Machine: {group['machine']}." for number, group in enumerate(groups, 1)
     ]
+    return "\n".join([*text, "", make_advice_table(lines)])
+
+
+def make_advice_table(lines: Sequence[Row]) -> str:
+    """Return a Markdown table with the advised and the fastest method of each example, and the regret."""
     table = []
     for line in lines:
         if "advice" in line:
@@ -187,11 +203,14 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
             regret = "0 %" if line["advised"] == line["fastest"] else regret
             fastest = f"{line['fastest']} (of {line['measured']})"
             table.append((line["advice"], line["advised"], fastest, regret))
-    return "\n".join([*text, "", pages.make_table(ADVICE_HEADER, table)])
+    return pages.make_table(ADVICE_HEADER, table)
 
 
 def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
-    """Draw published and our figures of the comparable cells as a PNG: one row of the figure for each cell."""
+    """Draw a PNG figure with one row per published cell that has our value: both values on a log scale.
+
+    `rows` are those of `compare`, and `axis` is the title of the horizontal axis.
+    """
     import altair
     import vl_convert
     from PIL import Image
@@ -199,22 +218,17 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
     from scaling.report.figures.theme import BLUE, CONFIG, GROUND, VERMILION
 
     scale = 1.0 if any("over" in row for row in rows) else 1e3
-    labels = [
-        f"{row['problem']}, {row['what']}, {row['system']} [{row['reference']}]"
-        for row in rows
-        if row["ours"]
-    ]
-    values = []
-    for label, row in zip(labels, (row for row in rows if row["ours"]), strict=True):
-        middle, low, high = (scale * value for value in row["ours"])
-        values.append({"cell": label, "who": "published", "value": scale * row["published"]})
-        values.append({"cell": label, "who": "ours", "value": middle, "low": low, "high": high})
+    labels, values = [], []
+    for row in rows:
+        if row["ours"]:
+            labels.append(f"{row['problem']}, {row['what']}, {row['system']} [{row['reference']}]")
+            middle, low, high = (scale * value for value in row["ours"])
+            values.append({"cell": labels[-1], "who": "published", "value": scale * row["published"]})
+            values.append({"cell": labels[-1], "who": "ours", "value": middle, "low": low, "high": high})
     who = ["published", "ours"]
     base = altair.Chart(altair.Data(values=values)).encode(
         y=altair.Y("cell:N", sort=labels, title=None, axis=altair.Axis(labelLimit=420)),
-        color=altair.Color(
-            "who:N", scale=altair.Scale(domain=["published", "ours"], range=[VERMILION, BLUE])
-        ),
+        color=altair.Color("who:N", scale=altair.Scale(domain=who, range=[VERMILION, BLUE])),
     )
     points = base.mark_point(filled=True, size=55).encode(
         x=altair.X("value:Q", scale=altair.Scale(type="log"), title=axis),
@@ -227,7 +241,13 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
 
 
 def publish(name: str, cells_path: Path, title: str, axis: str, more: str = "") -> None:
-    """Write the tables of docs/NAME.md, `more` first, and docs/NAME.png from docs/data/NAME.jsonl."""
+    """Write the tables of docs/NAME.md and the figure docs/NAME.png from the measured docs/data/NAME.jsonl.
+
+    Args:
+        cells_path: the YAML file of the published cells.
+        title, axis: the titles of the figure and of its horizontal axis.
+        more: Markdown text that precedes the tables.
+    """
     lines, page = pages.read_lines(pages.data_path(name)), pages.DOCS / f"{name}.md"
     text = f"\n\n{more}{make_table(cells_path, lines)}\n\n"
     page.write_text(pages.replace_between(page.read_text(), BEGIN, END, text))

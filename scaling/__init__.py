@@ -39,7 +39,9 @@ def advise(
         function: the function of one point. It is called with positional arguments.
         points: a dict from parameter name to an array with a leading axis of points.
         shared: a dict from parameter name to an array that has the same value at all points.
-        options: any of `wrt`, `target`, `budget`, `devices`, `hardware` and `note`; see `advice/advisor.py`.
+        options: `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "jacobian" or
+            "hessian"), `budget` (seconds of measurement), `devices` (their number), `hardware` (a different
+            machine) or `note` (a function that is called with messages); see `advice/advisor.py`.
     """
     from scaling.advice import advisor
 

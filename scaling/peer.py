@@ -1,4 +1,4 @@
-"""Public API for user-defined peers (other AD libraries): exports `Prepared`. See docs/adding_a_peer.md."""
+"""Public API for user-defined peers (other AD libraries): export `Prepared`. See docs/adding_a_peer.md."""
 
 from scaling.peers.interface import Prepared
 

@@ -1,9 +1,9 @@
-"""Program of a worker process: read the settings of the case, bind to CPU cores, and start JAX.
+"""Main program of a worker process: bind it to CPU cores, start JAX, and execute requests of the launcher.
 
 `python -m scaling.worker` needs jax, numpy, and the standard library only. This module must keep its name,
 because a launcher may start a worker of another revision of the package. The launcher is the process that
-started the worker. The launcher writes JSON objects to the worker's standard input, one per line: first a
-header with settings, and then requests about benchmark cases, each identified by its key:
+started the worker. It writes JSON objects to the worker's standard input, one per line: first a header with
+settings, and then requests about benchmark cases, each identified by its key:
 
     {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
     {"do": "turn", "key": ...}           take samples; reply "turn", "end", or "later"
@@ -52,15 +52,7 @@ def main() -> int:
     header = json.loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
     rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
-    if "parent" in header:
-        event_channel.die_with_parent(header["parent"])
-    else:
-        threading.Thread(target=_die_with_launcher, args=(channel.requests.fileno(),), daemon=True).start()
-    if header.get("lock") is not None:
-        os.set_inheritable(header["lock"], False)
-    # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.
-    for signal_number in (signal.SIGINT, signal.SIGUSR2):
-        signal.signal(signal_number, signal.SIG_IGN)
+    _end_with_launcher(header, channel.requests.fileno())
 
     def get_coordinator() -> str:
         if rank == 0:
@@ -71,27 +63,40 @@ def main() -> int:
     channel.send_event(event="here")
     with contextlib.ExitStack() as claims:
         try:
-            bound = _bind_to_cores(header, rank, claims, channel.send_event)
+            bound_cores = _bind_to_cores(header, rank, claims, channel.send_event)
             os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             from scaling.workers import jax_worker
 
-            group = jax_worker.start(header, rank, bound, get_coordinator)
-            context = jax_worker.check_process_group(header, group)
+            group = jax_worker.start_jax(header, rank, bound_cores, get_coordinator)
+            group_fields = jax_worker.check_process_group(header, group)
         except (Refusal, TimeoutError) as error:
             channel.send_event(event="refused", text=str(error))
             return 1
         gc.freeze()  # exclude the permanent objects of JAX from later garbage collections
-        loop = jax_worker.CaseLoop(header, channel, group, context)
+        loop = jax_worker.CaseLoop(header, channel, group, group_fields)
         loop.send_event(event="started", protocol=PROTOCOL)
         loop.run()
     return 0
 
 
-def _die_with_launcher(pipe: int) -> None:
-    closed = select.poll()
-    closed.register(pipe, 0)  # POLLHUP is always reported
-    closed.poll()
+def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
+    """Make this process end when the launcher ends or closes the pipe, but not on Ctrl-C or SIGUSR2."""
+    if "parent" in header:
+        event_channel.die_with_parent(header["parent"])
+    else:
+        threading.Thread(target=_exit_after_hangup, args=(pipe,), daemon=True).start()
+    if header.get("lock") is not None:
+        os.set_inheritable(header["lock"], False)
+    # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.
+    for signal_number in (signal.SIGINT, signal.SIGUSR2):
+        signal.signal(signal_number, signal.SIG_IGN)
+
+
+def _exit_after_hangup(pipe: int) -> None:
+    hangup = select.poll()
+    hangup.register(pipe, 0)  # POLLHUP is always reported
+    hangup.poll()
     time.sleep(_EXIT_SECONDS)
     os._exit(0)
 
@@ -101,8 +106,8 @@ def _bind_to_cores(
 ) -> list[int] | None:
     """Bind this process to its CPU cores, and return their numbers. JAX must not have started threads yet.
 
-    The cores are claimed until `claims` is closed, unless the launcher has claimed them. Return None without
-    binding the process if the platform is not "cpu" or if the header disables binding.
+    The cores are reserved until `claims` is closed, unless the launcher has reserved them. Return None
+    without binding the process if the platform is not "cpu" or if the header disables binding.
     """
     if header["platform"] != "cpu" or not header["bind"]:
         return None
@@ -125,7 +130,7 @@ def _bind_to_cores(
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return an address of this host with a free port, as "host:port", for `jax.distributed`."""
+    """Return an address "host:port" of this host with a free port, for `jax.distributed`."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename

@@ -53,9 +53,10 @@ def make_input(name: str, size: int) -> jax.Array:
 
 
 def analyze(name: str, size: int, count: int) -> tuple[list[pages.Row], Coloring]:
-    """Detect the pattern and color it by columns and by rows `count` times. Return the times and the coloring.
+    """Detect and color a sparsity pattern `count` times. Return (lines of the result file, column coloring).
 
-    The first detection, which traces the function, and the first coloring are a line each.
+    There is one line with the times in seconds of the detection, of the coloring by columns and of the one by
+    rows. The first call of each, which also traces the function, has a line of its own.
     """
     x, rows = make_input(name, size), dict[str, list[float]]()
     coloring: Coloring | None = None
@@ -70,14 +71,15 @@ def analyze(name: str, size: int, count: int) -> tuple[list[pages.Row], Coloring
     assert coloring is not None
     sparsity.validate_coloring(coloring)
     facts = {"colors": coloring.column_count, "nonzeros": len(coloring.pattern.rows)}
-    lines = [{"name": f"{name} {size}/{what}", "seconds": times} | facts for what, times in rows.items()]
+    lines = [{"name": f"{name} {size}/{stage}", "seconds": times} | facts for stage, times in rows.items()]
     return lines, coloring
 
 
 def split_stages(name: str, size: int, coloring: Coloring) -> dict[str, Callable[[], Any]]:
-    """Return the compressed Jacobian and its decompression as two compiled calls.
+    """Return two compiled functions without arguments: the compressed Jacobian, and its decompression.
 
-    Compressed: one JVP for each color, (colors, outputs). Decompressed: the nonzeros, row by row.
+    The compressed Jacobian has one JVP for each color, (colors, outputs). Its decompression returns the
+    nonzeros, (nonzeros,), row by row.
     """
     x, function = make_input(name, size), FUNCTIONS[name]
     colors, pattern = np.asarray(coloring.columns), coloring.pattern
@@ -103,7 +105,7 @@ def split_stages(name: str, size: int, coloring: Coloring) -> dict[str, Callable
 
 
 def list_cases(name: str, size: int, dtype: str = "float32") -> dict[str, Case]:
-    """Return the cases of an example by the name of what they compute."""
+    """Return a dict from a name, such as "dense jacobian", to the case of an example that computes it."""
     fields = {"workload": f"examples.{name}", "sizes": {SIZE[name]: size}, "api": "jit", "dtype": dtype}
     if name == "rosenbrock":
         hessian = {"target": "hessian", "mode": "fwd_over_rev"}
@@ -128,7 +130,10 @@ def list_cases(name: str, size: int, dtype: str = "float32") -> dict[str, Case]:
 
 
 def measure_cases(name: str, size: int, seconds: float, dtype: str = "float32") -> list[pages.Row]:
-    """Check and measure the cases of an example in turns."""
+    """Check and measure the cases of an example in turns. Return one line of the result file per case.
+
+    Raise `ValueError` if a case fails. `seconds` is the time to sample each case.
+    """
     sampling = Sampling(least=side_by_side.LEAST, seconds=seconds)
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     cases = list_cases(name, size, dtype)
@@ -150,7 +155,10 @@ def measure_cases(name: str, size: int, seconds: float, dtype: str = "float32") 
 
 
 def advise_examples(problems: Sequence[tuple[str, int]], budget: float) -> list[pages.Row]:
-    """Return the advice for the Jacobian or Hessian of each example."""
+    """Return one line of the result file per example: the advice for its Jacobian or Hessian.
+
+    `budget` is the time in seconds to measure the candidates of an example.
+    """
     lines = []
     for name, size in problems:
         function = rosenbrock.value if name == "rosenbrock" else FUNCTIONS[name]
@@ -162,11 +170,14 @@ def advise_examples(problems: Sequence[tuple[str, int]], budget: float) -> list[
 
 
 def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float) -> list[pages.Row]:
-    """Return the lines of the result file."""
+    """Measure all stages of all problems, pairs (example, size). Return the lines of the result file.
+
+    `seconds` is the time to sample a case, and `budget` the time to measure the candidates of an advice.
+    """
     lines = [side_by_side.describe_machine()]
     for name, size in problems:
-        found, coloring = analyze(name, size, side_by_side.LEAST)
-        lines += found
+        stage_lines, coloring = analyze(name, size, side_by_side.LEAST)
+        lines += stage_lines
         for line in side_by_side.sample_calls(split_stages(name, size, coloring), seconds):
             lines.append(line | {"name": f"{name} {size}/{line['name']}"})
         lines += measure_cases(name, size, seconds)
@@ -178,7 +189,7 @@ def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float
 
 
 def stage_table(lines: Sequence[pages.Row]) -> str:
-    """Return a Markdown table of our times of all stages, one row for each problem."""
+    """Return a Markdown table of the median times of all stages, with one row for each problem."""
     by_name = {line["name"]: line for line in lines if "name" in line}
     stages = ("detection, first", "detection", "coloring", "compressed products", "decompression")
     titles = (*stages, "both in one program", "by rows", "dense")
@@ -194,7 +205,7 @@ def stage_table(lines: Sequence[pages.Row]) -> str:
 
 
 def main() -> None:
-    """Measure, or write the table and the figure."""
+    """Measure into docs/data/brusselator.jsonl, or with `table` write docs/brusselator.md and its figure."""
     if sys.argv[1:] == ["table"]:
         more = stage_table(pages.read_lines(pages.data_path(NAME)))
         side_by_side.publish(NAME, CELLS, "Stages of sparse differentiation", "milliseconds", more)

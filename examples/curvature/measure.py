@@ -32,7 +32,7 @@ Calls = Mapping[str, Callable[[], Any]]
 
 
 def make_classifier(rows: int, pixels: int, width: int) -> tuple[Any, ...]:
-    """Return parameters, images, labels and a direction in float32."""
+    """Return random (parameters, images, labels, direction) of the classifier, in float32 and int32."""
     rng, pairs = np.random.default_rng(0), list(itertools.pairwise(classifier.widths(pixels, width)))
 
     def draw(inputs: int, *shape: int) -> np.ndarray:
@@ -45,25 +45,32 @@ def make_classifier(rows: int, pixels: int, width: int) -> tuple[Any, ...]:
 
 
 def compile_products(inputs: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
-    """Return the compiled products as calls without arguments."""
+    """Return a dict from the name of each curvature product to its compiled function without arguments."""
     return {name: partial(jax.jit(function), *inputs) for name, function in products.PRODUCTS.items()}
 
 
 def check_products(calls: Calls, inputs: tuple[Any, ...]) -> dict[str, float]:
-    """Return the error of each product relative to its 2-norm. Raise `ValueError` if one is wrong."""
+    """Return a dict from the name of each product to its error, relative to the 2-norm of the product.
+
+    Raise `ValueError` if an error exceeds `MOST_ERROR`.
+    """
     params, images, *_ = inputs
-    drawn = jax.jit(lambda p, x: products.draw_labels(classifier.logits(p, x)))(params, images)
-    expected, errors = products.by_hand(*inputs, drawn), {}
+    drawn_labels = jax.jit(lambda p, x: products.draw_labels(classifier.logits(p, x)))(params, images)
+    expected, errors = products.by_hand(*inputs, drawn_labels), {}
     for name, call in calls.items():
-        got = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(call())])
-        errors[name] = float(np.linalg.norm(got - expected[name]) / np.linalg.norm(expected[name]))
+        product = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(call())])
+        errors[name] = float(np.linalg.norm(product - expected[name]) / np.linalg.norm(expected[name]))
         if not errors[name] < MOST_ERROR:
             raise ValueError(f"{name} has the relative error {errors[name]:.1e}")
     return errors
 
 
 def nestings(function: Callable[..., Any], x: tuple[Any, ...]) -> dict[str, Callable[..., Any]]:
-    """Return derivatives of a scalar function of several arrays, as functions (x, v), with v like x."""
+    """Return a dict from name to derivative of a scalar function of several arrays.
+
+    Each derivative is a function of the arrays x and of a direction v, two tuples of arrays of the same
+    shapes. Products and Hessians are computed in several nestings of forward and reverse mode.
+    """
     argnums = tuple(range(len(x)))
     gradient = jax.grad(function, argnums)
 
@@ -86,17 +93,25 @@ def nestings(function: Callable[..., Any], x: tuple[Any, ...]) -> dict[str, Call
 
 
 def check_nestings(calls: Calls, v: tuple[Any, ...]) -> None:
-    """Raise `AssertionError` unless products and Hessians agree, whatever their nesting."""
+    """Raise `AssertionError` unless all products agree with the Hessian, and the JVP with the gradient.
+
+    `calls` are compiled derivatives of `nestings` without arguments, and `v` is their direction.
+    """
     flat = lambda tree: np.concatenate([np.ravel(a) for a in jax.tree.leaves(tree)])  # noqa: E731
-    products_found = [flat(calls[name]()) for name in calls if " over " in name and "hessian" not in name]
     hessian, direction = np.asarray(calls["hessian row by row"]()), flat(v)
-    for found in products_found:
-        np.testing.assert_allclose(found, hessian @ direction, rtol=1e-3, atol=1e-3 * np.abs(found).max())
+    for name in calls:
+        if " over " in name and "hessian" not in name:
+            product = flat(calls[name]())
+            atol = 1e-3 * np.abs(product).max()
+            np.testing.assert_allclose(product, hessian @ direction, rtol=1e-3, atol=atol)
     np.testing.assert_allclose(calls["jvp"](), flat(calls["gradient"]()) @ direction, rtol=1e-3, atol=1e-3)
 
 
 def regression_calls(variant: str) -> tuple[Calls, tuple[Any, ...]]:
-    """Return the compiled derivatives of a log-density of examples/regression.py, and the direction."""
+    """Return (compiled derivatives of a log-density of examples/regression.py, direction of the products).
+
+    `variant` is "simple" or "robust". The derivatives are a dict from name to function without arguments.
+    """
     rng, n, k = np.random.default_rng(0), 10, 11
     draw = lambda *shape: jnp.asarray(rng.uniform(0.1, 1, shape), jnp.float32)  # noqa: E731
     x, v, data = (draw(k),), (draw(k),), (draw(n, k), draw(n))
@@ -108,18 +123,21 @@ def regression_calls(variant: str) -> tuple[Calls, tuple[Any, ...]]:
 
 
 def tanh_calls() -> dict[str, Callable[[], Any]]:
-    """Return the Hessian-vector products of the JAX cookbook, not compiled."""
+    """Return a dict from name to Hessian-vector product of JAX's autodiff cookbook, not compiled."""
     rng = np.random.default_rng(0)
     x, v = ((jnp.asarray(rng.standard_normal((30, 40)), jnp.float32),) for _ in range(2))
     function = lambda x: jnp.sum(jnp.tanh(x) ** 2)  # noqa: E731
-    found = nestings(function, x)
+    derivatives = nestings(function, x)
     names = ("forward over reverse", "reverse over forward", "reverse over reverse")
-    calls = {name: partial(found[name], x, v) for name in names}
+    calls = {name: partial(derivatives[name], x, v) for name in names}
     return calls | {"hessian": lambda: jnp.tensordot(jax.hessian(function)(*x), v[0], 2)}
 
 
 def advise_examples(inputs: tuple[Any, ...], budget: float) -> list[pages.Row]:
-    """Return the advice for the gradient and the product of the classifier, and for the robust density."""
+    """Return lines of the result file: the advice for the classifier and for the robust log-density.
+
+    `budget` is the time in seconds to measure the candidates of each advice.
+    """
     params, images, labels, _ = inputs
     images, labels = images[:ADVISED], labels[:ADVISED]
     arguments = classifier.loss, {"images": images[None], "labels": labels[None]}, {"params": params}
@@ -160,7 +178,7 @@ def measure(size: tuple[int, int, int], seconds: float, budget: float) -> list[p
 
 
 def main() -> None:
-    """Measure, or write the table and the figure."""
+    """Measure into docs/data/curvature.jsonl, or with `table` write docs/curvature.md and its figure."""
     if sys.argv[1:] == ["table"]:
         side_by_side.publish(NAME, CELLS, "Cost of a derivative over a cheaper one", "times the base")
         return

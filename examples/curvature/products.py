@@ -41,7 +41,7 @@ def hessian_reverse(params, images, labels, direction):
 
 
 def _through_logits(params, images, direction, middle):
-    """Return J^T middle(z, J v) for logits z."""
+    """Return J^T middle(z, J v), with the logits z, their Jacobian J by `params`, and v = `direction`."""
     scores, tangents = jax.jvp(lambda p: logits(p, images), (params,), (direction,))
     return jax.vjp(lambda p: logits(p, images), params)[1](middle(scores, tangents))[0]
 

@@ -37,9 +37,10 @@ MOST_DIFFERENCE = 1e-9  # relative to the largest entry, float64
 
 
 def choose_cases(advice: advisor.Advice, base: Case, modes: tuple[str, ...]) -> tuple[dict[str, Case], str]:
-    """Return the cases to measure by name, the advised one first, and the name advised by compiling alone.
+    """Return (dict from name to case to measure, name of the case advised by compiling alone).
 
-    They are the advised cases, those that were measured as the next fastest ones, and one of each mode.
+    The cases are those advised by measuring and by compiling alone, the next fastest ones that the advice
+    measured, and the case `base` in each of `modes`.
     """
     measured = [case for case in advice.cases if advice.records.get(case) and advice.records[case].seconds]
     times = {case: (fields.get("predicted") or {}).get("seconds") for case, fields in advice.fields.items()}
@@ -52,7 +53,15 @@ def choose_cases(advice: advisor.Advice, base: Case, modes: tuple[str, ...]) -> 
 
 
 def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path, scale: float) -> dict:
-    """Return the record of a cell, a dict of JSON values. Raise `ValueError` if a derivative is wrong."""
+    """Measure a problem in JAX and in C++. Return its line of the result file, a dict of JSON values.
+
+    Raise `ValueError` if a derivative differs from the one written by hand.
+
+    Args:
+        programs: the C++ programs without and with -ffast-math.
+        folder: a folder for temporary files.
+        scale: the factor by which the measuring times are multiplied.
+    """
     base = completion.complete(
         Case(f"examples.{cell.problem}", mode="jacfwd", **problems.COMMON | cell.fields)
     )
@@ -105,7 +114,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
 
 
 def describe_machine() -> dict:
-    """Return the fields that all lines have in common: processor, versions, flags and date."""
+    """Return the fields that all lines of the result file share: processor, versions, flags and date."""
     compiler = subprocess.run(
         [problems.find_compiler() or "g++", "--version"], capture_output=True, text=True
     )

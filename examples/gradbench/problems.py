@@ -1,4 +1,4 @@
-"""The four problems of GradBench with their sizes, and the C++ programs of the hand-written derivatives."""
+"""The four problems of GradBench with their sizes, and the C++ programs with hand-written derivatives."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ FAST_MATH = "-ffast-math"  # allows the compiler to vectorize sums, exp and tanh
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem of one size.
+    """One GradBench problem at one size.
 
     Attributes:
         problem: the name of the workload in `examples` and of the C++ source.
@@ -94,9 +94,9 @@ def small_cells() -> list[Cell]:
 
 
 def compile_jax(case: Any, cell: Cell) -> tuple[Callable[[], object], Callable[[object], np.ndarray]]:
-    """Compile the program of a case, and return functions that run it and that copy a result to the host.
+    """Compile the JAX program of a case. Return (function that runs it, function from its result to NumPy).
 
-    The result on the host has the entries of the Jacobian that the C++ program returns, raveled.
+    The NumPy array has the entries of the Jacobian that the C++ program returns, raveled.
     """
     import jax
 
@@ -118,7 +118,10 @@ def compile_jax(case: Any, cell: Cell) -> tuple[Callable[[], object], Callable[[
 
 
 def keep_nonzeros(array: np.ndarray, cell: Cell) -> np.ndarray:
-    """Return the entries of blocks of derivatives that are not always zero, raveled."""
+    """Return the entries of a derivative that are not always zero, raveled.
+
+    `array` consists of blocks of `cell.block` entries, each with the nonzeros `cell.nonzeros`.
+    """
     blocks = array.reshape(-1, cell.block)
     return (blocks if cell.nonzeros is None else blocks[:, cell.nonzeros]).reshape(-1)
 
@@ -145,7 +148,7 @@ def compile_program(problem: str, folder: Path, *more_flags: str) -> Path:
 
 
 def write_problem(path: Path, case: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the sizes of a case and its inputs, in the order of the workload, as a file for a C++ program."""
+    """Write a binary file for a C++ program: the sizes of a case as int64, and its inputs as float64."""
     from scaling.core import workload
 
     sizes = [case.sizes[name] for name in workload.module(case.workload).SIZES] or [case.points]
@@ -156,7 +159,7 @@ def write_problem(path: Path, case: Any, arrays: Mapping[str, np.ndarray]) -> No
 
 
 class Program:
-    """A running C++ program that computes a function and its derivative, a context manager."""
+    """A running C++ program that computes a function and its derivative. `with` ends the program."""
 
     def __init__(self, path: Path, problem_file: Path) -> None:
         self._process = subprocess.Popen(
@@ -175,12 +178,15 @@ class Program:
         self._process.stdin.write(f"{request}\n")
         return self._process.stdout.readline()
 
-    def seconds_per_call(self, what: str, calls: int) -> float:
-        """Return the seconds of one call of "value" or "derivative", the mean of several calls."""
-        return float(self._ask(f"{what} {calls}"))
+    def seconds_per_call(self, function: str, calls: int) -> float:
+        """Return the mean seconds of `calls` calls of a function, "value" or "derivative"."""
+        return float(self._ask(f"{function} {calls}"))
 
     def results(self, path: Path, values: int, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
-        """Return the last values, (values,), and nonzero derivatives, raveled, which pass through a file."""
+        """Return the last results of the program: values (values,), and nonzero derivatives, raveled.
+
+        The program writes the results to the file `path`.
+        """
         self._ask(f"write {path}")
         results = np.fromfile(path, np.float64)
         return results[:values], keep_nonzeros(results[values:], cell)

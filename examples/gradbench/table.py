@@ -22,37 +22,40 @@ OURS = "JAX here"
 
 
 def read_published() -> dict[str, Any]:
-    """Return the published times and their sources."""
+    """Return the published times ("cells") and their "sources" from published.yaml as a dict."""
     return yaml.safe_load(PUBLISHED.read_text())
 
 
 def ratio(line: Row, top: str, bottom: str) -> tuple[float, float, float]:
-    """Return the ratio of the median times of two programs with its 95 % interval."""
-    found = ratio_interval(line["seconds"][top], line["seconds"][bottom])
-    if found is None:
+    """Return (ratio, low, high) of the median times of two programs, with the 95 % interval.
+
+    `line` is the measurement of a problem, and `top` and `bottom` are the names of programs in it.
+    """
+    interval = ratio_interval(line["seconds"][top], line["seconds"][bottom])
+    if interval is None:
         raise ValueError(f"{line['label']}: too few samples of {top} and {bottom} for an interval")
-    return found
+    return interval
 
 
 def best_of_jax(line: Row) -> str:
-    """Return the name of the fastest AD mode of JAX, by the median."""
+    """Return the name of the AD mode of JAX with the smallest median time in a measurement."""
     return min(line["candidates"], key=lambda name: statistics.median(line["seconds"][name]))
 
 
 def regret(line: Row, name: str) -> float:
-    """Return the time of an AD mode over that of the fastest one, minus one."""
+    """Return the median time of an AD mode over that of the fastest AD mode of JAX, minus one."""
     seconds = line["seconds"]
     return statistics.median(seconds[name]) / statistics.median(seconds[best_of_jax(line)]) - 1
 
 
 def measured_table(lines: Sequence[Row]) -> str:
-    """Return the table of our times: JAX in its best mode beside C++."""
+    """Return a Markdown table of our times: JAX in its fastest mode, C++, and their ratios."""
     rows = []
     for line in lines:
         name = best_of_jax(line)
-        times = [format_duration(statistics.median(line["seconds"][side])) for side in (name, CPP)]
-        ratios = [(name, CPP), (name, CPP_FAST), (name, FUNCTION), (CPP, CPP_FUNCTION)]
-        texts = [format_ratio(*ratio(line, *sides)) for sides in ratios]
+        times = [format_duration(statistics.median(line["seconds"][program])) for program in (name, CPP)]
+        pairs = [(name, CPP), (name, CPP_FAST), (name, FUNCTION), (CPP, CPP_FUNCTION)]
+        texts = [format_ratio(*ratio(line, *pair)) for pair in pairs]
         rows.append([TITLES[line["problem"]], line["label"], name, *times, *texts])
     header = [
         "problem", "size", "mode of JAX", "JAX", "C++", "JAX / C++", "JAX / C++ -ffast-math",
@@ -68,7 +71,7 @@ def measured_table(lines: Sequence[Row]) -> str:
 
 
 def published_table(lines: Sequence[Row], published: dict[str, Any]) -> str:
-    """Return the table of the published cells, each with our time and the ratio of both."""
+    """Return a Markdown table of the published times, each with our time and the ratio of both."""
     ours = {(line["problem"], line["label"]): line for line in lines}
     rows, without = [], 0
     for cell in published["cells"]:
@@ -100,7 +103,7 @@ def published_table(lines: Sequence[Row], published: dict[str, Any]) -> str:
 
 
 def advice_table(lines: Sequence[Row]) -> str:
-    """Return the table of what `scaling advise` chose, with its regret, by measuring and by compiling alone."""
+    """Return a Markdown table of the methods that `scaling advise` chose, with their regrets."""
     rows = [
         [
             TITLES[line["problem"]], line["label"], line["advised"], f"{100 * regret(line, line['advised']):.1f} %",
@@ -123,11 +126,11 @@ def advice_table(lines: Sequence[Row]) -> str:
 
 
 def figure_rows(lines: Sequence[Row], published: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the figure: times over those of the C++ by hand of the same machine and source."""
+    """Return one dict per marker of the figure: a time over that of C++ by hand from the same source."""
     rows = []
     for line in lines:
         value, low, high = ratio(line, best_of_jax(line), CPP)
-        rows.append({"tool": OURS, "value": value, "low": low, "high": high} | _place(line))
+        rows.append({"tool": OURS, "value": value, "low": low, "high": high, "size": _describe_size(line)})
     by_hand = {
         (cell["source"], cell["problem"], cell["label"]): cell["seconds"]
         for cell in published["cells"]
@@ -138,12 +141,13 @@ def figure_rows(lines: Sequence[Row], published: dict[str, Any]) -> list[dict[st
         reference = by_hand.get((cell["source"], cell["problem"], cell["label"]))
         if reference and cell["tool"] != "C++ by hand" and (cell["problem"], cell["label"]) in measured:
             tool = f"{cell['tool']} ({cell['source']})"
-            rows.append({"tool": tool, "value": cell["seconds"] / reference} | _place(cell))
+            rows.append({"tool": tool, "value": cell["seconds"] / reference, "size": _describe_size(cell)})
     return rows
 
 
-def _place(line: dict[str, Any]) -> dict[str, str]:
-    return {"size": f"{TITLES[line['problem']]} {line['label']}"}
+def _describe_size(line: dict[str, Any]) -> str:
+    """Return the problem and the size of a measurement or published cell, such as "GMM d=2, K=5, N=1,000"."""
+    return f"{TITLES[line['problem']]} {line['label']}"
 
 
 def draw_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -182,7 +186,7 @@ def draw_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def write_page(data: Path, page: Path) -> None:
-    """Write the tables into a page, and the figure beside it."""
+    """Write the tables into the Markdown file `page`, and the figure as a PNG file of the same name."""
     lines, published, text = read_lines(data), read_published(), page.read_text()
     parts = {
         "measured": measured_table(lines),

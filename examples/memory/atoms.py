@@ -24,7 +24,7 @@ REPORT = {
 
 
 def energy(x):
-    """Return the sum of the distances of all ordered pairs of atoms, and 1 per atom: (atoms, 3) -> a number."""
+    """Return the sum of the distances of all ordered pairs of atoms x (atoms, 3), plus 1 per atom."""
     squared = jnp.sum((x[None] - x[:, None]) ** 2, axis=-1)
     return jnp.sum(jnp.sqrt(squared + jnp.eye(len(x))))  # so that it can be differentiated on the diagonal
 
@@ -36,8 +36,8 @@ def force(i, x):
     return 2 * jnp.sum(difference / jnp.sqrt(squared + (jnp.arange(len(x)) == i))[:, None], axis=0)
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     return energy, jax.hessian, {"x": (sizes["atoms"], 3)}
 
 

@@ -31,14 +31,17 @@ def residual(u):
     return u - STEP * (diffusion - u * (south - north + east - west) / 2)
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     return residual, jax.jacfwd, {"u": (sizes["side"], sizes["side"])}
 
 
 @functools.lru_cache(maxsize=1)
 def pattern(side):
-    """Return the rows, columns and kinds of the entries in row-major order. The kind of the diagonal is 0."""
+    """Return the rows, columns and kinds of the nonzeros of the Jacobian in row-major order.
+
+    `kinds` (cells, 5) are 0 for the diagonal, and 1 to 4 for the four neighbors.
+    """
     cell = np.arange(side * side).reshape(side, side)
     columns = np.stack([cell, *(np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1))], axis=-1)
     columns = columns.reshape(-1, 5)

@@ -25,7 +25,10 @@ REPORT = {
 
 
 def residual(field):
-    """Return the field less its successor, real and imaginary part: (steps, times, polarizations, 2)."""
+    """Return a field (steps, times, polarizations, 2) minus half its propagated previous step.
+
+    The last axis has the real and the imaginary part.
+    """
     real, imaginary = field[..., 0], field[..., 1]
     phase = 0.1 * (real**2 + imaginary**2)
     cosine, sine = jnp.cos(phase), jnp.sin(phase)
@@ -33,15 +36,18 @@ def residual(field):
     return field - 0.5 * jnp.roll(turned, 1, axis=0)
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     shape = (sizes["steps"], sizes["times"], sizes["polarizations"], 2)
     return residual, jax.jacfwd, {"field": shape}
 
 
 @functools.lru_cache(maxsize=1)
 def pattern(shape):
-    """Return the rows, columns and kinds of the three entries of each row: its own, the two before it."""
+    """Return the rows, columns and kinds of the nonzeros of the Jacobian, three in each row.
+
+    `kinds` (rows, 3) orders them by column: kind 0 is the diagonal, kinds 1 and 2 are of the previous step.
+    """
     own = np.arange(np.prod(shape), dtype=np.int32).reshape(-1, 2)
     before = np.roll(own.reshape(shape), 1, axis=0).reshape(-1, 1, 2)
     columns = np.concatenate([own[..., None], before.repeat(2, axis=1)], axis=2).reshape(-1, 3)

@@ -23,12 +23,12 @@ DTYPE = "float64"
 
 
 def loss(u):
-    """Return half the sum of the squares: (n,) -> a number."""
+    """Return half the sum of the squares of u (n,), a scalar."""
     return jnp.sum(u**2) / 2
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     return loss, jax.hessian, {"u": (sizes["n"],)}
 
 

@@ -24,18 +24,18 @@ REPORT = {
 
 
 def loss(beta, counts, design):
-    """Return minus the log likelihood of a gene: (covariates,), (cells,), (cells, covariates) -> a number."""
+    """Return minus the log-likelihood of a gene with coefficients beta (covariates,) and counts (cells,)."""
     predictor = design @ beta
     return jnp.sum(jnp.exp(predictor) - counts * predictor)
 
 
 def total(beta, counts, design):
-    """Return the sum over the genes, which are the last axis of `beta` and `counts`."""
+    """Return the sum of the losses of all genes, which are the last axis of `beta` and `counts`."""
     return jnp.sum(jax.vmap(loss, (1, 1, None))(beta, counts, design))
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     cells, covariates, genes = sizes["cells"], sizes["covariates"], sizes["points"]
     shapes = {"beta": (covariates, genes), "counts": (cells, genes), "design": (cells, covariates)}
     return total, jax.hessian, shapes

@@ -25,19 +25,22 @@ DTYPE = "float64"
 
 
 def residual(x, y, centers, scale):
-    """Return the residual of a datum: (dimensions,), a number, (centers, dimensions), a number -> a number."""
+    """Return the residual, a scalar, of a datum x (dimensions,), y (), by centers (centers, dimensions)."""
     return jnp.sum(jnp.exp(-jnp.sum((x - centers) ** 2, axis=-1) / (2 * scale**2))) - y
 
 
 def residuals(inputs, x, y):
-    """Return the residuals of all data: (centers * dimensions + 1,), (points, dimensions), (points,)."""
+    """Return the residuals (points,) of all data x (points, dimensions), y (points,).
+
+    `inputs` are the raveled centers and the length scale, (centers * dimensions + 1,).
+    """
     centers = inputs[:-1].reshape(-1, x.shape[1])
     squared = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(centers**2, axis=1) - 2 * x @ centers.T
     return jnp.sum(jnp.exp(-squared / (2 * inputs[-1] ** 2)), axis=1) - y
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     points, dimensions = sizes["points"], sizes["dimensions"]
     inputs = (sizes["centers"] * dimensions + 1,)
     return residuals, jax.jacrev, {"inputs": inputs, "x": (points, dimensions), "y": (points,)}

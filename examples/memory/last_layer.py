@@ -22,19 +22,19 @@ REPORT = {
 
 
 def logits(features, weights, bias):
-    """Return (labels,) from (features,), (labels, features) and (labels,)."""
+    """Return the logits (labels,) for features (features,), weights (labels, features), bias (labels,)."""
     return weights @ features + bias
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs, the weights first."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     features, labels = sizes["features"], sizes["labels"]
     by_weights = lambda parameters, x: logits(x, *parameters)  # noqa: E731
     return by_weights, jax.jacrev, {"parameters": [(labels, features), (labels,)], "x": (features,)}
 
 
 def pattern(features, labels):
-    """Return the rows and columns of the entries: those of a label's weights, then that of its bias."""
+    """Return the rows and columns of the nonzeros of the Jacobian: the weights and bias of each label."""
     label = np.arange(labels)[:, None]
     columns = np.concatenate([label * features + np.arange(features), labels * features + label], axis=1)
     return np.repeat(label, features + 1).astype(np.int32), columns.reshape(-1).astype(np.int32)

@@ -31,6 +31,7 @@ def shapes(sizes):
 
 
 def convolve(x, weight, bias):
+    """Return the convolution of x (1, h, w, in) and weight (5, 5, in, out) without padding, plus the bias."""
     y = jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return y + bias
 
@@ -42,7 +43,7 @@ def pool(x):
 
 
 def loss(parameters, image, label):
-    """Return minus the log probability of the label: pytree, (32, 32), an integer -> a number."""
+    """Return minus the log-probability of the label of an image (32, 32), a scalar."""
     first, second, third, fourth, fifth = parameters
     x = pool(jnp.tanh(convolve(image[None, :, :, None], *first)))
     x = pool(jnp.tanh(convolve(x, *second)))
@@ -52,12 +53,12 @@ def loss(parameters, image, label):
 
 
 def gradient(image, label, parameters):
-    """Return the derivative of the loss by the parameters, as one array."""
+    """Return the gradient of the loss by all parameters, as one array (parameters,)."""
     return jax.flatten_util.ravel_pytree(jax.grad(loss)(parameters, image, label))[0]
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     by_image = lambda image, parameters: gradient(image, 0, parameters)  # noqa: E731
     return by_image, jax.jacrev, {"image": (32, 32), "parameters": shapes(sizes)}
 

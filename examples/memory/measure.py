@@ -1,13 +1,13 @@
-"""Measure the cases of this folder at the sizes of their threads, and write docs/data/memory.jsonl.
+"""Measure the out-of-memory reports of this folder at their reported sizes; write docs/data/memory.jsonl.
 
     python -m examples.memory.measure               # all cases, one after the other
     python -m examples.memory.measure kernel genes  # some of them
     python -m examples.memory.measure --small       # at the default sizes; writes nothing
 
-Each case has a process of its own, which is bound to one core. It (1) compiles the call of the thread without
-running it, (2) asks for advice on the function of the thread by compiling alone, and (3) runs the study
-memory_CASE, which checks each result. Bytes are those of arguments, temporaries and result, as XLA states
-them.
+Each module of this folder is a case: an out-of-memory report from a GitHub thread. Each case has a process of
+its own, which is bound to one core. It (1) compiles the reported call without running it, (2) asks for advice
+on the reported function by compiling alone, and (3) runs the study memory_CASE, which checks each result.
+Bytes are those of arguments, temporaries and result, as XLA states them.
 """
 
 import importlib
@@ -47,17 +47,26 @@ COLUMNS = [
 
 
 def is_shape(value):
+    """Return whether a value is a shape, a tuple of integers."""
     return isinstance(value, tuple) and all(isinstance(size, int) for size in value)
 
 
 def as_structs(shapes, dtype, leading=()):
-    """Return a dict of `jax.ShapeDtypeStruct`, or of pytrees of them, from one of shapes, in its order."""
+    """Return a dict of pytrees of `jax.ShapeDtypeStruct` from a dict of pytrees of shapes, in its order.
+
+    `leading` is a tuple of sizes that precedes each shape.
+    """
     struct = lambda shape: jax.ShapeDtypeStruct((*leading, *shape), dtype)  # noqa: E731
     return {name: jax.tree.map(struct, tree, is_leaf=is_shape) for name, tree in shapes.items()}
 
 
 def compile_call(function, transform, shapes, dtype):
-    """Return the bytes of the call of the thread, and the seconds to compile it."""
+    """Return a dict with the bytes of a reported call and the seconds to compile it, or with an "error".
+
+    Args:
+        transform: a transformation of JAX, such as `jax.hessian`.
+        shapes: a dict from input to shape.
+    """
     began = time.perf_counter()
     try:
         compiled = jax.jit(transform(function)).lower(*as_structs(shapes, dtype).values()).compile()
@@ -70,8 +79,8 @@ def compile_call(function, transform, shapes, dtype):
     return parts | {"bytes": sum(parts.values()), "compile_seconds": time.perf_counter() - began}
 
 
-def ask(function, transform, shapes, dtype):
-    """Return the advice on the function of the thread by compiling alone."""
+def advise(function, transform, shapes, dtype):
+    """Return a dict with the advice of `scaling.advise` by compiling: method, bytes, predicted seconds."""
     began, target = time.perf_counter(), "hessian" if transform is jax.hessian else "jacobian"
     first, *others = shapes
     points = as_structs({first: shapes[first]}, dtype, (1,))
@@ -91,7 +100,7 @@ def ask(function, transform, shapes, dtype):
 
 
 def run_study(name, sizes, results):
-    """Run the study of a case, and return the rows of its records."""
+    """Run the study memory_NAME with some sizes. Return one dict per record: its method, times and memory."""
     fields = [f"points={size}" if key == "points" else f"sizes.{key}={size}" for key, size in sizes.items()]
     command = [Path(sys.executable).with_name("scaling"), "run", "--config-dir", FOLDER.parent / "conf"]
     study = [f"study=memory_{name}", f"results={results}", *fields, *LIMITS]
@@ -104,7 +113,10 @@ def run_study(name, sizes, results):
 
 
 def find_case(name, small):
-    """Return the module of a case, its sizes and its dtype, and enable float64 if that is its dtype."""
+    """Import the module examples.memory.NAME. Return (module, sizes, dtype), with float64 enabled if needed.
+
+    `small` selects sizes for trials in place of the reported sizes.
+    """
     case = importlib.import_module(f"examples.memory.{name}")
     dtype = getattr(case, "DTYPE", "float32")
     jax.config.update("jax_enable_x64", dtype == "float64")
@@ -112,12 +124,12 @@ def find_case(name, small):
 
 
 def measure(name, small):
-    """Return the row of a case."""
+    """Return the line of the result file for a case: the reported call, the advice and the study."""
     case, sizes, dtype = find_case(name, small)
-    asked = case.asked(sizes)
+    call = case.reported_call(sizes)
     url = re.search(r"https://[\w./-]+\d", case.__doc__)[0]
     row = {"case": name, **case.REPORT, "url": url, "sizes": sizes, "dtype": dtype, "jax": jax.__version__}
-    row |= {"plain": compile_call(*asked, dtype), "advice": ask(*asked, dtype)}
+    row |= {"plain": compile_call(*call, dtype), "advice": advise(*call, dtype)}
     with tempfile.TemporaryDirectory() as results:
         return row | {"runs": run_study(name, sizes, results)}
 
@@ -132,7 +144,7 @@ def main(words):
     for name in names:
         began, options = time.perf_counter(), [option for option in ("--small",) if small]
         case, sizes, dtype = find_case(name, small)
-        default = compile_call(*case.asked(sizes), dtype)
+        default = compile_call(*case.reported_call(sizes), dtype)
         command = [sys.executable, "-m", "examples.memory.measure", "--here", name, *options]
         flags = {"XLA_FLAGS": environment.variables("cpu")["XLA_FLAGS"]}  # as in a study
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | flags)

@@ -18,18 +18,25 @@ HEADER = (
 
 
 def bytes_of(run):
+    """Return the bytes of the arguments, temporaries and result of a measured case."""
     return sum(run[f"{part}_bytes"] for part in ("argument", "temp", "output"))
 
 
 def find_solution(row):
-    """Return the run to advise: one with colored seeds or a reduction, then mode=auto, then the fastest."""
+    """Return the measured case to advise: one with colors or a reduction, then mode=auto, then the fastest.
+
+    Return None if no case of the row succeeded.
+    """
     runs = [run for run in row["runs"] if run["status"] == "ok"]
     is_dense = lambda run: run["seeds"] == "identity" and "reduce" not in run  # noqa: E731
     return min(runs, key=lambda run: (is_dense(run), run["mode"] != "auto", run["median"]), default=None)
 
 
 def regret(row):
-    """Return the time of the advised run over that of the fastest one that computes the same, less one."""
+    """Return the time of the advised case over that of the fastest equivalent case, minus one, or None.
+
+    Equivalent cases have the same seeds and reduction. Return None if there is only one such case.
+    """
     solution = find_solution(row)
     if solution is None or solution["mode"] != "auto":
         return None
@@ -39,7 +46,7 @@ def regret(row):
 
 
 def describe(run):
-    """Return the method of a run, such as "reduce=vector, jacfwd"."""
+    """Return the method of a measured case as text, such as "reduce=vector, jacfwd"."""
     chosen = run.get("chosen", {}).get
     seeds, block = chosen("chunk") or run.get("chunk"), chosen("block") or run.get("case.block")
     parts = {
@@ -51,13 +58,14 @@ def describe(run):
 
 
 def describe_check(run):
+    """Return the checked fraction of the entries, the error and the tolerance of a measured case as text."""
     share = min(run["checked.entries"], run["checked.points"])
     entries = "all entries" if share == 1 else f"{100 * run['checked.entries']:.2g} % of the entries"
     return f"{entries}, error {run['error']:.1g} of {run['tolerance']:.1g}"
 
 
 def describe_call(row):
-    """Return the bytes of the call as asked, and those with XLA's defaults if they are less than half."""
+    """Return the memory of the reported call as text, and with XLA's defaults if it is less than half."""
     if "bytes" not in row["plain"]:
         return row["plain"]["error"]
     needed, default = row["plain"]["bytes"], row["plain_default"].get("bytes")
@@ -66,7 +74,7 @@ def describe_call(row):
 
 
 def write_row(row):
-    """Return the cells of a row of the table."""
+    """Return the texts of one row of the table in docs/memory.md."""
     advice, run = row["advice"], find_solution(row)
     link = f"[{row['thread']}]({row['url']})"
     cells = [f"`{row['case']}`", link, row["asked"], row["needed"], row["machine"], describe_call(row)]
@@ -78,14 +86,14 @@ def write_row(row):
         cells.append(advice["error"].rpartition("advised: ")[2])
     if run is None:
         return [*cells, "none", "", "", "", ""]
-    lost = regret(row)
+    fraction = regret(row)
     time = format_duration(run["median"], run.get("low"), run.get("high"))
-    lost = "" if lost is None else f"{format_number(100 * lost)} %"
-    return [*cells, describe(run), format_bytes(bytes_of(run)), time, lost, describe_check(run)]
+    percent = "" if fraction is None else f"{format_number(100 * fraction)} %"
+    return [*cells, describe(run), format_bytes(bytes_of(run)), time, percent, describe_check(run)]
 
 
 def draw(rows):
-    """Return the figure: bytes of the call as asked, and of the solution, with a line at the limit."""
+    """Return a bar chart of the bytes of each reported call and of its solution, with a line at 24 GB."""
     names = ("as asked", "solved")
     bars = []
     for row in rows:

@@ -25,17 +25,17 @@ FORMULATIONS = ("brackets", "diagonal")
 
 
 def with_diagonal(x, A):
-    """Return (diag(x**2) A) x: (n,), (n, n) -> (n,)."""
+    """Return (diag(x**2) A) x, (n,), for x (n,) and A (n, n), with a product of two matrices."""
     return jnp.diag(x**2) @ A @ x
 
 
 def with_brackets(x, A):
-    """Return the same numbers, by products of vectors and one of a matrix and a vector."""
+    """Return (diag(x**2) A) x, (n,), as x**2 * (A x), without a product of two matrices."""
     return x**2 * (A @ x)
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     return with_diagonal, jax.jacfwd, {"x": (sizes["n"],), "A": (sizes["n"], sizes["n"])}
 
 

@@ -23,20 +23,20 @@ REPORT = {
 
 
 def network(image, conv, shift, dense, bias):
-    """Return (labels,) from (side, side), (3, 3, 1, channels), (channels,), (channels, labels), (labels,)."""
+    """Return the outputs (labels,) for an image (side, side): convolution, mean over pixels, dense layer."""
     layout = ("NHWC", "HWIO", "NHWC")
     x = jax.lax.conv_general_dilated(image[None, :, :, None], conv, (1, 1), "SAME", dimension_numbers=layout)
     return jax.nn.relu(jnp.mean(jax.nn.relu(x[0] + shift), axis=(0, 1)) @ dense + bias)
 
 
 def parameters(sizes):
-    """Return the shapes of the parameters."""
+    """Return a dict from the name of each parameter of the network to its shape."""
     channels, labels = sizes["channels"], sizes["labels"]
     return {"conv": (3, 3, 1, channels), "shift": (channels,), "dense": (channels, labels), "bias": (labels,)}
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     of_batch = lambda parameters, images: jax.vmap(lambda x: network(x, **parameters))(images)  # noqa: E731
     images = (sizes["points"], sizes["side"], sizes["side"])
     return of_batch, jax.jacrev, {"parameters": parameters(sizes), "images": images}

@@ -24,18 +24,18 @@ DTYPE = "float64"
 
 
 def upsample(image, factor):
-    """Return each pixel `factor` times in both directions: (side, side) -> (side factor, side factor)."""
+    """Return an image (side, side) with each pixel repeated `factor` times in both directions."""
     return jnp.repeat(jnp.repeat(image, factor, axis=0), factor, axis=1)
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     factor = sizes["factor"]
     return lambda image: upsample(image, factor), jax.jacrev, {"image": (sizes["side"], sizes["side"])}
 
 
 def pattern(side, factor):
-    """Return the rows and columns of the entries: one in each row."""
+    """Return the rows and columns of the nonzeros of the Jacobian, one in each row."""
     pixel = np.arange(side * side, dtype=np.int32).reshape(side, side)
     columns = pixel.repeat(factor, axis=0).repeat(factor, axis=1).reshape(-1)
     return np.arange(columns.size, dtype=np.int32), columns

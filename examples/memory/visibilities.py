@@ -22,14 +22,14 @@ REPORT = {
 
 
 def phases(lm, uvw, frequency):
-    """Return (sources, baselines, channels) from (sources, 2), (baselines, 3) and (channels,)."""
+    """Return the phases (sources, baselines, channels) of sources at lm (sources, 2) on baselines uvw."""
     n = jnp.sqrt(1 - lm[:, 0] ** 2 - lm[:, 1] ** 2) - 1
     paths = jnp.concatenate([lm, n[:, None]], axis=1) @ uvw.T
     return paths[..., None] * frequency
 
 
-def asked(sizes):
-    """Return the function of the thread, its derivative, and the shapes of its inputs."""
+def reported_call(sizes):
+    """Return (function, JAX transformation, dict from input to shape) of the call in the GitHub thread."""
     sources, baselines, channels = sizes["sources"], sizes["baselines"], sizes["channels"]
     return phases, jax.jacrev, {"lm": (sources, 2), "uvw": (baselines, 3), "frequency": (channels,)}
 
@@ -51,7 +51,7 @@ def reference(inputs):
 
 
 def pattern(sources, outputs):
-    """Return the rows and columns of the entries: two for each of `outputs` of a source."""
+    """Return the rows and columns of the nonzeros of the Jacobian, for a number of outputs per source."""
     rows = np.arange(sources * outputs, dtype=np.int32)
     columns = 2 * (rows // outputs)[:, None] + np.arange(2, dtype=np.int32)
     return rows.repeat(2), columns.reshape(-1).astype(np.int32)

@@ -1,1 +1,1 @@
-"""Advice on the fastest AD mode, chunk, block, coloring and device count to differentiate one function."""
+"""`scaling.advise`: find the fastest AD mode, chunk, block, coloring and device count for one function."""

@@ -1,4 +1,7 @@
-"""`Advice` and `scaling.advise`: predict the times of candidates, measure the best, describe the fastest."""
+"""`scaling.advise`: predict the run times of candidates, measure the best, and return an `Advice`.
+
+Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
+"""
 
 import dataclasses
 import functools
@@ -26,7 +29,7 @@ from scaling.plan.hardware import Hardware
 if TYPE_CHECKING:
     import pandas
 
-_OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")
+_OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice is compared with
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,11 @@ class Advice:
     """The recommended way to differentiate one function. `print` shows three sentences and the code.
 
     Attributes:
-        cases: all candidates, the best one first.
-        excluded: a dict from each case that is not defined on these devices to the reason.
+        cases: the candidates (cases that compute the derivative), the best one first.
+        excluded: a dict from each case that cannot run on these devices to the reason as text.
         sizes: the shape of the derivative.
-        fields: a dict from candidate to the record fields of its compiled program, see `plan.compile_worker`.
+        fields: a dict from candidate to the record fields of its compiled program: a dict with its status,
+            memory, operations and predicted time.
         records: a dict from each measured candidate to its record.
         machine: the name of the machine for which the times are valid.
         problem: the function with its inputs, or None for a workload.
@@ -57,10 +61,10 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a candidate: its time, number of devices and number of options.
+        """Return the key by which candidates are sorted: time, number of devices and number of options.
 
         If any candidate was measured, measured candidates sort before predicted ones. Otherwise candidates
-        that `reason` doubts sort after the others. Candidates without a time sort last.
+        whose prediction is doubtful sort after the others. Candidates without a time sort last.
         """
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
@@ -68,7 +72,10 @@ class Advice:
 
     @property
     def best(self) -> Case:
-        """Return the recommended case. Raise `Refusal` if no candidate fits into memory and is correct."""
+        """Return the recommended case.
+
+        Raise `Refusal` if no candidate has a time, because none is correct, predictable and fits into memory.
+        """
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -89,18 +96,17 @@ class Advice:
 
     @property
     def code(self) -> str:
-        """Return JAX code that computes the derivative by the recommended method.
+        """Return Python code with JAX that computes the derivative by the recommended method.
 
         For a workload, return the `scaling run` command that measures the recommended case.
         """
         if self.problem is not None:
-            colored = self.coloring if self.best.mode == candidates.CODED else None
-            return plain_code.write_code(self.problem, self.best, colored)
+            coloring = self.coloring if self.best.mode == candidates.CODED else None
+            return plain_code.write_code(self.problem, self.best, coloring)
         fields = {"devices": 1} | non_default_fields(self.best)
         fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
-        return " ".join(
-            ["scaling run study=function", *(f"{name}={value}" for name, value in fields.items())]
-        )
+        words = [f"{name}={value}" for name, value in fields.items()]
+        return " ".join(["scaling run study=function", *words])
 
     @functools.cached_property
     def jacobian(self) -> Callable[..., Any]:
@@ -134,7 +140,7 @@ class Advice:
         return predicted["seconds"] if predicted else None
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is left out or why its prediction may be wrong, or None if there is no reason."""
+        """Return text that states why a case is left out or why its prediction may be wrong, or None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         return name_user_function(self.excluded.get(case) or text or "") or None
@@ -151,6 +157,7 @@ class Advice:
         )
 
     def _describe_method(self, case: Case) -> str:
+        """Return the method of a candidate as text: its AD mode, or what its code computes."""
         if self._is_gauss_newton:
             return "the explicit Jacobian" if case.mode == candidates.CODED else "jvp, then vjp"
         if self.coloring is None or case.mode != candidates.CODED:
@@ -179,6 +186,7 @@ class Advice:
         return self.problem is not None and self.problem.target == "gauss_newton"
 
     def _compare_obvious_choices(self) -> str:
+        """Return text that compares the recommended method with plain forward and reverse mode."""
         texts = []
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
@@ -193,22 +201,21 @@ class Advice:
         """Return the time of a candidate relative to the best as text: "1.4 times as long (predicted)"."""
         if case == self.best:
             return "the same time, as it is this choice"
-        samples, of_best = (self.records[c].seconds if c in self.records else [] for c in (case, self.best))
-        if ratio := ratio_interval(samples, of_best):
-            return f"{format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
-        if samples and of_best:  # too few samples for an interval
-            seconds, best = statistics.median(samples), statistics.median(of_best)
-            how = f"measured, {len(samples)} samples"
-        else:
-            seconds, best = (self.predicted_seconds(c) or 0.0 for c in (case, self.best))
-            how = "predicted"
-        return (
-            f"{format_number(seconds / best)} times as long ({how})"
-            if seconds and best
-            else "an unknown time"
+        samples, best_samples = (
+            self.records[c].seconds if c in self.records else [] for c in (case, self.best)
         )
+        if ratio := ratio_interval(samples, best_samples):
+            return f"{format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
+        if samples and best_samples:  # too few samples for an interval
+            ratio_of_medians = statistics.median(samples) / statistics.median(best_samples)
+            return f"{format_number(ratio_of_medians)} times as long (measured, {len(samples)} samples)"
+        seconds, best_seconds = (self.predicted_seconds(c) for c in (case, self.best))
+        if not seconds or not best_seconds:
+            return "an unknown time"
+        return f"{format_number(seconds / best_seconds)} times as long (predicted)"
 
     def _row(self, case: Case) -> dict[str, Any]:
+        """Return the row of a case in `table`, as a dict from column name to value."""
         fields, record = self.fields.get(case, {}), self.records.get(case)
         predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
         low, high = median_interval(samples) or (None, None)
@@ -251,13 +258,13 @@ def advise(
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
-    is_gauss_newton, derivative = target == "gauss_newton", None
+    is_gauss_newton, coded_derivative = target == "gauss_newton", None
     with registered(problem) as base:
         coloring = None if is_gauss_newton else candidates.find_coloring(base)
     if coloring or is_gauss_newton:
         code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
-        derivative = plain_code.execute_code(problem, code)
-    with registered(problem, derivative) as base:
+        coded_derivative = plain_code.execute_code(problem, code)
+    with registered(problem, coded_derivative) as base:
         advice = advise_case(base, **options, may_split_seeds=False)  # the code to paste cannot split them
         return dataclasses.replace(advice, problem=problem, coloring=coloring)
 
@@ -272,9 +279,10 @@ def advise_case(
     note: Callable[[str], None] = lambda text: None,
     may_split_seeds: bool = True,
 ) -> Advice:
-    """Return an `Advice` for the function of a case. The mode and the layout of the case are ignored.
+    """Return an `Advice` with the fastest way to differentiate the function of a case.
 
     Args:
+        base: a case with the workload, its sizes and inputs. Its AD mode and its layout are ignored.
         budget: the time in seconds to measure candidates. With 0, candidates are only compiled.
         devices: the number of devices, or several numbers to compare.
         hardware: the name or model of another machine, for which times are only predicted. None or "cpu"
@@ -285,26 +293,31 @@ def advise_case(
         may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
-    elsewhere = local_peaks.find_other_machine(hardware)
-    _check_options(budget, devices, elsewhere)
+    if not isinstance(hardware, Hardware | None):
+        hardware = local_peaks.read_hardware(hardware)
+    other_machine = None if hardware is None or hardware.platform == "cpu" else hardware
+    _check_options(budget, devices, other_machine)
     mode = None if mode == AUTO else mode
     cases, excluded, sizes = candidates.list_candidates(base, devices, mode, may_split_seeds)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
-    model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
+    model = other_machine or (local_peaks.model_this_machine(cases, cores) if cases else None)
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if model is not None:  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, note)
-    machine = elsewhere.title if elsewhere else f"this machine ({jax.devices()[0].platform})"
+    machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine)
-    if not budget or elsewhere or len(fields) < len(cases):  # fewer fields: interrupted
+    if not budget or other_machine or len(fields) < len(cases):  # fewer fields: interrupted
         return advice
     records = measurement.measure_candidates(advice.cases, fields, budget, cores, note)
     return dataclasses.replace(advice, records=records)
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` for an invalid time budget, or if a machine lacks the devices or their compiler."""
+    """Raise `Refusal` for an invalid time budget, or if a machine lacks the devices or their compiler.
+
+    `hardware` is the model of another machine, or None for this one.
+    """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()
@@ -314,18 +327,18 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
         if hardware is not None:
             hardware.check_devices(count)
         elif count > len(available):
-            here = f"JAX has {len(available)} {available[0].platform} devices here"
+            text = f"JAX has {len(available)} {available[0].platform} devices here"
             fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
-            raise Refusal(f"devices={count}: {here}; use fewer, or {fix}")
+            raise Refusal(f"devices={count}: {text}; use fewer, or {fix}")
     if hardware is not None:
         plan_study.find_compiler(hardware)
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return the case with the AD mode, batch, chunk and block of the shortest predicted time.
+    """Return a case with mode=auto with the AD mode, batch, chunk and block of the shortest predicted time.
 
-    Candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
-    unknown, or if no candidate fits into memory.
+    Candidates are compiled to predict their times. Raise `CaseEnded` if conf/hardware has no model of the
+    machine, or if no candidate fits into memory. `group` has the devices and cores of this process.
     """
     cases, excluded, sizes = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
     hardware = local_peaks.model_this_machine(cases, group.cores)

@@ -1,4 +1,4 @@
-"""Enumerate the candidate cases of an `Advice` (mode, batch, chunk, block, devices), and find a coloring."""
+"""List the candidate cases of `scaling.advise` (mode, batch, chunk, block, devices), and find a coloring."""
 
 import dataclasses
 import itertools
@@ -21,13 +21,13 @@ _SECOND_MODES = {
     LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
     "hvp": ("fwd_over_rev", "rev_over_fwd", "rev_over_rev"),
 }  # fmt: skip
-_CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
-CODED = "vmap_grad"  # the mode of a candidate whose program is plain code: see plain_code.py
+_CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")  # modes to try in chunks of seeds
+CODED = "vmap_grad"  # the mode of a candidate whose program is the code of plain_code.py
 _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, which takes inputs**2 JVPs
 _CHUNKS = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
 _MOST_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
-_MOST_OPERATIONS = 10**8  # largest number of operations of this function (about half a minute)
+_MOST_OPERATIONS = 10**8  # largest number of operations of such a function, whose detection takes 30 s
 
 
 def list_candidates(
@@ -36,7 +36,7 @@ def list_candidates(
     mode: str | None = None,
     may_split_seeds: bool = True,
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
-    """Return the cases to compare, a dict from excluded case to reason, and the shape of the derivative.
+    """Return (cases to compare, dict from excluded case to reason, shape of the derivative).
 
     Args:
         base: a case with the workload, its sizes and inputs. Its AD mode is ignored.
@@ -51,35 +51,37 @@ def list_candidates(
     if devices is not None:
         layouts = [_choose_layout(base, count, may_split_seeds) for count in devices]
     modes = [mode] if mode else _list_modes(base, built, sizes)
-    reasons: dict[Case, tuple[str, str] | None] = {}  # candidate -> (code, text) of why it is excluded
-    for stated in _enumerate_cases(layouts, modes, built, sizes):
-        case = completion.complete(stated)
-        of_case = workload.build(case)
-        case_sizes = shape.derivative_shape(case, of_case)
+    reasons: dict[Case, tuple[str, str] | None] = {}  # case -> (code, text) of why it is excluded, or None
+    for incomplete in _enumerate_cases(layouts, modes, built, sizes):
+        case = completion.complete(incomplete)
+        case_workload = workload.build(case)
+        case_sizes = shape.derivative_shape(case, case_workload)
         case = completion.without_trivial_blocks(case, case_sizes)
-        reasons[case] = applicability.why_inapplicable(case, of_case, case_sizes)
+        reasons[case] = applicability.why_inapplicable(case, case_workload, case_sizes)
         if case.split != "both" and case.points % case.axes[0]:
             text = f"{case.points} points do not divide evenly over {case.axes[0]} devices"
             reasons[case] = "indivisible", text
     cases = [case for case, reason in reasons.items() if reason is None]
     excluded = {case: reason for case, reason in reasons.items() if reason is not None}
     # Modes that are undefined for the function are reported only if there is nothing else to report.
-    asked = {case: reason for case, reason in excluded.items() if mode or reason[0] == "indivisible"}
-    reported = asked if cases or asked else excluded
+    relevant = {case: reason for case, reason in excluded.items() if mode or reason[0] == "indivisible"}
+    reported = relevant if cases or relevant else excluded
     return cases, {case: text for case, (_, text) in reported.items()}, sizes
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
-    is_split = devices > base.points and may_split_seeds  # then the seeds are partitioned, not the points
+    """Return `base` with a number of devices, which split the points, or the seeds of too few points."""
+    splits_seeds = devices > base.points and may_split_seeds
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
-        split="both" if is_split else "points", mesh=f"1x{devices}" if is_split else None,
+        split="both" if splits_seeds else "points", mesh=f"1x{devices}" if splits_seeds else None,
     )  # fmt: skip
 
 
 def _enumerate_cases(
     layouts: Sequence[Case], modes: Sequence[str], built: Workload, sizes: DerivativeShape
 ) -> Iterator[Case]:
+    """Yield each mode on each layout: plain, batch in one call, chunks of seeds, and blocks of points."""
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
     for mode, base in itertools.product(modes, layouts):
@@ -95,6 +97,7 @@ def _enumerate_cases(
 
 
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
+    """Return the names of the AD modes to compare for the target and the reduction of a case."""
     if modes := _SECOND_MODES.get(base.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
     whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
@@ -109,10 +112,10 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
 
 
 def find_coloring(base: Case) -> Coloring | None:
-    """Return the coloring of the columns or rows of the Jacobian that needs the fewest seeds.
+    """Return the coloring that needs the fewest seeds: of the columns or of the rows of the Jacobian.
 
-    Return None if it needs more than half of the seeds of the dense Jacobian, if the target is not a
-    Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
+    Return None if the coloring needs more than half of the seeds of the dense Jacobian, if the target is not
+    a Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
     """
     sparse = load_option("sparse")
     base = completion.complete(base)
@@ -124,9 +127,9 @@ def find_coloring(base: Case) -> Coloring | None:
     traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
     if count_operations(traced) > _MOST_OPERATIONS:
         return None
-    modes = (dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev"))
+    cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev")]
     try:
-        colorings = [sparse.detect_coloring(case, built) for case in modes]
+        colorings = [sparse.detect_coloring(case, built) for case in cases]
     except (Refusal, MemoryError):
         return None
     best: Coloring = min(colorings, key=_count_colors)
@@ -134,16 +137,20 @@ def find_coloring(base: Case) -> Coloring | None:
 
 
 def count_operations(jaxpr: Any) -> float:
-    """Return the number of operations of a traced program, or 0 if it is None or has an unknown operation."""
+    """Return the number of arithmetic operations and transcendental functions of a jaxpr.
+
+    Return 0 if the jaxpr is None or contains an operation whose cost is unknown.
+    """
     counts = None if jaxpr is None else jaxpr_flops.count_operations(jaxpr)
     return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 
 def _count_colors(coloring: Coloring) -> int:
+    """Return the number of colors, which is the number of seeds of the compressed Jacobian."""
     return coloring.column_count or coloring.row_count
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of an AD mode on the fewest devices without chunk and block, or None if none exists."""
+    """Return the case of an AD mode without chunk and block on the fewest devices, or None if none exists."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

@@ -1,4 +1,4 @@
-"""Measure candidates in alternating turns within a time budget, and drop those that are slower.
+"""Measure the candidates of `scaling.advise` in alternating turns within a time budget; drop the slower ones.
 
 In each round, every remaining candidate takes one turn of samples. After the round, a candidate is dropped if
 it is significantly slower than the fastest one, or more than twice as slow. The functions of `run_case` check
@@ -33,18 +33,17 @@ def measure_candidates(
     cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
-    """Measure candidates until the fastest is known or the budget is spent, and return their records.
+    """Measure cases until the fastest is known or the time is spent. Return a dict from case to record.
 
-    Ctrl-C ends the measurement. The records of the candidates measured so far are then returned.
+    The dict omits cases that were not run. After Ctrl-C, the dict contains the cases measured so far.
 
     Args:
+        cases: the candidates for the same derivative.
         fields: a dict from case to the record fields of its compiled program. Only cases with the status
             "planned" are measured. Those with a `text`, which doubts their prediction, are measured last.
         budget: the time in seconds.
         cores: the processor cores that this process is bound to, or None.
         note: a function that is called with each line of text about the progress.
-    Returns:
-        A dict from case to its record. Cases that were not run are omitted.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     feasible = [case for case in cases if fields[case].get("status") == "planned"]
@@ -67,13 +66,17 @@ def measure_candidates(
 
 
 def _prepare_case(case: Case, cores: Sequence[int] | None) -> Attempt:
+    """Compile a case and check its derivative. Return an `Attempt` that can take turns of samples."""
     devices = jax.devices()[: case.devices]
     group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
     return run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Measure candidates in rounds until the fastest is known or, once all have samples, the deadline."""
+    """Sample all candidates in rounds. End after the deadline or when the fastest is known.
+
+    The first round is completed even after the deadline, so that every candidate has samples.
+    """
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
@@ -89,6 +92,7 @@ def _order_by_promise(
 
     The fastest case of each mode and device count is first, and the cases in `doubtful` are last. Otherwise,
     cases are sorted by predicted time. Cases over `_MOST_PREDICTED` times the shortest time are omitted.
+    `predicted` is a dict from case to seconds.
     """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -98,7 +102,11 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and all that may be as fast, or [] if these are within 3 % of the fastest."""
+    """Return the fastest case and all cases that may be as fast.
+
+    Return [] if the measurement is decided: no other case may be as fast, or all such cases are within 3 % of
+    the fastest.
+    """
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -107,18 +115,20 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
+    """Return whether a case is at most twice as slow as `best` and not slower with 95 % confidence."""
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MOST_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)
 
 
 def _is_close(record: Record, best: Record) -> bool:
+    """Return whether a case takes at most 3 % longer than `best` with 95 % confidence."""
     ratio = ratio_interval(record.seconds, best.seconds)
     return ratio is not None and ratio[2] <= CLOSE
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how certain it is that `best` is the fastest measured candidate."""
+    """Return one clause of text on whether another measured candidate may be as fast as `best`."""
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

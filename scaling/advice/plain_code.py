@@ -1,7 +1,7 @@
-"""Write the derivative program of a candidate as Python code with JAX and NumPy only, and execute it.
+"""Write the Python code that `scaling.advise` prints: the derivative of a function, with JAX and NumPy only.
 
-The code defines a function with the name of the target. Its arguments and its result are those of
-`Advice.jacobian`.
+The code defines one function with the name of the target, such as `jacobian` or `hvp`, for a batch of points.
+Its arguments and its result are those of `Advice.jacobian`, which executes the code.
 """
 
 import base64
@@ -18,7 +18,7 @@ from scaling.advice.problem import PRODUCTS, TARGETS, Problem
 from scaling.core.case import Case
 from scaling.options.sparse.coloring import Coloring
 
-_IMPORTS = {  # regular expression of the use of a name -> line
+_IMPORTS = {  # regular expression for a name that the code uses -> import line that the name needs
     r"\bbase64\.": "import base64\nimport zlib\n",
     r"\bjax\.": "import jax",
     r"\bjnp\.": "import jax.numpy as jnp",
@@ -43,7 +43,7 @@ _ROWS = """\
     flat, unravel = ravel_pytree(y)
     row = lambda i: ravel_pytree(pullback(unravel({seed}))[0])[0]
     J = {rows}  # (outputs, inputs)"""
-_PRODUCTS = {  # target and AD mode -> how to multiply by the direction v
+_PRODUCTS = {  # (target, AD mode) -> code that returns the product of the matrix and the direction v
     ("hvp", "fwd_over_rev"): "    return jax.jvp(jax.grad(g), (z,), (v,))[1]",
     ("hvp", "rev_over_fwd"): "    return jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
     ("hvp", "rev_over_rev"): "    return jax.vjp(jax.grad(g), z)[1](v)[0]",
@@ -69,16 +69,12 @@ def split(J, inputs, outputs):
 
 '''
 _MIXED = """\
-def derivative({arguments}):
-    columns = jax.jacfwd({name}, {forward})({arguments})
-    rows = jax.jacrev({name}, {reverse})({arguments})
-    y = jax.eval_shape({name}, {arguments})
-    return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)
-
-
-"""
+    h = lambda *z: g(z)
+    columns, rows = jax.jacfwd(h, {forward})(*z), jax.jacrev(h, {reverse})(*z)
+    y = jax.eval_shape(g, z)
+    return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)"""
 _REVERSE_MODES = ("jacrev", "rev_over_rev")
-_RESERVED = {  # names that the code defines or uses, so that no function or argument may have them
+_RESERVED = {  # names that the code defines or uses; a function or argument with such a name is renamed
     *re.findall(
         r"\w+",
         " ".join([_DERIVATIVE, _COLUMNS, _ROWS, _SPLIT, _MIXED, *_PRODUCTS.values(), *_IMPORTS.values()]),
@@ -89,30 +85,33 @@ _RESERVED = {  # names that the code defines or uses, so that no function or arg
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
-    """Return Python code that computes the derivative of a function with the mode and layout of a candidate.
+    """Return Python code that defines the derivative of the function of a problem for a batch of points.
 
     Args:
-        case: the candidate.
-        coloring: the coloring with which the candidate compresses the Jacobian, or None.
+        problem: the function, its inputs and the kind of derivative.
+        case: the AD mode, chunk, block and number of devices of the code.
+        coloring: the column or row colors with which the code compresses the Jacobian, or None.
     """
     names = list(problem.arguments)
     if (_RESERVED | {_name_in_code(problem)}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
     definitions, derivative = _write_derivative(problem, case, coloring, names)
-    per_point = {name: given in problem.points for name, given in zip(names, problem.arguments, strict=True)}
+    is_batched = [argument in problem.points for argument in problem.arguments]
+    has_points_axis = dict(zip(names, is_batched, strict=True))
     if problem.target in PRODUCTS:
-        per_point["v"] = True
-    loop, function = _write_batch(case, per_point, derivative)
+        has_points_axis["v"] = True
+    loop, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
-    given = list(filter(None, [problem.import_line]))
+    function_lines = [problem.import_line] if problem.import_line else []
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
-        given, imports = [*given, f"{_name_in_code(problem)} = {problem.name}", "", *imports], []
-    return "\n".join([*imports, *given, "", text])
+        function_lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
+        imports = []
+    return "\n".join([*imports, *function_lines, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
-    """Execute the code from `write_code`, and return the derivative function that the code defines."""
+    """Execute the code that `write_code` returned, and return the derivative function that it defines."""
     namespace: dict[str, Any] = {problem.name: problem.function}
     exec("\n".join(line for line in code.splitlines() if line != problem.import_line), namespace)
     function: Callable[..., Any] = namespace[problem.target]
@@ -124,65 +123,70 @@ def _name_in_code(problem: Problem) -> str:
     return "function" if problem.name in _RESERVED else problem.name
 
 
-def _write_batch(case: Case, per_point: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return definitions, and an expression for the function that computes the derivatives of all points.
+def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
+    """Return (definitions, expression): the expression is the derivative of a batch and may use definitions.
 
-    `per_point` is a dict from argument to whether it has an axis of points, in the order of the arguments.
-    `derivative` is an expression for the derivative at one point.
+    Args:
+        case: the block size and the number of devices.
+        has_points_axis: a dict from argument name to whether the argument has a leading axis of points.
+        derivative: an expression for the function that returns the derivative at one point.
     """
-    definitions = ""
-    function = f"jax.vmap({derivative}, {tuple(0 if each else None for each in per_point.values())})"
+    code = ""
+    function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
     if case.block is not None:
-        mapped = [name for name, each in per_point.items() if each]
-        arguments = ", ".join(f"p[{mapped.index(name)}]" if name in mapped else name for name in per_point)
-        point = f"{derivative}({arguments})"
+        mapped = [name for name, axis in has_points_axis.items() if axis]
+        arguments = [f"p[{mapped.index(name)}]" if name in mapped else name for name in has_points_axis]
+        point = f"{derivative}({', '.join(arguments)})"
         loop = f"jax.lax.map(lambda p: {point}, ({', '.join(mapped)},), batch_size={case.block})"
-        definitions, function = f"def batch({', '.join(per_point)}):\n    return {loop}\n\n\n", "batch"
+        code, function = f"def batch({', '.join(has_points_axis)}):\n    return {loop}\n\n\n", "batch"
     if case.devices > 1:
-        definitions += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
-        specs = ", ".join('P("points")' if each else "P()" for each in per_point.values())
+        code += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
+        specs = ", ".join('P("points")' if axis else "P()" for axis in has_points_axis.values())
         options = f'mesh=mesh, in_specs=({specs},), out_specs=P("points"), check_vma=False'
         function = f"jax.shard_map({function}, {options})"
-    return definitions, function
+    return code, function
 
 
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return definitions, and an expression for the function that computes the derivative at one point."""
+    """Return (definitions, expression): the expression is the derivative at one point.
+
+    `names` are the names of the arguments in the code, in the order of `problem.arguments`.
+    """
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
         function = f"jax.{'jacfwd' if case.mode == 'fwd_over_fwd' else 'jacrev'}({function}, {argnums})"
-    if case.mode == "mixed":
-        return _write_mixed(problem, case, function, names), "derivative"
-    if coloring is None and case.chunk is None and problem.target not in PRODUCTS:
-        return "", f"jax.{'jacrev' if case.mode in _REVERSE_MODES else 'jacfwd'}({function}, {argnums})"
     z = {name: "z" if is_single else f"z[{k}]" for k, name in enumerate(problem.wrt)}
-    call = ", ".join(z.get(given, name) for given, name in zip(problem.arguments, names, strict=True))
+    call = ", ".join(z.get(argument, name) for argument, name in zip(problem.arguments, names, strict=True))
     value, wrt = f"{function}({call})", [names[k] for k in problem.argnums]
-    head, parameters = "", names
+    definitions, parameters = "", names
     if problem.target in PRODUCTS:
         if problem.target == "hvp" and getattr(problem.output_structs(), "shape", None) != ():
-            value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"  # the output is not a number, but has one
+            value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"  # a pytree or array with one number
         parameters, body = [*names, "v"], _write_product(problem, case)
+    elif case.mode == "mixed":
+        body = _write_mixed(problem, case)
+    elif coloring is not None or case.chunk is not None:
+        definitions, body = _write_jacobian(problem, case, coloring)
     else:
-        head, body = _write_jacobian(problem, case, coloring)
+        return "", f"jax.{'jacrev' if case.mode in _REVERSE_MODES else 'jacfwd'}({function}, {argnums})"
     point = wrt[0] if is_single else f"({', '.join(wrt)})"
     text = _DERIVATIVE.format(parameters=", ".join(parameters), value=value, point=point, body=body)
-    return head + text, "derivative"
+    return definitions + text, "derivative"
 
 
-def _write_mixed(problem: Problem, case: Case, function: str, names: list[str]) -> str:
-    forward = tuple(problem.arguments.index(name) for name in (case.forward or "").split("+"))
-    reverse = tuple(k for k in problem.argnums if k not in forward)
-    order = [(*forward, *reverse).index(k) for k in problem.argnums]
-    return _MIXED.format(
-        arguments=", ".join(names), name=function, forward=forward, reverse=reverse, order=order
-    )
+def _write_mixed(problem: Problem, case: Case) -> str:
+    """Return the body of `derivative` for mode=mixed: some inputs in forward mode, others in reverse mode."""
+    forward = tuple(problem.wrt.index(name) for name in (case.forward or "").split("+"))
+    reverse = tuple(k for k in range(len(problem.wrt)) if k not in forward)
+    order = np.argsort([*forward, *reverse]).tolist()
+    return _MIXED.format(forward=forward, reverse=reverse, order=order)
 
 
 def _write_product(problem: Problem, case: Case) -> str:
+    """Return the body of `derivative` for a product of the Hessian or of J^T J and a direction v."""
     inputs, outputs = (
         sum(leaf.size for leaf in jax.tree.leaves(structs))
         for structs in (problem.input_structs(), problem.output_structs())
@@ -191,25 +195,26 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return definitions, and the body of a function that computes a Jacobian from some seeds at a time."""
-    head, end, is_reverse = "", "", case.mode in _REVERSE_MODES
+    """Return (definitions, body) of `derivative` for a Jacobian in chunks of seeds or of colors."""
+    definitions, mask, is_reverse = "", "", case.mode in _REVERSE_MODES
     seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
     slices = f"jax.lax.map({{}}, jnp.arange(flat.size), batch_size={case.chunk})"
     if coloring is not None:
         is_reverse, seed = coloring.columns is None, "jnp.asarray(colors == i, flat.dtype)"
         slices = f"jax.vmap({{}})(jnp.arange({coloring.column_count or coloring.row_count}))[colors]"
         # The product with 0 is nan where the compressed Jacobian contains nan or infinity.
-        head, end = _write_coloring(coloring), "\n    J = J * nonzero"
+        definitions, mask = _write_coloring(coloring), "\n    J = J * nonzero"
     template = _ROWS if is_reverse else _COLUMNS
-    body = template.format(seed=seed, rows=slices.format("row"), columns=slices.format("column")) + end
+    body = template.format(seed=seed, rows=slices.format("row"), columns=slices.format("column")) + mask
     # The derivative of an array with respect to an array is an array. A gradient is like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []
     if len(problem.wrt) == 1 and jax.tree_util.all_leaves([*outputs, *problem.input_structs()]):
-        return head, f"{body}\n    return J.reshape(y.shape + z.shape)"
-    return head + _SPLIT, f"{body}\n    return split(J, z, y)"
+        return definitions, f"{body}\n    return J.reshape(y.shape + z.shape)"
+    return definitions + _SPLIT, f"{body}\n    return split(J, z, y)"
 
 
 def _write_coloring(coloring: Coloring) -> str:
+    """Return the definitions of `colors`, int32 (columns or rows,), and `nonzero`, bool (outputs, inputs)."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

@@ -1,12 +1,11 @@
-"""Predict the memory and the time of the candidates of `scaling.advise` by compiling them in threads.
+"""Predict the memory and the run time of the candidates of `scaling.advise` by compiling them in threads.
 
-No other process is used, because a function that is defined in a notebook cannot be sent to another process.
+Threads are used in place of processes, because a function of a notebook cannot be sent to another process.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any
 
 import jax
 
@@ -25,30 +24,34 @@ _MOST_WORK = 10.0
 def predict_candidates(
     cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None] = lambda text: None
 ) -> dict[Case, RecordFields]:
-    """Compile candidates, and return a dict from candidate to the record fields of its program.
+    """Compile cases, and return a dict from case to the record fields of its program.
 
-    The fields contain the memory and the predicted time. If a candidate does not fit into memory or is not
-    compiled, the status is not "planned", and `text` states the reason. After Ctrl-C, the dict contains only
-    the candidates that were processed before.
+    The record fields are a dict that contains the memory in bytes and the predicted time. If a case does not
+    fit into memory or is not compiled, its field `status` is not "planned", and `text` states the reason.
+    After Ctrl-C, the result contains only the cases that were compiled before.
 
     Args:
+        cases: the candidates for the same derivative.
         hardware: the machine for which times are predicted.
         note: a function that is called with each line of text about the progress.
     """
     fields: dict[Case, RecordFields] = {}
     traced: dict[Case, TracedCase] = {}
+    free = memory.available_bytes()
     for case in cases:
+        available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
+        header = plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
         try:
-            traced[case] = TracedCase(_worker_header(case, hardware), case)
+            traced[case] = TracedCase(header, case)
         except Exception as error:
             fields[case] = describe_failure(error)
-    work = {case: count_operations(each.jaxpr) * case.devices for case, each in traced.items()}
+    work = {case: count_operations(program.jaxpr) * case.devices for case, program in traced.items()}
     excess = _find_excessive_work(work)
     for case, text in excess.items():
-        if case.chunk or case.block:  # the others are always predicted, for comparison
+        if case.chunk or case.block:  # plain modes are always compiled, for comparison
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del traced[case]
-    ordered = sorted(traced.values(), key=lambda each: work[each.case])
+    ordered = sorted(traced.values(), key=lambda program: work[program.case])
     try:
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
             doubt = {"text": excess[case]} if case in excess else {}
@@ -66,7 +69,7 @@ def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, Re
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        cases = {pool.submit(_compile, each): each.case for each in traced}
+        cases = {pool.submit(_compile, program): program.case for program in traced}
         for future in as_completed(cases):
             yield cases[future], future.result()
     finally:
@@ -75,10 +78,9 @@ def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, Re
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return a dict from each candidate with too many operations to a text with the excess factor.
+    """Return a dict from each case with over `_MOST_WORK` times the fewest operations to a text that says so.
 
-    A candidate has too many operations if it exceeds `_MOST_WORK` times the fewest operations of a dense
-    candidate. `work` is a dict from candidate to its number of operations.
+    `work` is a dict from case to its number of operations. The fewest operations are those of a dense case.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
@@ -90,13 +92,8 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     }
 
 
-def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
-    free = memory.available_bytes()
-    available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
-    return plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
-
-
 def _compile(traced: TracedCase) -> RecordFields:
+    """Compile a traced case, and return its record fields, which describe the error if it fails."""
     try:
         return traced.compile()
     except Exception as error:

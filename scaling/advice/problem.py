@@ -1,7 +1,7 @@
-"""Define `Problem` (the function and inputs given to `scaling.advise`), and register it as a workload.
+"""Check the function and inputs given to `scaling.advise`, and register them as a temporary workload.
 
-A function that is defined in a notebook cannot be imported by name. Therefore a temporary workload module is
-added to `sys.modules`, and removed when the candidates have been compiled and measured.
+A function that is defined in a notebook cannot be imported by name. Therefore a workload module is added to
+`sys.modules`, and removed when the candidate cases have been compiled and measured.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
 _numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
-_leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
+_leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Problem:
         points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. The arrays in
             `points` have a leading axis of points.
         wrt: the names of the differentiated inputs.
+        target: the kind of derivative, one of `TARGETS`.
+        dtype: the dtype of all floating-point inputs.
         import_line: the line of code that imports the function, or "".
     """
 
@@ -68,18 +70,18 @@ class Problem:
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
-        """Return the shape and dtype of each argument at one point, as pytrees of `jax.ShapeDtypeStruct`."""
+        """Return the shapes and dtypes of each argument at one point, a pytree of `jax.ShapeDtypeStruct`."""
         per_point = lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype)  # noqa: E731
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
     def input_structs(self) -> list[Any]:
-        """Return the shape and dtype of the differentiated inputs at one point, in the order of `wrt`."""
+        """Return one pytree of `jax.ShapeDtypeStruct` for each differentiated input at one point."""
         structs = self.structs_at_point()
         return [structs[k] for k in self.argnums]
 
     def output_structs(self) -> Any:
-        """Return the shape and dtype of the outputs at one point, as a pytree of `jax.ShapeDtypeStruct`."""
+        """Return the shapes and dtypes of the function's result, as a pytree of `jax.ShapeDtypeStruct`."""
         return jax.eval_shape(self.function, *self.structs_at_point())
 
 
@@ -91,7 +93,10 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Check a function and its inputs, and return them as a `Problem`. Raise `Refusal` if one is invalid."""
+    """Check the arguments of `scaling.advise`, and return them as a `Problem`.
+
+    Raise `Refusal` if an argument is invalid, or if the inputs do not match the parameters of the function.
+    """
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if target not in TARGETS:
@@ -103,12 +108,12 @@ def make_problem(
         raise Refusal(
             f"each input is in points or in shared, and one at least in points (in both: {both or 'none'})"
         )
-    leaves = [(_leaf_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(points)]
-    lengths = {name: leaf.shape[0] if leaf.shape else 0 for name, leaf in leaves}
+    leaves = jax.tree_util.tree_leaves_with_path(points)
+    lengths = {_leaf_name(path): leaf.shape[0] if leaf.shape else 0 for path, leaf in leaves}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        found = list_first([f"{name} has {length:,}" for name, length in lengths.items()], 4)
+        text = list_first([f"{name} has {length:,}" for name, length in lengths.items()], 4)
         raise Refusal(
-            f"points must have leading axes of one length, at least 1: {found}; an input without one belongs "
+            f"points must have leading axes of one length, at least 1: {text}; an input without one belongs "
             "in shared, and a list of numbers is no array: use np.array(list)"
         )
     inputs = {**points, **shared}
@@ -123,6 +128,10 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
+    """Return a dict from input name to a pytree of arrays or `jax.ShapeDtypeStruct` in the dtypes of JAX.
+
+    `group` is the name of the inputs in messages: "points" or "shared".
+    """
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -134,23 +143,25 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         array = leaf if is_abstract or is_key else np.asarray(leaf)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
             raise Refusal(
-                f"input {_leaf_names(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
+                f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
             )
         is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
             words = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
-            raise Refusal(f"input {_leaf_names(path)!r} {words}: use smaller ones, or floating point")
+            raise Refusal(f"input {_leaf_name(path)!r} {words}: use smaller ones, or floating point")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
     arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
-    if empty := [name for name in inputs if not jax.tree.leaves(arrays[name])]:
-        found = f"input {empty[0]!r} is {describe(inputs[empty[0]])}"
-        raise Refusal(f"{found}: an input is an array or a pytree of arrays")
+    for name in inputs:
+        if not jax.tree.leaves(arrays[name]):
+            text = f"input {name!r} is {describe(inputs[name])}"
+            raise Refusal(f"{text}: an input is an array or a pytree of arrays")
     return {name: arrays[name] for name in inputs}  # JAX sorts the keys
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names in `wrt` without duplicates. Raise `Refusal` if an input is not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -163,7 +174,10 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the positional parameters of a function."""
+    """Return the names of the inputs in the order of the positional parameters of a function.
+
+    Raise `Refusal` if the function cannot be called with exactly these inputs by position.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in function has no signature
@@ -171,13 +185,13 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = tuple(p.name for p in positional)
     unknown = [name for name in inputs if name not in names]
-    by_keyword = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    unordered = [p.name for p in by_keyword if p.default is p.empty or p.name in inputs]
-    if len(positional) + len(by_keyword) < len(parameters):  # the function has *args or **kwargs
-        unordered += unknown
-    if unordered:
+    keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    not_positional = [p.name for p in keyword_only if p.default is p.empty or p.name in inputs]
+    if len(positional) + len(keyword_only) < len(parameters):  # the function has *args or **kwargs
+        not_positional += unknown
+    if not_positional:
         raise Refusal(
-            f"{unordered[0]!r} is no positional parameter of the function: bind its value by "
+            f"{not_positional[0]!r} is no positional parameter of the function: bind its value by "
             f"functools.partial, or give a function such as lambda {', '.join(inputs)}: ..."
         )
     if unknown:
@@ -195,10 +209,11 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
     """Return a context manager that registers a problem as a workload and yields a `Case` of this workload.
 
     Args:
+        problem: the function with its inputs.
         whole_mode: a function of the whole batch that computes the derivative for mode=vmap_grad, or None if
             this mode is not available.
     """
-    by_name = lambda call: lambda **inputs: call(*_arguments(problem, inputs))  # noqa: E731
+    by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     workload = Workload(
         by_name(problem.function),
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()},
@@ -226,15 +241,18 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def name_user_function(text: str) -> str:
-    """Replace the name of each workload that `registered` adds by the name of the function in a message."""
+    """Return a message with the names of temporary workloads replaced by the names of their functions."""
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
-def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments of the user's function, with integers and booleans converted to their dtypes."""
+def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the inputs of a workload as positional arguments of the user's function.
+
+    Integers and booleans, which a workload passes as int32, are converted to the dtypes of the user's arrays.
+    """
     restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
-    given = {**problem.points, **problem.shared}
-    return [jax.tree.map(restore, inputs[name], given[name]) for name in problem.arguments]
+    user_inputs = {**problem.points, **problem.shared}
+    return [jax.tree.map(restore, inputs[name], user_inputs[name]) for name in problem.arguments]
 
 
 def _gauss_newton_workload(
@@ -257,7 +275,7 @@ def _gauss_newton_workload(
         assert whole_mode is not None
         axes = {name: 0 if name in problem.points else None for name in inputs}
         v = jax.vmap(lambda named: tuple(named[name] for name in problem.wrt), (axes,))(inputs)
-        product = whole_mode(*_arguments(problem, inputs), v if len(v) > 1 else v[0])
+        product = whole_mode(*_order_inputs(problem, inputs), v if len(v) > 1 else v[0])
         return jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(product)
 
     add_copies = lambda specs: specs | {c: specs[n] for c, n in copies.items() if n in specs}  # noqa: E731
@@ -267,23 +285,23 @@ def _gauss_newton_workload(
     )  # fmt: skip
 
 
-def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
+def _make_specs(name: str, arrays: Any, point_axes: int) -> Any:
     """Return a pytree with one `InputSpec` for each array of an input.
 
     The rows are the values of the array. For a `jax.ShapeDtypeStruct`, the rows are random numbers that
     depend on the name of the input, or zeros for integers. Integers are converted to int32 modulo 2**32.
-    `skipped` is 1 if the arrays have a leading axis of points, otherwise 0.
+    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
-        shape, integer = tuple(array.shape[skipped:]), not _is_floating(array)
-        seed = zlib.crc32(f"{name}{_leaf_names(path)}".encode())
+        shape, integer = tuple(array.shape[point_axes:]), not _is_floating(array)
+        seed = zlib.crc32(f"{name}{_leaf_name(path)}".encode())
 
         def make_rows(_: Any, rows: np.ndarray) -> np.ndarray:
             if not isinstance(array, jax.ShapeDtypeStruct):
-                batch = array if skipped else array[None]
-                some = batch[rows % len(batch)]
-                return np.asarray(some.astype(np.int32) if integer else some, np.float64)
+                batch = array if point_axes else array[None]
+                selected = batch[rows % len(batch)]
+                return np.asarray(selected.astype(np.int32) if integer else selected, np.float64)
             generator = np.random.default_rng([seed, int(rows[0])])
             return np.zeros((len(rows), *shape)) if integer else uniform(*shape).make(generator, rows)
 

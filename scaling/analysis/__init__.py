@@ -1,1 +1,1 @@
-"""Analysis of benchmark records without JAX: scaling curves, fits, comparisons, predictions and checks."""
+"""Analyze benchmark records, without JAX: scaling curves, fits, comparisons, predictions and checks."""

@@ -1,13 +1,13 @@
-"""Ratios of times to handwritten derivatives, machine peaks and JAX; causes of lost efficiency.
+"""Compare times with handwritten derivatives, machine peaks and JAX; break down lost parallel efficiency.
 
 Only times in the same environment and on the same device count are compared. Operations are counted in the
 traced program. The memory traffic includes only the inputs and the result, so that the fraction of the peak
 memory bandwidth is underestimated.
 
-Lost parallel efficiency is divided into communication, load imbalance, dispatch latency and the rest. The
-rest, called "serial", contains serial work, contention, and every loss that was neither measured nor counted.
-All communication counts as a loss, because its overlap with computation is unknown. The rest may therefore be
-negative. The rest may also be negative for super-linear speed-up.
+Lost parallel efficiency is divided into communication, load imbalance, dispatch latency and a remainder. The
+remainder is called "serial": serial work, contention, and every loss that was neither measured nor counted.
+All communication counts as a loss, because its overlap with computation is unknown. Therefore, and for
+super-linear speed-up, the remainder may be negative.
 """
 
 import json
@@ -35,7 +35,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The machine peak that limits a program, such as the memory bandwidth.
+    """The machine peak that limits the time of a program, such as the memory bandwidth (roofline model).
 
     The counted work divided by a peak rate is a lower bound on the time of the program. The limiting peak has
     the largest lower bound. `fraction` exceeds 1 if the program does less work than was counted, for example
@@ -47,7 +47,10 @@ class Bound(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A measured time compared with references. A comparison without a measured reference is None."""
+    """A measured time, and its ratios to a handwritten derivative, a machine peak and the fastest JAX method.
+
+    A ratio is None if its reference was not measured.
+    """
 
     timing: Timing
     by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
@@ -57,12 +60,12 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return the comparisons of each timing with handwritten derivatives, machine peaks and JAX.
+    """Return a `Baseline` for each timing, except for the timings of the machine peaks themselves.
 
-    The timings of the peaks themselves have no entry. Only other AD systems are compared with JAX.
+    Only the timings of AD systems other than JAX are compared with JAX.
     """
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
-    groups = group_by(derivatives, lambda t: t.rivals_key)
+    groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []
     for group in groups.values():
         fastest = least_time(t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form)
@@ -82,9 +85,10 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return a dict from (target, dtype, precision, machine) to the measured (work, rate) pairs of that peak.
+    """Return a dict from (target, dtype, precision, machine) to the measured (work, rate) pairs of a peak.
 
-    The target is the name of a peak, such as "copy". Work is in bytes or operations of a call on a device.
+    `target` is the name of the peak, such as "copy". `work` is in bytes or operations per call and device,
+    and `rate` is work per second.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
@@ -94,20 +98,21 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
     return rates
 
 
-def _rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    return rates.get((target, *machine_peaks.peak_like(target, timing.case), _machine_key(timing)), ())
-
-
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time of an amount of work at the measured peak rate, or None if one of them is unknown.
+    """Return the seconds that an amount of work takes at the measured peak rate, or None if it is unknown.
 
-    The rate is that of the largest measurement whose work is at most `amount`, because a larger one may
-    exceed a cache into which `amount` fits. If all measurements are larger, the smallest one is used.
+    `target` is the name of the peak, such as "copy", and `amount` is in bytes or operations. The rate is that
+    of the largest measurement whose work is at most `amount`, because a larger one may exceed a cache into
+    which `amount` fits. If all measurements are larger, the smallest one is used.
     """
-    measured = _rates_like(target, timing, rates)
-    if amount is None or not measured:
-        return None if amount else amount
-    return amount / max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
+    if not amount:
+        return amount  # no work takes no time, even if the rate is unknown
+    dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
+    measured = rates.get((target, *dtype_and_precision, _machine_key(timing)))
+    if not measured:
+        return None
+    _, rate = max([pair for pair in measured if pair[0] <= amount] or [min(measured)])
+    return amount / rate
 
 
 def _machine_key(timing: Timing) -> tuple:
@@ -124,23 +129,23 @@ class EfficiencyBreakdown(NamedTuple):
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
     imbalance: float | None  # None if one process drives all devices, because it times them together
     dispatch: float | None  # None if no empty call was timed
-    serial: float  # the rest: serial work, contention, and the losses that are None
+    serial: float  # the remainder: serial work, contention, and the losses that are None
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Return the causes of the lost efficiency of a scaling curve, for each device count above one.
 
     A device count is omitted if the program takes no longer than an empty call on it. Return () if the
-    program was not measured on one device, or takes no longer there than an empty call. Of the machine
-    `peaks`, only the all-reduce is used.
+    program was not measured on one device, or takes no longer there than an empty call. `peaks` are the
+    timings of the machine peaks, of which only those of the all-reduce are used.
     """
-    base, *rest = curve.timings
+    base, *others = curve.timings
     if base.case.devices > 1 or dispatch_floor(base) >= base.median:
         return ()
     rates, efficiency = measured_rates(peaks), [point.efficiency.value for point in curve.points[1:]]
     return tuple(
         _break_down(timing, base, value, rates)
-        for timing, value in zip(rest, efficiency, strict=True)
+        for timing, value in zip(others, efficiency, strict=True)
         if dispatch_floor(timing) < timing.median
     )
 
@@ -158,7 +163,7 @@ def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return an estimate of the mean seconds that a process waits for the slowest, or None if unknown.
+    """Return the estimated mean time in seconds that a process waits for the slowest one, or None if unknown.
 
     The estimate is half of the time that the fastest process waits, which is exact for two processes.
     """

@@ -1,4 +1,4 @@
-"""Names and keys of cases (classes Method and Subject), and groups of items with equal keys."""
+"""Name cases, give them grouping keys (`Method`, `Subject`), and group items by key or by varying size."""
 
 import dataclasses
 import math
@@ -86,11 +86,14 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], float]) -> dict[K, T]:
     """Return a dict from each key to the first item with the least cost among the items with that key."""
-    return {of: min(group, key=cost) for of, group in group_by(items, key).items()}
+    return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item of each group, then the second item of each group, and so on (round-robin)."""
+    """Return the items in round-robin order: the first item of each group, then the second ones, and so on.
+
+    Items with equal `key` are in the same group.
+    """
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
@@ -101,16 +104,19 @@ def size_values(case: Case) -> dict[str, int]:
 
 
 class SizeSeries(NamedTuple, Generic[T]):
-    """Items of one function that differ in one problem size, and in the sizes that vary together with it."""
+    """Timings or results of one function for several values of one problem size.
+
+    Sizes that change together with the varying size may differ too. All other sizes are constant.
+    """
 
     name: str  # the varying size, such as "m"
     title: str  # such as "m", or "points = m" if both have the same values
-    held: str  # the constant sizes as text, such as "points=6 o=2"
+    fixed_sizes: str  # the constant sizes as text, such as "points=6 o=2"
     items: list[T]
 
 
 def find_size_series(items: Iterable[T], case_of: Callable[[T], Case]) -> list[SizeSeries[T]]:
-    """Return the series of items along which one problem size varies, and the independent sizes do not.
+    """Group items into series along which one problem size varies and the independent sizes are constant.
 
     The varying size is the one with the most values on a single device count, so that a number of points that
     grows with the number of devices is not a series. `case_of` returns the case of an item.
@@ -145,16 +151,16 @@ def _series_of_family(items: Sequence[T], case_of: Callable[[T], Case]) -> list[
 
 
 def _join_names(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
-    first, *rest = names
-    equal = [name for name in rest if all(row[name] == row[first] for row in rows)]
-    other = [name for name in rest if name not in equal]
+    first, *dependent = names
+    equal = [name for name in dependent if all(row[name] == row[first] for row in rows)]
+    other = [name for name in dependent if name not in equal]
     return " = ".join([first, *equal]) + (f" ({', '.join(other)} with it)" if other else "")
 
 
 def family_key(case: Case) -> tuple:
-    """Return a hashable key of the differentiated function, regardless of its size."""
-    what = (case.workload, case.target, case.variant, case.wrt, case.reduce)
-    return (*what, case.dtype, case.precision, case.data_seed)
+    """Return a hashable key that all problem sizes of one differentiated function share."""
+    function = (case.workload, case.target, case.variant, case.wrt, case.reduce)
+    return (*function, case.dtype, case.precision, case.data_seed)
 
 
 def size_name(case: Case) -> str:
@@ -165,27 +171,27 @@ def size_name(case: Case) -> str:
     )
 
 
-def stem(case: Case, kind: str) -> Case:
-    """Return a case that is equal for all cases of one scaling curve, and thus identifies the curve.
+def curve_case(case: Case, kind: str) -> Case:
+    """Return a copy of a case without the settings that vary along a scaling curve, as a key of the curve.
 
-    The returned case has one device and no mesh. If `kind` is "weak", its number of points (batch elements)
-    is the number per device.
+    The copy has one device and no mesh. If `kind` is "weak" instead of "strong", its number of points (batch
+    elements) is the number per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
 
 
-def competes(case: Case) -> bool:
-    """Return whether a case is a candidate for the fastest JAX method.
+def is_candidate(case: Case) -> bool:
+    """Return whether a case can be called the fastest JAX method of its problem.
 
-    Handwritten derivatives, mode=auto and other AD systems are not candidates.
+    Handwritten derivatives, mode=auto and other AD systems are excluded.
     """
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a result is about: a case in one environment. The properties are its names and its keys."""
+    """A case in one environment, with its names and grouping keys: the base class of timings and results."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -225,7 +231,7 @@ class Subject:
     def call(self) -> str:
         """Return the JAX API and the partitioning as text, such as 'shard_map, points split'.
 
-        A case with split=both and no mesh stands for a curve with the fastest mesh on each device count.
+        If split=both, the text names the device mesh, or 'the fastest mesh' if the case has none.
         """
         case = self.case
         if case.api == "jit":
@@ -235,7 +241,7 @@ class Subject:
 
     @property
     def program_name(self) -> str:
-        """Return the method and the call as text, such as 'jacrev (vmap), shard_map, points split'."""
+        """Return the method, JAX API and partitioning as text: 'jacrev (vmap), shard_map, points split'."""
         return f"{self.method.name}, {self.call}"
 
     @property
@@ -245,15 +251,18 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return a key that is equal for all sizes of one function in one environment."""
+        """Return a hashable key that all problem sizes of one function in one environment share."""
         return self.environment, self.honest, *family_key(self.case)
 
     @property
     def problem_key(self) -> tuple:
-        """Return a key that is equal for all methods and devices of one problem in one environment."""
+        """Return a hashable key that all methods and device counts of one problem in one environment share.
+
+        A problem is a function to differentiate with fixed input sizes.
+        """
         return self.environment, self.honest, problem(self.case)
 
     @property
-    def rivals_key(self) -> tuple:
-        """Return a key that is equal for all methods whose times are compared on one device count."""
+    def comparison_key(self) -> tuple:
+        """Return a hashable key that all methods for one problem on one device count share."""
         return *self.problem_key, self.case.devices

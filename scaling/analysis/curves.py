@@ -1,11 +1,11 @@
-"""Strong and weak scaling curves (classes Curve, CurvePoint), and the curves of the largest problems."""
+"""Build strong and weak scaling curves (`Curve`, `CurvePoint`), and select those of the largest problems."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analysis.cases import Subject, competes, group_by, least_by, size_name, stem
+from scaling.analysis.cases import Subject, curve_case, group_by, is_candidate, least_by, size_name
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label
@@ -33,7 +33,7 @@ class CurvePoint:
 
     @property
     def seconds(self) -> float:
-        """Return the median time of a call."""
+        """Return the median time of a call, in seconds."""
         return self.timing.median
 
     @property
@@ -58,8 +58,9 @@ class CurvePoint:
 class Curve(Subject):
     """A measured or predicted scaling curve: the times of one program on several device counts.
 
-    The case is that on the smallest device count, without its mesh. Each point has the fastest mesh. For
-    strong scaling the number of points (batch elements) is constant, for weak scaling that per device.
+    `case` is the case on the smallest device count, without its device mesh. Each device count has the time
+    of its fastest mesh. The number of batch elements (`Case.points`) is constant for strong scaling, and
+    constant per device for weak scaling.
     """
 
     kind: str  # "strong" or "weak"
@@ -72,8 +73,8 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return a key that is equal for the measured and for the predicted curves of one program."""
-        return self.kind, stem(self.case, self.kind)
+        """Return a hashable key, (kind, case), that measured and predicted curves of one program share."""
+        return self.kind, curve_case(self.case, self.kind)
 
     @property
     def size(self) -> str:
@@ -97,14 +98,14 @@ class Curve(Subject):
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
+    """Return the scaling curves of the kinds in `scaling` ("strong", "weak"), each within one environment.
 
     Timings whose devices shared CPU cores are omitted. Weak curves are omitted if the work per device varies
     or was not counted.
     """
     timings = [timing for timing in timings if timing.honest]
-    programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
-    plain = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
+    programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and is_candidate(t.case))
+    plain_jit = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
     strong, weak = (series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         weak = [series for series in weak if len(series) > 1]
@@ -112,23 +113,23 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
         strong = [series for series in strong if len(series) > 1 or id(series[0]) not in growing]
     constant = [series for series in weak if _describe_unequal_work(series) is None]
     return [
-        *(build_curve("strong", series, time_ratio, plain) for series in strong),
-        *(build_curve("weak", series, time_ratio, plain) for series in constant),
+        *(build_curve("strong", series, time_ratio, plain_jit) for series in strong),
+        *(build_curve("weak", series, time_ratio, plain_jit) for series in constant),
     ]
 
 
 def stated_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling that study.json or a plan file states, in the order of KINDS.
+    """Return the kinds of scaling, "strong" or "weak", that the content of a study or plan file requests.
 
-    The files are not validated, so any JSON value may occur. The default is strong scaling.
+    The content is not validated, so that its value of "scaling" may be any JSON value. The default is strong.
     """
     scaling = study.get("scaling")
-    stated = scaling if isinstance(scaling, list) else [scaling]
-    return [kind for kind in KINDS if kind in stated] or ["strong"]
+    requested = scaling if isinstance(scaling, list) else [scaling]
+    return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence with the reason for each series of timings that is rejected as a weak curve."""
+    """Return one sentence per series of timings that is not a weak scaling curve, with the reason."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -138,12 +139,13 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 
 
 def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return the timings of each scaling curve of a kind, in ascending order of device count.
+    """Return one list of timings for each scaling curve, in ascending order of device count.
 
-    For weak scaling, a case is omitted if its points do not divide evenly over the devices.
+    `kind` is "strong" or "weak". For weak scaling, a case is omitted if its points do not divide evenly over
+    the devices.
     """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
-    groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
+    groups = group_by(whole, lambda t: (t.environment, curve_case(t.case, kind))).values()
     return [sorted(keep_fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups]
 
 
@@ -162,7 +164,7 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
         if unknown := sorted({devices for devices, count in counts if count is None}):
             where = ", ".join(map(str, unknown))
             return f"{name} per device were not counted on {where} devices, so constant work cannot be shown"
-        (least_on, least), (most_on, most) = (best(counts, key=lambda c: c[1]) for best in (min, max))
+        (least_on, least), (most_on, most) = (select(counts, key=lambda c: c[1]) for select in (min, max))
         if most > least * (1 + _WORK_TOLERANCE):
             more = f", {most / least - 1:.1%} more" if least else ""
             name += derived_bytes_note(series) if attribute == "compulsory" else ""
@@ -173,25 +175,29 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
     """Return ' (derived: argument_bytes + output_bytes)' if a record lacks compulsory_bytes, otherwise ''."""
-    old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
-    return " (derived: argument_bytes + output_bytes)" if old else ""
+    is_derived = any(record.compulsory_bytes is None for timing in series for record in timing.records)
+    return " (derived: argument_bytes + output_bytes)" if is_derived else ""
 
 
 def build_curve(
     kind: str,
     series: Sequence[Timing],
     ratio: Callable[[Timing, Timing], Estimate],
-    plain: Mapping[tuple, Timing],
+    plain_jit: Mapping[tuple, Timing],
 ) -> Curve:
-    """Return the curve of a series of timings. `ratio` divides two times.
+    """Return the scaling curve of a series of timings in ascending order of device count.
 
-    `plain` maps the key of each problem to the best plain jit program on one device, if there is one.
+    Args:
+        kind: "strong" or "weak".
+        series: the timings of one program, of which the first is the baseline.
+        ratio: a function that returns the first time divided by the second one.
+        plain_jit: a dict from `Timing.problem_key` to the fastest plain jit program on one device.
     """
     base, points = series[0], []
     for timing in series:
         more = timing.case.devices / base.case.devices
         work = more if kind == "weak" else 1.0  # total work relative to the baseline
-        speedup, program = ratio(base, timing), plain.get(timing.problem_key)
+        speedup, program = ratio(base, timing), plain_jit.get(timing.problem_key)
         points.append(CurvePoint(
             timing, base.case.devices, speedup.scaled(work), speedup.scaled(work / more),
             ratio(program, timing) if program else None,
@@ -209,7 +215,7 @@ def curve_name(kind: str, case: Case) -> str:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return a speed-up or efficiency of a point as text, with its interval unless it is the baseline."""
+    """Return a speed-up or efficiency of a curve point as text, with its interval except for the baseline."""
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
@@ -218,7 +224,7 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 
     Curves that differ in kind (strong or weak), environment or baseline are in different lists. Curves with a
     single device count are omitted. A problem measured on at least three device counts takes precedence over
-    a larger one on fewer. Curves of function values (without derivatives) come last.
+    a larger one on fewer device counts. Curves of function values (without derivatives) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, c.baseline_devices, c.family_key)).values()
@@ -231,7 +237,7 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the derivative curves of each function's largest problem, as one list of curves per problem.
+    """Return the scaling curves of derivatives for each function's largest problem, one list per problem.
 
     In each list, curves with more devices come first, and then those that are faster on the most devices.
     """

@@ -1,4 +1,4 @@
-"""Tables of records, curves, samples, laws and plans as pandas DataFrames with typed columns.
+"""Convert records, curves, time samples, fitted laws and plans to pandas DataFrames with typed columns.
 
 The main table has one row per record in full precision. The other tables except that of the laws can be
 joined to it by the columns `key` and `environment`. The table of laws contains the name and environment of
@@ -47,19 +47,19 @@ _RATIOS = ("speedup", "efficiency", "against_jit")
 _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for end in ("", "_low", "_high")))
 
 
-def _plain_fields(of: type) -> dict[str, type]:
-    hints = typing.get_type_hints(of).items()
+def _scalar_fields(dataclass: type) -> dict[str, type]:
+    hints = typing.get_type_hints(dataclass).items()
     kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
 
 
-_RECORD_FIELDS = _plain_fields(Record)
+_RECORD_FIELDS = _scalar_fields(Record)
 _CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the same name
-    name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _plain_fields(Case)
+    name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _scalar_fields(Case)
 }
 _TYPES: dict[str, type] = {
     **dict.fromkeys(_CURVE_COLUMNS[1:], float),
-    **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
+    **{column: _scalar_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
     **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _NESTED_COLUMNS.items()},
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
     **dict.fromkeys(("median", "value", "low", "high", "seconds", "seconds_min"), float),
@@ -78,13 +78,17 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     frame = record_table(findings)
     if not samples:
         return frame
-    about = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
+    columns = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
     rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
-    return sample_table(findings).join(frame.loc[rows, about].reset_index(drop=True))
+    return sample_table(findings).join(frame.loc[rows, columns].reset_index(drop=True))
 
 
 def export_tables(findings: Findings) -> "dict[str, DataFrame]":
-    """Return the tables of records, scaling curves, samples, fitted laws, and plans if there are any."""
+    """Return a dict from the name of each exported table to the table.
+
+    The names are "records", "curves" (scaling curves), "samples" (of times), "laws" (fitted scaling laws),
+    and "plans" if there are planned cases.
+    """
     tables = {
         "records": record_table, "curves": curve_table, "samples": sample_table, "laws": law_table,
         **({"plans": plan_table} if findings.forecasts else {}),
@@ -93,16 +97,16 @@ def export_tables(findings: Findings) -> "dict[str, DataFrame]":
 
 
 def to_frame(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
-    """Return a DataFrame with the given columns and rows, and with a type for each column.
+    """Return a DataFrame with typed columns. `rows` are dicts from column name to cell.
 
-    The entry "sizes" of `columns` is replaced by one column for each problem size in the rows. One column for
-    each property of the environment is appended. An integer column becomes text if it contains strings or
-    integers beyond 64 bits.
+    The entry "sizes" of `columns` is replaced by the columns of the rows whose names begin with "sizes.".
+    Those that begin with "environment." are appended. An integer column becomes text if it contains strings
+    or integers beyond 64 bits.
     """
     import pandas
 
-    found = dict.fromkeys(name for row in rows for name in row)
-    sizes, environment = ([n for n in found if n.startswith(p)] for p in ("sizes.", "environment."))
+    present = dict.fromkeys(name for row in rows for name in row)
+    sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
     names = [*columns, *environment]
     ordered = dict.fromkeys(n for name in names for n in (sizes if name == "sizes" else [name]))
     cells = {name: [row.get(name) for row in rows] for name in ordered}
@@ -126,7 +130,7 @@ def _encodable(text: str) -> str:
 
 def record_table(findings: Findings) -> "DataFrame":
     """Return the table of all records, including failed and skipped ones, with one row per record."""
-    answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
+    certainties = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
     for record in findings.records:
@@ -134,7 +138,7 @@ def record_table(findings: Findings) -> "DataFrame":
         if record.status == "ok":
             low, high = ratios.case_interval([record]) or (None, None)
             row |= {"samples": len(record.seconds), "median": ratios.case_median([record])}
-            row |= {"low": low, "high": high, "certainty": answers.get((record.setting, record.case))}
+            row |= {"low": low, "high": high, "certainty": certainties.get((record.setting, record.case))}
             row |= _scaling_cells(findings, record)
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
@@ -150,10 +154,10 @@ def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
 
     If the record is on both a strong and a weak scaling curve, the curve with more device counts is used.
     """
-    places = findings.places_by_case.get((record.setting, record.case), {}) if record.honest else {}
-    if not places:
+    curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
+    if not curves:
         return {}
-    curve, point = max(places.values(), key=lambda place: (len(place[0].points), place[0].kind == "strong"))
+    curve, point = max(curves.values(), key=lambda pair: (len(pair[0].points), pair[0].kind == "strong"))
     return {"kind": curve.kind} | _ratio_cells(point)
 
 
@@ -183,16 +187,16 @@ def curve_table(findings: Findings) -> "DataFrame":
 def sample_table(findings: Findings) -> "DataFrame":
     """Return the table of time samples in the order of measurement, with one row per sample.
 
-    If several processes run a case together, `seconds` is the time of the slowest process, and `seconds_min`
-    is the time of the fastest process.
+    If several processes run a case together, the column `seconds` has the times of the slowest process, and
+    `seconds_min` those of the fastest process.
     """
     rows = []
     for record in findings.records:
-        same = {"key": record.key, "environment": record.setting, "replicate": record.replicate}
-        known = len(record.seconds_min) == len(record.seconds)
+        common = {"key": record.key, "environment": record.setting, "replicate": record.replicate}
+        has_minima = len(record.seconds_min) == len(record.seconds)
         for index, seconds in enumerate(record.seconds):
-            least = record.seconds_min[index] if known else None
-            rows.append(same | {"index": index, "seconds": seconds, "seconds_min": least})
+            least = record.seconds_min[index] if has_minima else None
+            rows.append(common | {"index": index, "seconds": seconds, "seconds_min": least})
     return to_frame(("key", "replicate", "environment", "index", "seconds", "seconds_min"), rows)
 
 
@@ -221,9 +225,8 @@ def plan_table(findings: Findings) -> "DataFrame":
         efficiency = {point.timing.case.key: point.efficiency.value for point in points}
         for record in forecast.records:
             predicted = record.predicted or {}
-            row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)} | _case_cells(
-                record
-            )
+            row: dict[str, Any] = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)}
+            row |= _case_cells(record)
             row |= {column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()}
             row |= {name: getattr(record, name) for name in _PLAN_FIELDS}
             rows.append(row | _environment_cells(record))
@@ -255,4 +258,4 @@ def _nested_cells(record: Record) -> dict[str, Any]:
 
 
 def _environment_cells(record: Record) -> dict[str, str]:
-    return {f"environment.{name}": words for name, words in environment_columns(record.environment)}
+    return {f"environment.{name}": text for name, text in environment_columns(record.environment)}

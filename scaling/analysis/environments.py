@@ -1,4 +1,4 @@
-"""Facts of environments (hardware and software) as text, and those in which several environments differ."""
+"""Format the facts of environments (hardware and software), and find those in which environments differ."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from scaling.core.record import Record
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the properties of an environment as (name, text) pairs. Lists and dicts are joined by commas."""
+    """Return the facts of an environment as (name, text) pairs. Commas separate items of lists and dicts."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -21,9 +21,10 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the values of each fact in each group of records, for facts that differ between the groups.
+    """Return a dict from each environment fact that differs between groups of records to its value per group.
 
-    Versions are separate facts. Facts that depend on the case, such as its cores, are omitted.
+    The values are text. The version of each package is a separate fact. Facts that depend on the case, such
+    as its cores, are omitted.
     """
     facts = [
         group_by({fact for record in records for fact in _facts(record.environment)}, lambda fact: fact[0])

@@ -1,4 +1,4 @@
-"""Class Estimate: a number with its 95 % interval, and its text, "not determined" if the interval is wide."""
+"""Define `Estimate`, a number with its 95 % interval. A wide interval is formatted as "not determined"."""
 
 from typing import NamedTuple
 
@@ -25,9 +25,9 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the interval of a ratio is unknown or not too wide to report the ratio.
+        """Return whether a ratio can be reported: its interval is narrow enough, or unknown.
 
-        It is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+        The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
         if self.low is None or self.high is None:
             return True
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether the interval of a fraction is unknown or at most 0.5 wide."""
+        """Return whether a fraction can be reported: its interval is at most 0.5 wide, or unknown."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     def scaled(self, factor: float) -> "Estimate":
@@ -52,7 +52,10 @@ def format_ratio(value: float, low: float | None = None, high: float | None = No
 
 
 def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause on the ratio of the time of method `name` to another: 'jacfwd takes 1.77x as long'."""
+    """Return a clause such as 'jacfwd takes 1.77x as long', with the 95 % interval of the ratio.
+
+    `name` is the method whose time is the numerator of the ratio.
+    """
     text = format_ratio(value, low, high)
     if Estimate(value, low, high).is_determined:
         return f"{name} takes {text} as long"

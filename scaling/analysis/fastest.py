@@ -1,9 +1,9 @@
-"""Classes Ranking and FastestMethod: the fastest of several timings, the runner-up, and how sure that is."""
+"""Find the fastest of several timings, its runner-up and its certainty (`Ranking`, `FastestMethod`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.cases import Subject, competes, group_by
+from scaling.analysis.cases import Subject, group_by, is_candidate
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, is_empty_call, least_time, reasons_for_doubt, time_ratio
 
@@ -23,7 +23,7 @@ class Ranking(Subject):
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the runner-up is significantly slower, and the fastest is no empty call."""
+        """Return whether the runner-up is significantly slower, and the fastest is not an empty call."""
         return self.ratio is not None and self.ratio.above_one and not self.empty
 
     @property
@@ -41,7 +41,7 @@ class Ranking(Subject):
 
     @property
     def certainty(self) -> str:
-        """Return text for a table cell on how certain `first` is, such as 'sure' or 'not distinguished'."""
+        """Return text on the certainty that `first` is the fastest, such as 'sure' or 'not distinguished'."""
         if self.second is None or self.empty:
             return "an empty call" if self.empty else "no other method"
         if not self.distinguished:
@@ -57,16 +57,16 @@ class FastestMethod(Ranking):
     """
 
     by_hand: float | None  # time of `first` divided by that of the handwritten derivative
-    others: tuple[Timing, ...]  # timings of the same problem that are excluded by `competes`
+    others: tuple[Timing, ...]  # timings of the same problem that are excluded by `is_candidate`
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
     """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
-    groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.rivals_key)
+    groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
     return [
         _find_fastest(rivals, group)
         for group in groups.values()
-        if (rivals := [timing for timing in group if competes(timing.case)])
+        if (rivals := [timing for timing in group if is_candidate(timing.case)])
     ]
 
 
@@ -75,33 +75,33 @@ def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestM
     other_modes = [t for t in rivals if t.base_method != first.base_method]
     second = least_time(other_modes or [t for t in rivals if t.method != first.method])
     ratio, by_hand = time_ratio(second, first) if second else None, compare_with_handwritten(first, group)
-    excluded = tuple(t for t in group if not competes(t.case))
+    excluded = tuple(t for t in group if not is_candidate(t.case))
     subject = (first.case, first.environment, first.honest)
     return FastestMethod(*subject, first, second, ratio, by_hand.value if by_hand else None, excluded)
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return a time divided by that of the fastest handwritten derivative, or None if there is none.
+    """Return a time divided by that of the fastest handwritten derivative, or None if none was measured.
 
-    With colored seeds the result contains only the nonzeros, so that only equal `seeds` are comparable.
-    `group` has the timings of the same problem on as many devices.
+    `group` has the timings of the same problem on the same number of devices. With colored seeds the result
+    contains only the nonzeros, so that only derivatives with the same `seeds` setting are compared.
     """
-    written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
-    fastest = least_time(t for t in written if t.case.seeds == timing.case.seeds)
+    handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
     return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
 
 def largest_problems(
     fastest: Iterable[FastestMethod],
 ) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return the fastest methods of each differentiated function, for all problems and for the largest one.
+    """Return a pair of lists per function and environment: all its rows, and those of its largest problem.
 
-    Each pair has the rows of all problems and device counts of a function in one environment, and those of
-    the largest problem in ascending order of time. Problems on the most device counts take precedence.
+    A row is the fastest method for one problem on one device count. The second list is in ascending order of
+    time. A problem measured on more device counts takes precedence over a larger problem.
     """
-    heads = []
+    pairs = []
     for family in group_by(fastest, lambda row: row.family_key).values():
         problems = group_by(family, lambda row: row.problem_key).values()
         largest = max(problems, key=lambda rows: (len(rows), rows[0].volume))
-        heads.append((family, sorted(largest, key=lambda row: row.first.median)))
-    return heads
+        pairs.append((family, sorted(largest, key=lambda row: row.first.median)))
+    return pairs

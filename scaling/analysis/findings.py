@@ -1,4 +1,4 @@
-"""Class Findings: the records of a results folder, and all curves, fits and comparisons derived from them."""
+"""Read a results folder as `Findings`: its records, and the curves, fits and comparisons made of them."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 from scaling.analysis import crossover, curves, forecast, growth, plan_scores, setting_comparison
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
-from scaling.analysis.cases import stem
+from scaling.analysis.cases import curve_case
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.fastest import FastestMethod, fastest_methods
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, nodes_of, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.results.store import Loaded, latest, load, read_json, replicates_of, states
+from scaling.results.store import Loaded, count_replicates, latest, latest_statuses, load, read_json
 
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
 _COMPARED_FIELDS = ("mesh", "forward", "overlap")
@@ -48,30 +48,31 @@ class Findings:
     plan_scores: list[plan_scores.PlanScores]  # only cases that were both planned and measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
 
-    def places_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return a dict from "strong" or "weak" to the curve of that kind, and the point of a timing on it.
+    def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
+        """Return the scaling curves that contain a timing, with the point of the timing on each curve.
 
-        The dict is empty if the timing is on no curve, or if its devices shared CPU cores.
+        The keys of the dict are "strong" and "weak". The dict is empty if the timing is on no curve, or if
+        its devices shared CPU cores.
         """
-        return self.places_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
+        return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
-    def places_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return a dict from (environment, case) to a dict from "strong" or "weak" to its curve and point."""
-        places: dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]] = {}
+    def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
+        """Return a dict from (environment, case) to a dict from "strong" or "weak" to (curve, point)."""
+        by_case: dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]] = {}
         for curve in self.curves:
             for point in curve.points:
-                places.setdefault((curve.environment, point.timing.case), {})[curve.kind] = curve, point
-        return places
+                by_case.setdefault((curve.environment, point.timing.case), {})[curve.kind] = curve, point
+        return by_case
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which a "strong" or "weak" curve exceeds the memory, or None.
+        """Return the smallest device count on which the program of a curve ran out of memory, or None.
 
-        The curve is identified by one of its timings.
+        `timing` is any timing of the curve, and `kind` is "strong" or "weak".
         """
-        same = timing.environment, stem(timing.case, kind)
+        same = timing.environment, curve_case(timing.case, kind)
         too_large = (r for r in self.records if r.reason in setting_comparison.OUT_OF_MEMORY_REASONS)
-        counts = (r.case.devices for r in too_large if (r.setting, stem(r.case, kind)) == same)
+        counts = (r.case.devices for r in too_large if (r.setting, curve_case(r.case, kind)) == same)
         return min(counts, default=None)
 
     @functools.cached_property
@@ -81,7 +82,7 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return the scaling law with the best fit of each curve with enough device counts."""
+        """Return (curve, law) pairs with the best-fitting scaling law of each curve that was fitted."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
@@ -101,10 +102,10 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return a suffix such as ' [environment 1a2b, oversubscribed]' for the text of a result.
+        """Return a suffix such as ' [environment 1a2b, oversubscribed]' for the text of a result, or ''.
 
         The environment is included if any workload was measured in several environments, and "oversubscribed"
-        if `honest` is false. Otherwise the suffix is ''.
+        if `honest` is false (CPU devices shared cores).
         """
         words = [f"environment {environment}"] if self.has_mixed_environments else []
         words += [] if honest else ["oversubscribed"]
@@ -121,6 +122,7 @@ def read(
     """Return the newest records of a results folder, and all curves, fits and comparisons derived from them.
 
     Args:
+        folder: the results folder, with *.jsonl files, study.json and plan-*.json files.
         only: the digests of the environments to include. By default all are included.
         unrecorded: records of cases whose jobs were lost. They are not in the folder yet.
         loaded: the records of the folder, if they have already been loaded.
@@ -163,8 +165,11 @@ def read(
 
 
 def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
-    """Return the labels of the cases of study.json, which is not validated, that have no record."""
-    finished, missing = states(records), []
+    """Return the labels of the cases that have no record, one per missing replicate.
+
+    `cells` is the value of "cases" in study.json, which is not validated.
+    """
+    recorded, missing = latest_statuses(records), []
     for cell in cells if isinstance(cells, list) else []:
         if not isinstance(cell, dict):
             continue
@@ -172,7 +177,7 @@ def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
             name = label(from_dict(cell["case"]))
         except (KeyError, TypeError, ValueError):
             name = str(cell.get("key"))
-        for number in range(replicates_of(cell)):
-            if (str(cell.get("key")), number) not in finished:
+        for number in range(count_replicates(cell)):
+            if (str(cell.get("key")), number) not in recorded:
                 missing.append(name + (f" replicate {number}" if number else ""))
     return missing

@@ -1,4 +1,4 @@
-"""Predicted times and scaling curves of a plan (class Forecast), and sentences that summarize them."""
+"""Collect the predicted times and curves of a plan (`Forecast`), and summarize them in sentences."""
 
 import dataclasses
 from collections import Counter
@@ -14,12 +14,12 @@ from scaling.analysis.estimate import Estimate, format_percentage
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
-from scaling.core.record import Record
+from scaling.core.record import Record, is_number
 from scaling.results.store import latest
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
-_TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
+_DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 # Properties of an environment that are equal for all cases of one plan.
 _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
@@ -44,7 +44,7 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
         content, newest = _mapping(files.get(name)), _newest_plan(records)
         facts, curves = _mapping(content.get("hardware")), _predicted_curves(newest, stated_kinds(content))
-        price = facts.get("price") if isinstance(facts.get("price"), int | float) else None
+        price = facts.get("price") if is_number(facts.get("price")) else None
         results.append(Forecast(name, str(facts.get("title") or name), price, tuple(newest), tuple(curves)))
     return results
 
@@ -64,7 +64,7 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the planned cases that belong to the newest plan.
+    """Return those records of planned cases that belong to the newest plan, ordered by environment.
 
     Workloads that are defined in separate files have separate environments. An environment belongs to the
     newest plan if it has the same hardware, versions, source and XLA flags as the newest record. For each
@@ -76,15 +76,16 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     for record in newest:
         if facts[record.setting] == facts[newest[0].setting]:
             chosen.setdefault(record.case.workload, record.setting)
-    order = {setting: place for place, setting in enumerate(dict.fromkeys(r.setting for r in newest))}
-    kept = (record for record in records if chosen.get(record.case.workload) == record.setting)
-    return sorted(kept, key=lambda record: order[record.setting])
+    order = {setting: rank for rank, setting in enumerate(dict.fromkeys(r.setting for r in newest))}
+    selected = (record for record in records if chosen.get(record.case.workload) == record.setting)
+    return sorted(selected, key=lambda record: order[record.setting])
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
-    """Return the predicted curves of the given kinds of scaling, "strong" and "weak".
+    """Return the predicted scaling curves of the given kinds ("strong", "weak") for the records of a plan.
 
-    A curve with a single device count is omitted if its case is also on another curve.
+    A curve with a single device count is omitted if its case is also on a longer curve. It is omitted as well
+    if its kind is not the first one.
     """
     timings = [
         Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
@@ -119,15 +120,15 @@ def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def is_by_formula(point: CurvePoint) -> bool:
-    """Return whether a predicted time is extrapolated, without a program compiled for its devices."""
+    """Return whether the time of a curve point is extrapolated by formula, without a compiled program."""
     return (point.timing.record.predicted or {})["by"] == "formula"
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence on the planned cases: their number, device counts, hardware and software versions."""
+    """Return text on the planned cases: their number, device counts, hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
-    others = (f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
-    became = ", ".join([count_of(count["planned"], "case"), *others])
+    others = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
+    counts = ", ".join([count_of(count["planned"], "case"), *others])
     devices = sorted({record.case.devices for record in forecast.records})
     span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
     environment = forecast.records[0].environment
@@ -135,7 +136,7 @@ def describe_plan(forecast: Forecast) -> str:
     tools = environment["hardware"] | {"JAX": jax}
     versions = ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
     return (
-        f"{became} on {span} of {environment.get('device_kind')}, compiled with {versions}; "
+        f"{counts} on {span} of {environment.get('device_kind')}, compiled with {versions}; "
         "times are predicted and not measured."
     )
 
@@ -143,7 +144,7 @@ def describe_plan(forecast: Forecast) -> str:
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
     """Return sentences on the fastest method, efficiency, cheapest device count and memory of a plan.
 
-    `deadline` is the longest allowed time of a call in seconds, by default twice the least predicted time.
+    `deadline` is the longest allowed time of a call in seconds, by default twice the shortest predicted time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
@@ -156,14 +157,14 @@ def _describe_problem(curves: Sequence[Curve], forecast: Forecast, deadline: flo
     last = min(timings, key=lambda timing: (-timing.case.devices, timing.median))
     best = next(curve for curve in curves if last in curve.timings)
     size = size_name(best.program[1])
-    what = f"{best.family} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
+    name = f"{best.family} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
     fastest = f"{_describe_fastest(timings, last, best.kind)}; {_describe_half_efficiency(best)}"
-    return [f"{what}: {fastest}.", f"{what}: {_describe_cheapest(timings, forecast.price, deadline)}."]
+    return [f"{name}: {fastest}.", f"{name}: {_describe_cheapest(timings, forecast.price, deadline)}."]
 
 
 def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline: float | None) -> str:
-    limit = deadline or _TIME_FACTOR * min(timing.median for timing in timings)
-    # A given deadline applies to the upper limit of the predicted interval.
+    limit = deadline or _DEADLINE_FACTOR * min(timing.median for timing in timings)
+    # A deadline of the user applies to the upper limit of the predicted interval.
     in_time = [t for t in timings if (t.interval[1] if deadline and t.interval else t.median) <= limit]
     if not in_time:
         return (
@@ -195,15 +196,15 @@ def _describe_time(timing: Timing) -> str:
     return f"{timing.method.name} {format_time(timing)} on {timing.devices_text}"
 
 
-def _is_tied(one: Timing, other: Timing) -> bool:
+def _is_tied(timing: Timing, other: Timing) -> bool:
     """Return whether the 95 % interval of the ratio of two predicted times includes 1.
 
-    If it is unknown, return whether each time lies in the interval of the other.
+    If this interval is unknown, return whether each time lies in the interval of the other time.
     """
-    _, low, high = _predicted_ratio(one, other)
+    _, low, high = _predicted_ratio(timing, other)
     if low is not None and high is not None:
         return low <= 1 <= high
-    pairs = ((one.interval, other.median), (other.interval, one.median))
+    pairs = ((timing.interval, other.median), (other.interval, timing.median))
     return all(interval and interval[0] <= seconds <= interval[1] for interval, seconds in pairs)
 
 
@@ -233,14 +234,14 @@ def _describe_memory(forecast: Forecast) -> list[str]:
         first = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
-    known = [
+    usages = [
         (r.peak_bytes, r.capacity_bytes, r.case)
         for r in forecast.records
         if r.peak_bytes and r.capacity_bytes
     ]
-    if not known:
+    if not usages:
         return []
-    used, capacity, fullest = max(known, key=lambda row: row[0] / row[1])
+    used, capacity, fullest = max(usages, key=lambda row: row[0] / row[1])
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
     return [f"Everything fits; the most memory takes {label(fullest)}: {share}."]
 

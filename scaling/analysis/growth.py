@@ -1,4 +1,4 @@
-"""Growth of the time with problem size: times by size (SizeSweep), and fitted exponents (SizeExponent).
+"""Collect times by problem size (`SizeSweep`), and fit the exponents of their growth (`SizeExponent`).
 
 The exponent is the slope of a straight line that is fitted to the logarithms of the measured times against
 those of the sizes. It is not an asymptotic limit. With four sizes or more, a fitted parabola shows whether
@@ -26,23 +26,25 @@ _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rou
 
 @dataclass(frozen=True)
 class SizeSweep(Subject):
-    """The times of each method against one problem size. The case has the largest size.
+    """The times of each method for several values of one problem size.
 
-    Devices and the sizes in `held` are constant.
+    The devices and `fixed_sizes` are constant. `case` has the largest size.
     """
 
     swept: str  # the varying size, such as "m", or "points = m" if both vary together
-    held: str  # the constant sizes, such as "points=6 o=2"
+    fixed_sizes: str  # the constant sizes, such as "points=6 o=2"
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
     @property
     def constants(self) -> str:
-        """Return what is constant, such as 'width=8, 4 devices, shard_map, points split'."""
-        return join_words(self.held, self.devices_text, self.call, not self.honest and "oversubscribed")
+        """Return the constant settings as text, such as 'width=8, 4 devices, shard_map, points split'."""
+        return join_words(
+            self.fixed_sizes, self.devices_text, self.call, not self.honest and "oversubscribed"
+        )
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a SizeSweep for each function, environment, device layout and series of problem sizes."""
+    """Return a `SizeSweep` for each function, environment, device layout and varying problem size."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(timings),
@@ -50,12 +52,12 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
     )
     sweeps = []
     for (environment, honest, _), group in groups.items():
-        for name, title, held, series in find_size_series(group, lambda timing: timing.case):
+        for name, title, fixed_sizes, series in find_size_series(group, lambda timing: timing.case):
             case = dataclasses.replace(max(series, key=lambda t: t.volume).case, mesh=None)
             rows = sorted(((size_values(t.case)[name], t) for t in series), key=lambda row: row[0])
             methods = sorted(group_by(rows, lambda row: row[1].method).items(), key=lambda line: line[0].name)
             lines = {method: tuple(line) for method, line in methods}
-            sweeps.append(SizeSweep(case, environment, honest, title, held, lines))
+            sweeps.append(SizeSweep(case, environment, honest, title, fixed_sizes, lines))
     return sweeps
 
 
@@ -71,17 +73,17 @@ class SizeExponent:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the growth exponent of each method in each sweep.
+    """Return the exponent of the growth of the time with the size, for each method of each sweep.
 
     Times shorter than ten empty calls are not used. A method with fewer than three usable times is omitted.
     """
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
-            kept = [(size, timing) for size, timing in line if near_floor(timing) is None]
-            if len(kept) >= _LEAST_SIZES:
-                left_out = len(line) - len(kept)
-                exponents.append(SizeExponent(sweep, method, _fit_exponent(kept), len(kept), left_out))
+            usable = [(size, timing) for size, timing in line if near_floor(timing) is None]
+            if len(usable) >= _LEAST_SIZES:
+                omitted = len(line) - len(usable)
+                exponents.append(SizeExponent(sweep, method, _fit_exponent(usable), len(usable), omitted))
     return exponents
 
 

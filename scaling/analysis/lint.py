@@ -1,4 +1,4 @@
-"""Rules of `scaling lint`: checks of a results folder, such as too few samples, each with severity and fix.
+"""Check a results folder with the rules of `scaling lint`, such as too few samples, with severity and fix.
 
 Each rule is a row of the table RULES. The function of a rule returns one text for each violation.
 """
@@ -19,8 +19,8 @@ from scaling.analysis.timings import (
     SHORT,
     Timing,
     automatic_blocks,
+    disturbances_of,
     disturbed_share,
-    marks_of,
     near_floor,
     padding_share,
 )
@@ -51,17 +51,18 @@ class LintFinding:
 
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
-    """Check a results folder and return one finding for each violated rule, in the order of RULES."""
-    broken = ((name, severity, fix, rule(findings)) for severity, name, rule, fix in RULES)
+    """Check a results folder, and return one `LintFinding` per violated rule, in the order of `RULES`."""
+    checked = ((name, severity, fix, rule(findings)) for severity, name, rule, fix in RULES)
     return [
         LintFinding(name, severity, len(violations), _summarize_violations(violations), fix)
-        for name, severity, fix, violations in broken
+        for name, severity, fix, violations in checked
         if violations
     ]
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
-    counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(violations).most_common()]
+    common = Counter(violations).most_common()
+    counts = [text if count == 1 else f"{text} ({count} times)" for text, count in common]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
 
@@ -95,16 +96,16 @@ def _check_each(fault: Fault) -> Rule:
 
 def _unverified(timing: Timing) -> str:
     for record in timing.records:
-        error, most = record.error, record.tolerance
-        if error is None or most is None or not error <= most:
-            return f"error {error}, tolerance {most}"
+        error, tolerance = record.error, record.tolerance
+        if error is None or tolerance is None or not error <= tolerance:
+            return f"error {error}, tolerance {tolerance}"
     return ""
 
 
 def _oversubscribed(timing: Timing) -> str | bool:
     cores = timing.record.environment.get("cores")
-    held = count_of(len(cores), "core") if isinstance(cores, list) else "no core of its own"
-    return not timing.honest and f"{timing.devices_text}, {held}"
+    cores_text = count_of(len(cores), "core") if isinstance(cores, list) else "no core of its own"
+    return not timing.honest and f"{timing.devices_text}, {cores_text}"
 
 
 def _few_samples(timing: Timing) -> str | bool:
@@ -118,9 +119,9 @@ def _under_floors(timing: Timing) -> str:
 
 
 def _wide_interval(timing: Timing) -> str | bool:
-    """Return the half-width of the 95 % confidence interval relative to the median, if it exceeds 5 %.
+    """Return the relative half-width of the 95 % confidence interval of a time as text, if it exceeds 5 %.
 
-    For an asymmetric interval, this is the larger distance from the median.
+    It is the distance of the median to the more distant limit, as a fraction of the median.
     """
     low, high = timing.interval or (timing.median, timing.median)
     half = max(high - timing.median, timing.median - low) / timing.median
@@ -133,14 +134,15 @@ def _one_process(timing: Timing) -> str | bool:
 
 
 def _disturbed(timing: Timing) -> str | bool:
-    part, marks = disturbed_share(timing), " and ".join(marks_of(timing))
-    return part > DISTURBED and f"{format_percentage(part)} of its samples, {marks}"
+    share, causes = disturbed_share(timing), " and ".join(disturbances_of(timing))
+    return share > DISTURBED and f"{format_percentage(share)} of its samples, {causes}"
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest relative change of the time within a process as text, if it exceeds 2 %.
+    """Return the largest relative trend of the time within a process as text, if it exceeds 2 %.
 
-    Only the first compilation of each process is tested, because each recompilation may change the mean time.
+    Only the samples of the first compilation of each process are tested, because each recompilation may
+    change the mean time.
     """
     first = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples) or 0.0 for samples in first), key=abs)
@@ -152,8 +154,8 @@ def _padded(timing: Timing) -> str | bool:
 
 
 def _varying_blocks(timing: Timing) -> str | bool:
-    counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
-    return len(counts) > 1 and "; ".join(counts)
+    blocks = dict.fromkeys(text for record in timing.records if (text := automatic_blocks(record)))
+    return len(blocks) > 1 and "; ".join(blocks)
 
 
 # Rules for a whole folder. Each returns its violations as text.
@@ -196,9 +198,9 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the scaling curves that were not measured on a single device.
+    """Return the names of the scaling curves whose smallest measured device count is above one.
 
-    A curve is omitted if its problem exceeds the memory on a smaller device count.
+    A curve is omitted if its program ran out of memory on fewer devices than this count.
     """
     return [
         curve.name
@@ -218,8 +220,8 @@ def _curves_without_jit(findings: Findings) -> list[str]:
 
 
 def _cases_without_peak(findings: Findings) -> list[str]:
-    unbound = (each.timing for each in findings.baselines if each.bound is None)
-    return _list_problems(timing for timing in unbound if timing.case.engine == "jax")
+    unbounded = (each.timing for each in findings.baselines if each.bound is None)
+    return _list_problems(timing for timing in unbounded if timing.case.engine == "jax")
 
 
 def _cases_without_comparison(findings: Findings) -> list[str]:

@@ -1,4 +1,4 @@
-"""Errors of the predicted times of a plan (PlanScores), and sentences that state them.
+"""Compute the errors of the predicted times of a plan (`PlanScores`), and state them in sentences.
 
 A predicted time is compared with the measured time of the same case on the same kind of device: error,
 coverage of the intervals, and order of methods. Timings shorter than ten empty calls are omitted, because
@@ -29,7 +29,7 @@ class PlannedPair(NamedTuple):
 
 
 class PlanScore(NamedTuple):
-    """The errors of the predicted times of a group of cases."""
+    """The errors of the predicted times of a group of cases, compared with their measured times."""
 
     workload: str | None  # None for all workloads
     method: Method | None  # None for all methods
@@ -60,9 +60,10 @@ class PlanScores(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return a `PlanScores` for each type of hardware, with the errors of its newest predicted times.
+    """Return a `PlanScores` for each planned type of hardware, with the errors of its newest predicted times.
 
-    Types of hardware without a comparable measured time are omitted.
+    `plans` are the records of planned cases, and `timings` the measured times. Types of hardware without a
+    comparable measured time are omitted.
     """
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
@@ -81,7 +82,7 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
 
 def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
     groups = group_by(pairs, lambda pair: (pair.timing.case.workload, pair.timing.base_method))
-    problems = group_by(pairs, lambda pair: pair.timing.rivals_key)
+    problems = group_by(pairs, lambda pair: pair.timing.comparison_key)
     parts = [_score(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))]
     verdicts = [
         slow.predicted_seconds > fast.predicted_seconds
@@ -93,13 +94,16 @@ def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return a sentence on the errors of the predicted times, and one on the order of methods if known."""
-    whole = scores.total
+    """Return a sentence on the errors of the predicted times, and one on the predicted order of the methods.
+
+    The second sentence is omitted if no two methods for one problem have sufficiently different times.
+    """
+    total = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
-        f"{format_ratio(whole.median_ratio)} what was measured, over {count_of(len(whole.pairs), 'case')}; "
-        f"the median error is {format_percentage(whole.error)}, the worst ratio "
-        f"{format_ratio(whole.worst)}, and {format_percentage(whole.coverage)} of the measured times lie in "
+        f"{format_ratio(total.median_ratio)} what was measured, over {count_of(len(total.pairs), 'case')}; "
+        f"the median error is {format_percentage(total.error)}, the worst ratio "
+        f"{format_ratio(total.worst)}, and {format_percentage(total.coverage)} of the measured times lie in "
         "their predicted 95 % interval."
     ]
     if scores.comparable:

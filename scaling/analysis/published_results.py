@@ -1,4 +1,4 @@
-"""Table that compares times from the literature (published_results.yaml) with those in a results folder."""
+"""Compare times from the literature (published_results.yaml) with the times in a results folder."""
 
 import functools
 from collections.abc import Mapping
@@ -22,9 +22,10 @@ COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "mea
 
 @functools.cache
 def _load_rows() -> list[dict[str, Any]]:
-    """Return the published results, with the values of the case fields that identify the measured case.
+    """Return the published results, one dict per result.
 
-    `over` has those of the denominator, if the result is the ratio of two times.
+    The key "case" has the values of the case fields that identify the corresponding measured case. If the
+    result is the ratio of two times, the key "over" has those of the denominator.
     """
     groups = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     return [
@@ -35,7 +36,7 @@ def _load_rows() -> list[dict[str, Any]]:
 
 
 def published_rows(findings: Findings) -> list[dict[str, str]]:
-    """Return a table row for each published result, or [] if none of them was measured."""
+    """Return a table row, keyed by COLUMNS, for each published result, or [] if none of them was measured."""
     rows, measured = [], False
     for row in _load_rows():
         what, factor = f"{row['what']}, first call" if row.get("first") else row["what"], ""
@@ -62,17 +63,17 @@ def _measure(findings: Findings, environment: str, row: Mapping[str, Any]) -> fl
         return first_call_seconds(timing) if timing else None
     if "over" not in row:
         return timing.median
-    below = _find_timing(findings, environment, row["over"])
-    return timing.median / below.median if below else None
+    denominator = _find_timing(findings, environment, row["over"])
+    return timing.median / denominator.median if denominator else None
 
 
 def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]) -> Timing | None:
-    there = (timing for timing in findings.timings if timing.honest and timing.environment == environment)
-    return next((timing for timing in there if _matches(to_dict(timing.case), fields)), None)
+    timings = (timing for timing in findings.timings if timing.honest and timing.environment == environment)
+    return next((timing for timing in timings if _matches(to_dict(timing.case), fields)), None)
 
 
 def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Return whether a case has the given field values. Sizes that are not given may have any value."""
+    """Return whether a case has the given values of its fields. Sizes missing in `fields` may be any."""
     sizes = case["sizes"] | fields.get("sizes", {})
     return all(case[name] == value for name, value in {**fields, "sizes": sizes}.items())
 

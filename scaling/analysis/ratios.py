@@ -1,4 +1,4 @@
-"""Statistics of time samples: intervals of times and ratios (class Ratio), p-values, trend, autocorrelation.
+"""Compute statistics of time samples: intervals of times and ratios (`Ratio`), p-values, trend, correlation.
 
 The same estimator is used for speed-ups, runner-up modes, baselines and the comparison of two folders.
 Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
@@ -69,9 +69,10 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """An estimate with its error, from the variation between allocations, processes, compilations or samples.
+    """A time, or a ratio of times, with its error from the variation at one level of nesting of the samples.
 
-    The estimate is a ratio of times for pairs of processes, and otherwise a time in seconds.
+    The levels are allocations, processes, compilations and samples. The estimate is a ratio of times for
+    pairs of processes, and otherwise a time in seconds.
     """
 
     value: float
@@ -81,54 +82,60 @@ class _LevelEstimate(NamedTuple):
 
 
 def process_median(record: Record) -> float:
-    """Return the time per call of a record, in seconds: the median over compilations of their medians."""
+    """Return the time per call of one process in seconds: the median of the medians of its compilations."""
     return statistics.median(map(statistics.median, samples_by_compilation(record)))
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
     """Return one list of time samples, in seconds, for each compilation of a process, in order."""
-    counts = [int(further.get("samples", 0)) for further in record.compilations]
+    counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
     return [part for part in parts if part]
 
 
 def case_median(records: Sequence[Record]) -> float:
-    """Return the time per call of a case, in seconds: the median over processes of their medians."""
+    """Return the time per call of a case in seconds: the median over processes of `process_median`.
+
+    `records` has one record per process.
+    """
     return statistics.median(map(process_median, records))
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the time of a case, in seconds.
 
-    The members are processes, or allocations (cluster jobs) if there are several. With at least six members,
-    the interval of their median comes from order statistics; with two to five, it is Student's t interval on
-    the logarithms. With a single process, it contains the interval of each compilation, from order statistics
-    and widened for autocorrelation, or is None if a compilation has too few samples.
+    `records` has one record per process. The interval describes the variation between allocations (cluster
+    jobs) if there are several, otherwise between processes. With six or more of them, the interval of their
+    median comes from order statistics. With two to five, it is Student's t interval on the logarithms.
+
+    With a single process, the interval contains the interval of each of its compilations, from order
+    statistics and widened for autocorrelation. Return None if a compilation has too few samples.
     """
     level = _estimate_time(records)
     if not level.members:
         parts = [_widened_interval(samples) for samples in samples_by_compilation(records[0])]
-        known = [part for part in parts if part]
-        return (min(known)[0], max(high for _, high in known)) if len(known) == len(parts) else None
+        intervals = [part for part in parts if part]
+        return (min(intervals)[0], max(high for _, high in intervals)) if all(parts) else None
     if ranked := median_interval(list(map(math.exp, level.members.values()))):
         return ranked
-    half = float(stdtrit(level.freedom, 0.975)) * math.sqrt(level.error or 0.0)
-    return level.value * math.exp(-half), level.value * math.exp(half)
+    half_width = float(stdtrit(level.freedom, 0.975)) * math.sqrt(level.error or 0.0)
+    return level.value * math.exp(-half_width), level.value * math.exp(half_width)
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
     if (interval := median_interval(samples)) is None:
         return None
-    median, times = statistics.median(samples), interval_widening(samples) or 1.0
-    low, high = (median * (end / median) ** times for end in interval)
+    median, widening = statistics.median(samples), interval_widening(samples) or 1.0
+    low, high = (median * (end / median) ** widening for end in interval)
     return low, high
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Estimate the ratio of the times of two cases, top / bottom, from one record per process.
+    """Return the ratio of the times of two cases, `top` divided by `bottom`, with its 95 % interval.
 
-    If at least two pairs of processes took their samples alternately, only these pairs are used.
+    Both arguments have one record per process. If at least two pairs of processes took their samples
+    alternately, only these pairs are used.
     """
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
@@ -158,9 +165,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
-    """Estimate the time of a case, and its error from the highest level of nesting with several members.
+    """Return the time of a case, with its error from the highest level of nesting with several members.
 
     The levels are allocations (cluster jobs), processes, compilations and samples, from high to low.
+    `records` has one record per process.
     """
     logs = [math.log(process_median(record)) for record in records]
     jobs = [_allocation(record) for record in records]
@@ -214,8 +222,8 @@ def _with_interval(ratio: Ratio) -> Ratio:
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """Return the p-value of the hypothesis that two times differ by at most the relative difference `margin`.
 
-    Return None if a case ran in a single process. Source: McCarthy and Smyth 2009, Testing significance
-    relative to a fold-change threshold (TREAT).
+    `ratio` is the ratio of the two times. Return None if a case ran in a single process. Source: McCarthy and
+    Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
     """
     if not ratio.count:
         return None
@@ -233,17 +241,17 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     cases (the design effect). With fewer than 20 cases, the ratios are returned unchanged. Source: Smyth
     2004, the moderated t-statistic of limma.
     """
-    known = [ratio for ratio in ratios if ratio.count]
-    if len(known) < _LEAST_CASES:
+    usable = [ratio for ratio in ratios if ratio.count]
+    if len(usable) < _LEAST_CASES:
         return list(ratios)
-    freedom = np.array([ratio.freedom for ratio in known])
-    variance = np.array([ratio.error * ratio.count for ratio in known])  # variance of a single difference
+    freedom = np.array([ratio.freedom for ratio in usable])
+    variance = np.array([ratio.error * ratio.count for ratio in usable])  # variance of a single difference
     logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2)
     logs += np.log(freedom / 2)
     excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
     half = brentq(lambda x: float(polygamma(1, x)) - excess, 1e-9, 1e7) if excess > 1e-6 else 1e6
     common = math.exp(logs.mean() + digamma(half) - math.log(half))
-    prior = min(2 * half, float(freedom.mean()) * (_effective_count(known) - 1))
+    prior = min(2 * half, float(freedom.mean()) * (_effective_count(usable) - 1))
 
     def moderate(ratio: Ratio) -> Ratio:
         total = prior + ratio.freedom
@@ -254,7 +262,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases, if cases of the same process are correlated.
+    """Return the effective number of independent cases, because cases of the same process are correlated.
 
     The correlation is estimated from the deviations of the processes from the mean of each case.
     """
@@ -272,8 +280,9 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
 def trend(samples: Sequence[float]) -> float | None:
     """Return the change of the median time from the first to the last third of the samples.
 
-    The change is a fraction of the median of all samples. Return None if Spearman's rank correlation with the
-    sample index is not significant at the 0.1 % level, or if there are fewer than three samples.
+    The change is a fraction of the median of all samples. `samples` are in order of time. Return None if
+    Spearman's rank correlation with the sample index is not significant at the 0.1 % level, or if there are
+    fewer than three samples.
     """
     ranks, count = _centered_ranks(samples), len(samples)
     if count < 3 or not ranks.any():

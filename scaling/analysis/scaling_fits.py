@@ -1,4 +1,4 @@
-"""Fits of Amdahl's, Gustafson's and Gunther's (universal scalability) laws to a scaling curve.
+"""Fit Amdahl's, Gustafson's and Gunther's (universal scalability) laws to a scaling curve.
 
 The logarithm of time is fitted by least squares. The residuals are treated as noise with the same variance on
 every device count. A good fit does not prove that a law holds.
@@ -32,7 +32,7 @@ class ScalingFit:
     best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the speed-up that the law predicts. For a weak scaling curve it is the scaled speed-up."""
+        """Return the predicted speed-up on a number of devices, or for weak scaling the scaled speed-up."""
         first, *others = (part.value for part in self.parts.values())
         if self.name == GUSTAFSON:
             return devices - first * (devices - 1)
@@ -55,12 +55,12 @@ class ScalingFit:
 
     @property
     def determined(self) -> bool:
-        """Return whether the 95 % interval of each parameter is narrow enough for the law to be reported."""
+        """Return whether the 95 % interval of each parameter is narrow enough to report the law."""
         return all(part.is_determined_share for part in self.parts.values())
 
     @property
     def doubt(self) -> str:
-        """Return a clause such as ', if there is a limit at all' if `limit` is uncertain, otherwise ''.
+        """Return a clause such as ', if there is a limit at all' if the largest speed-up is uncertain, or ''.
 
         The limit is uncertain if the 95 % confidence interval of the parameter that causes it includes 0.
         This parameter is the coherency if the speed-up has a peak, otherwise the first parameter.
@@ -134,11 +134,11 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
     if len(laws) < 2:
         return next(iter(laws), None)
     squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
-    known = [len(law.parts) + 2 for law in laws]  # plus the time on one device and the spread
-    if count > known[-1] + 1:
+    parameters = [len(law.parts) + 2 for law in laws]  # plus the time on one device and the spread
+    if count > parameters[-1] + 1:
         criteria = [
             count * math.log(max(s / count, LEAST_VARIANCE)) + 2 * k * count / (count - k - 1)
-            for s, k in zip(squares, known, strict=True)
+            for s, k in zip(squares, parameters, strict=True)
         ]
         return laws[int(np.argmin(criteria))]
     freedom = count - len(laws[-1].parts) - 1
@@ -154,7 +154,7 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
 
 
 def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
-    """Fit a law to the logarithms of the times, and compute the 95 % profile interval of each parameter.
+    """Fit a law to `logs`, the logarithms of the times, with the 95 % profile interval of each parameter.
 
     A profile interval contains all values that an F test at the 5 % level does not reject. The test compares
     with the best fit within the bounds 0 and 1, so that the interval is never empty.
@@ -172,8 +172,8 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 
 
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    left = target - np.log1p(form.columns @ parts)
-    return left - left.mean()
+    residuals = target - np.log1p(form.columns @ parts)
+    return residuals - residuals.mean()
 
 
 def _best_parts(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:

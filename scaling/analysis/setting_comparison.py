@@ -1,4 +1,4 @@
-"""Comparison of settings of one program: mesh, overlap, coloring (Gain), memory and time (ParetoFront)."""
+"""Compare settings of one program: mesh, overlap, coloring (`Gain`), memory against time (`ParetoFront`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,13 +17,19 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """The timings of cases that differ only in one field, such as "mesh". `case` lacks that field."""
+    """The timings of cases that differ only in one field, such as "mesh".
+
+    In `case`, this field has its default value.
+    """
 
     timings: tuple[Timing, ...]  # at least two, the fastest first
 
 
 def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingComparison]:
-    """Return a comparison for each program that was measured with several values of a field of `Case`."""
+    """Return a comparison for each program that was measured with several values of a field of `Case`.
+
+    `field` is the name of the field, such as "mesh".
+    """
     programs = group_by(timings, lambda t: (replace(t.case, **defaults([field])), t.environment, t.honest))
     comparisons = []
     for subject, group in programs.items():
@@ -35,11 +41,11 @@ def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingCompa
 
 
 class Gain(NamedTuple):
-    """A timing with colored seeds, compared with the fastest one without."""
+    """The time of a derivative with colored seeds, compared with the fastest one without coloring."""
 
     timing: Timing
-    other: Timing | None  # None if it was not measured
-    ratio: Estimate | None  # time of `other` divided by the time of `timing`
+    uncolored: Timing | None  # None if it was not measured
+    ratio: Estimate | None  # time of `uncolored` divided by the time of `timing`
     seeds: int | None  # the number of seeds after coloring; None if it is unknown
     break_even: int | None  # see `break_even_calls`
 
@@ -50,21 +56,21 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
     Handwritten derivatives are excluded.
     """
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
-    groups = group_by(seeded, lambda t: t.rivals_key)
+    groups = group_by(seeded, lambda t: t.comparison_key)
     gains = []
     for group in groups.values():
-        dense = least_time(each for each in group if each.case.seeds == "identity")
+        uncolored = least_time(each for each in group if each.case.seeds == "identity")
         for timing in (each for each in group if each.case.seeds != "identity"):
             counts = (timing.record.colors or {}).values()
             seeds = sum(count for count in counts if isinstance(count, int)) or None
-            ratio = time_ratio(dense, timing) if dense else None
-            break_even = break_even_calls(timing, dense) if dense else None
-            gains.append(Gain(timing, dense, ratio, seeds, break_even))
+            ratio = time_ratio(uncolored, timing) if uncolored else None
+            break_even = break_even_calls(timing, uncolored) if uncolored else None
+            gains.append(Gain(timing, uncolored, ratio, seeds, break_even))
     return gains
 
 
 class MemoryPoint(NamedTuple):
-    """One memory setting of a program, with the memory of one device and the time of a call."""
+    """The memory per device and the time per call of a program with one memory setting."""
 
     memory: int  # bytes
     seconds: float
@@ -79,7 +85,7 @@ class MemoryPoint(NamedTuple):
 class ParetoFront(NamedTuple):
     """The memory and the time of one program for each of at least two memory settings.
 
-    Memory is that of one device: inputs, result and temporaries, as reported by the compiler.
+    The memory is that of one device: inputs, result and temporaries, as reported by the compiler.
     """
 
     settings: list[MemoryPoint]
@@ -88,24 +94,25 @@ class ParetoFront(NamedTuple):
 
 
 def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a Pareto front for each program that was measured with two memory settings or more.
+    """Return a `ParetoFront` for each program that was measured with two memory settings or more.
 
-    `records` are the newest records of all cases, including cases that ran out of memory.
+    Timings whose devices shared CPU cores are omitted. `records` are the newest records of all cases,
+    including cases that ran out of memory.
     """
-    honest = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
-    needed = ((memory.bytes_while_running(vars(t.record)), t) for t in honest)
-    points = [MemoryPoint(held, t.median, t) for held, t in needed if held]
-    short = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
-    not_fitting = group_by(short.values(), lambda r: (r.setting, without_memory_setting(r.case)))
+    derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
+    sizes = ((memory.bytes_while_running(vars(t.record)), t) for t in derivatives)
+    points = [MemoryPoint(size, t.median, t) for size, t in sizes if size]
+    too_large = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
+    not_fitting = group_by(too_large.values(), lambda r: (r.setting, without_memory_setting(r.case)))
     programs = group_by(points, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
     return [
-        ParetoFront(group, find_front(group), not_fitting.get(program, []))
+        ParetoFront(group, find_pareto_front(group), not_fitting.get(program, []))
         for program, group in programs.items()
         if len(group) > 1
     ]
 
 
-def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
+def find_pareto_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
     """Return the Pareto-optimal settings in time and memory, in ascending order of memory."""
     front: list[MemoryPoint] = []
     for point in sorted(points, key=lambda point: point[:2]):

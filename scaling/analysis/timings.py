@@ -1,4 +1,4 @@
-"""Class Timing (the measured time of a case), ratios of two timings, dispatch latency, stages and memory."""
+"""Define `Timing` (the measured time of a case), its ratios, dispatch latency, disturbances and stages."""
 
 import math
 import statistics
@@ -102,36 +102,43 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the dispatch latency in seconds: the time of an empty call, or 0 if none was measured."""
+    """Return the dispatch latency in seconds: the time of an empty call, or 0 if it was not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call in seconds if a timing is shorter than ten of them, otherwise None."""
+    """Return the time of an empty call in seconds if a timing is under ten times as long, otherwise None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < LEAST_EMPTY_CALLS * floor else None
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether the lower limit of a time (its median if unknown) is at most an empty call."""
+    """Return whether a time is not significantly longer than an empty call.
+
+    The lower limit of its 95 % interval is then at most the time of an empty call. If the interval is
+    unknown, its median is.
+    """
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return for each sample whether its turn (a group of samples) is marked, such as for foreign load."""
+    """Return one bool per time sample: whether the host was disturbed during its turn (a group of samples).
+
+    The disturbances are CPU throttling and load from other processes.
+    """
     marked = {turn for turns in record.marked.values() for turn in turns}
     return [turn in marked for turn, count in enumerate(record.turns) for _ in range(count)]
 
 
 def disturbed_share(timing: Timing) -> float:
-    """Return the fraction of samples taken while the host was throttled or had load from other processes."""
+    """Return the fraction of samples taken while the CPU was throttled or loaded by other processes."""
     return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
 
 
-def marks_of(timing: Timing) -> list[str]:
+def disturbances_of(timing: Timing) -> list[str]:
     """Return the names of the disturbances of a measurement, such as 'throttled', in sorted order."""
-    return sorted({mark.replace("_", " ") for record in timing.records for mark in record.marked})
+    return sorted({cause.replace("_", " ") for record in timing.records for cause in record.marked})
 
 
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
@@ -145,7 +152,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
     disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]
-    return (*reasons, *dict.fromkeys(mark for timing in disturbed for mark in marks_of(timing)))
+    return (*reasons, *dict.fromkeys(cause for timing in disturbed for cause in disturbances_of(timing)))
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
@@ -156,7 +163,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return ' (from 3 pairs in turns; the medians give 1.2x)' if both ratios of two times differ, or ''."""
+    """Return a note if the ratio of two times differs by over 2 % from that of their medians, otherwise ''.
+
+    An example is ' (from 3 pairs in turns; the medians give 1.2x)'.
+    """
     ratio = ratios.estimate_ratio(top.records, bottom.records)
     if not ratio.differs_from_medians:
         return ""
@@ -164,17 +174,20 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause on `top`, which is called `name`, and `bottom`: 'jacfwd takes 1.77x as long'."""
+    """Return a clause on the time of `top` relative to that of `bottom`: 'jacfwd takes 1.77x as long'.
+
+    `name` is the name of `top` in the clause.
+    """
     return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_pairs(top, bottom)
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of stages, the median over processes, or None if none was recorded.
+    """Return the total seconds of some stages, the median over processes, or None if none was recorded.
 
     `names` are fields of a record, such as "compile_seconds".
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
-    totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
+    totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
 
 
@@ -189,10 +202,10 @@ def first_call_seconds(timing: Timing) -> float | None:
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the number of calls after which `timing` has taken no more time in total than `other`.
+    """Return the number of calls from which the total time of `timing` is at most that of `other`.
 
-    The total time includes the compilation. Return None if `timing` is not faster per call, or if a first
-    call is unknown.
+    The total time includes the compilation. Return None if `timing` is not faster per call, or if the time of
+    a first call is unknown.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     if first is None or other_first is None or other.median <= timing.median:
@@ -201,7 +214,10 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes of a device that a program needs: the measured peak, or else the compiler's figure."""
+    """Return the memory of a program in bytes per device, or None if it is unknown.
+
+    It is the measured peak, or if that is unknown, the memory that the compiler reports.
+    """
     record = timing.record
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
@@ -212,11 +228,11 @@ def automatic_blocks(record: Record) -> str:
     if not isinstance(blocks, Mapping):
         return ""
     counts = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
-    words = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
+    texts = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
     on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
-    return f"{' and '.join(words)} at a time{on_host}"
+    return f"{' and '.join(texts)} at a time{on_host}"
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the largest fraction, over processes, of (point, seed) pairs that are padding of the mesh."""
+    """Return the fraction of (point, seed) pairs that are padding, the largest value over processes."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

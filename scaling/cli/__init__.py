@@ -1,1 +1,1 @@
-"""Subcommands ("verbs") of the command-line program `scaling`, such as run, plan, status and report."""
+"""The command-line program `scaling`: a module for each subcommand, such as run, plan, status and report."""

@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: find and print the fastest way to differentiate one function."""
+"""Implement `scaling advise`: find and print the fastest AD method for one function, with its JAX code."""
 
 import importlib
 import inspect
@@ -55,11 +55,14 @@ _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memor
 _FORMATS: dict[str, Callable[[Any], str]] = {  # last word of a column name -> formatter
     "seconds": format_duration, "bytes": format_bytes,
 }  # fmt: skip
-Job = dict[str, Any]
+Job = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Print how to differentiate the given function or workload fastest, and return exit status 0."""
+    """Find and print the fastest AD method for a function or workload, and return exit status 0.
+
+    `words` are the command-line arguments after `scaling advise`.
+    """
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(HELP), highlight=False)
         return OK
@@ -82,26 +85,36 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _read_job(words: Sequence[str]) -> Job:
-    """Parse the arguments into a dict with the function or case, device counts, hardware and time budget."""
+    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
+
+    Returns:
+        A dict with "name" of the function or workload, "case" (None for a function), "inputs" (--points and
+        --shared), "devices" (list of counts), "hardware" (configuration or None) and "budget" in seconds. A
+        function also has "wrt" and "target", and a workload has "mode".
+    """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--points", action="append", default=[])
     parser.add_argument("--shared", action="append", default=[])
-    given = parser.parse_intermixed_args(words)
-    inputs = {option: _parse_shapes(option, getattr(given, option)) for option in ("points", "shared")}
-    functions = [word for word in given.words if "=" not in word]
-    fields = {"budget": "30"} | dict(word.split("=", 1) for word in given.words if "=" in word)
-    stated = [len(functions), bool(inputs["points"]), "workload" in fields]
-    if stated not in ([1, True, False], [0, False, True]):
+    options = parser.parse_intermixed_args(words)
+    inputs = {option: _parse_shapes(option, getattr(options, option)) for option in ("points", "shared")}
+    functions = [word for word in options.words if "=" not in word]
+    pairs = [word.split("=", 1) for word in options.words if "=" in word]
+    names = [name for name, _ in pairs]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise Refusal(f"{repeated}= is given twice: give each field once")
+    fields = {"budget": "30"} | dict(pairs)
+    subjects = [len(functions), bool(inputs["points"]), "workload" in fields]
+    if subjects not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
         raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
     if inputs["shared"] and not functions:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget")):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
-    known = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
-    if unused := [name for name in fields if name.partition(".")[0] not in known]:
-        raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(known)}, budget")
+    allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
+    if unused := [name for name in fields if name.partition(".")[0] not in allowed]:
+        raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
     ((config, _),) = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
     if devices == []:
@@ -118,9 +131,9 @@ def _read_job(words: Sequence[str]) -> Job:
 
 
 def _read_case(config: dict[str, Any]) -> Case:
-    """Return the case that the fields of a workload describe."""
-    stated = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
-    cells = expand_study({}, {"points": 1024} | stated | {"devices": 1})
+    """Return the case of a composed configuration. Raise `Refusal` if a field other than devices is swept."""
+    fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | fields | {"devices": 1})
     if len(cells) > 1:
         raise Refusal(
             f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
@@ -129,7 +142,11 @@ def _read_case(config: dict[str, Any]) -> Case:
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the inputs that an option describes, as a dict from name to (shape, dtype)."""
+    """Parse the values of --points or --shared into a dict from name of an input to (shape, dtype).
+
+    A value is a text such as "x=100000,17". `option` is "points" or "shared". Raise `Refusal` if a value is
+    invalid or a name occurs twice.
+    """
     inputs: dict[str, tuple[tuple[int, ...], str]] = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
@@ -147,7 +164,10 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
-    """Run `_advise` in a new process and return its result. If `is_bound`, use one CPU core per device."""
+    """Run `_advise` in a new process, and return the time per call of the best method in seconds.
+
+    If `is_bound` is true, the process is bound to one CPU core per device.
+    """
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         has = count_of(len(usable), "core")
@@ -169,6 +189,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
 
 
 def _advise_or_refuse(job: Job) -> float:
+    """Call `_advise`, and convert an exception that the parent process could not unpickle to `Refusal`."""
     try:
         return _advise(job)
     except (Exception, KeyboardInterrupt):
@@ -178,7 +199,7 @@ def _advise_or_refuse(job: Job) -> float:
 
 
 def _advise(job: Job) -> float:
-    """Print the advice. Return the time per call of the best method in seconds, or 0 if it is unknown."""
+    """Find and print the best method. Return its time per call in seconds."""
     if job["cores"]:  # bind the process before JAX is imported
         os.sched_setaffinity(0, job["cores"])
     import jax
@@ -186,8 +207,9 @@ def _advise(job: Job) -> float:
     from scaling.advice import advisor
     from scaling.plan import hardware
 
-    console, named = Console(width=140), [spec for group in job["inputs"].values() for spec in group.values()]
-    dtypes = {getattr(job["case"], "dtype", None), *(dtype for _, dtype in named)}
+    console = Console(width=140)
+    specs = [spec for group in job["inputs"].values() for spec in group.values()]
+    dtypes = {getattr(job["case"], "dtype", None), *(dtype for _, dtype in specs)}
     jax.config.update("jax_enable_x64", "float64" in dtypes)
     if job["cores"]:
         jax.config.update("jax_num_cpu_devices", len(job["cores"]))
@@ -215,10 +237,13 @@ def _advise(job: Job) -> float:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import the function FILE.py:NAME or MODULE:NAME. Raise `Refusal` if the import fails.
+    """Import a function, such as spring.py:force or my_package.spring:force.
 
     Returns:
-        The function, and the line of code that imports this function.
+        The function, and the line of Python code that imports it.
+
+    Raises:
+        Refusal: The text has another form, or the module or the function cannot be imported.
     """
     where, _, name = text.rpartition(":")
     path, is_file = Path(where), where.endswith(".py")

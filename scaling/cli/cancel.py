@@ -12,7 +12,7 @@ from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Cancel the pending and running cluster tasks of the results folder, and return exit status 0."""
+    """Cancel the pending and running cluster tasks of a results folder, print how many, and return 0."""
     folder = store.folder_of(args.folder)
     count = job_state.cancel(job_state.find_tasks(folder))
     if not count:

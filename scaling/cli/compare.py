@@ -1,4 +1,4 @@
-"""Implement `scaling compare`: report which cases became slower or faster between two results folders."""
+"""Implement `scaling compare`: print which cases became slower or faster between two results folders."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scaling.analysis import compare as comparing
+from scaling.analysis import folder_comparison
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import Refusal
@@ -15,26 +15,33 @@ from scaling.report import comparison as report
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders, print the changes, and return the exit status of `print_comparison`."""
+    """Print the differences between two results folders, and return the status of `print_comparison`."""
     if args.markdown not in (None, "-"):
         file = Path(args.markdown)
         if not args.markdown or file.is_dir() or not file.parent.is_dir():
             raise Refusal(
                 f"--markdown {args.markdown!r} cannot be written: name a file in a folder that exists, or -"
             )
-    folders = comparing.find_folders(args.a, args.b)
+    folders = folder_comparison.find_folders(args.a, args.b)
     return print_comparison(*folders, console, args.margin, args.markdown)
 
 
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Print which cases became slower or faster from folder `a` to folder `b`.
+    """Print which cases became slower or faster from one results folder to another.
 
-    Return exit status 1 if a case became slower or failed, otherwise 0. `margin` is the relative difference
-    below which two times count as equal. `markdown` is a file to write, or "-" to print only that table.
+    Args:
+        a: The folder with the old results.
+        b: The folder with the new results.
+        console: The console to print to.
+        margin: The relative difference below which two times count as equal, by default 0.01.
+        markdown: A file to write a Markdown table to, or "-" to print only this table.
+
+    Returns:
+        The exit status: 1 if a case became slower or failed, otherwise 0.
     """
-    result = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
+    result = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
     if markdown == "-":
         text = report.format_markdown(result)
         console.print(text, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
@@ -46,4 +53,4 @@ def print_comparison(
             table.add_row(*map(escape, row))
         console.print(table)
         print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
-    return FAILED if result.bad else OK
+    return FAILED if result.has_regression else OK

@@ -13,10 +13,11 @@ from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Export a results folder in the requested formats, print the file paths, and return exit status 0."""
+    """Write a results folder in the formats of --format, print the paths of the files, and return 0."""
     if args.output is not None and not args.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None
-    written = exporting.write_exports(store.folder_of(args.folder), exporting.formats(args.format), output)
+    formats = exporting.parse_formats(args.format)
+    written = exporting.write_exports(store.folder_of(args.folder), formats, output)
     print_lines(console, map(str, written))
     return OK

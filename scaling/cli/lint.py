@@ -1,4 +1,4 @@
-"""Implement `scaling lint`: print methodological problems of a results folder and how to fix them."""
+"""Implement `scaling lint`: print methodological problems of measurements, and how to fix them."""
 
 import argparse
 
@@ -17,13 +17,13 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the methodological problems of a results folder. Return exit status 1 if one is an error.
+    """Print the methodological problems of a results folder.
 
-    With --strict, a warning counts as an error.
+    Return exit status 1 if a problem is an error (with --strict, also if it is a warning), otherwise 0.
     """
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
-    lost = report.unrecorded(folder, loaded.records)
+    lost = report.find_unrecorded(folder, loaded.records)
     remarks = linting.lint_findings(findings.read(folder, None, lost, loaded))
     for remark in remarks:
         head = f"[{_COLOURS[remark.severity]}]{remark.severity:8}[/]"
@@ -31,5 +31,5 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.print(f"{head}{escape(text)}", soft_wrap=True, highlight=False)
         print_lines(console, [f"        fix: {remark.fix}"])
     console.print(linting.verdict(remarks), highlight=False)
-    bad = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
-    return FAILED if any(remark.severity in bad for remark in remarks) else OK
+    failing = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
+    return FAILED if any(remark.severity in failing for remark in remarks) else OK

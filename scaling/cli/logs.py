@@ -1,4 +1,4 @@
-"""Implement `scaling logs`: print the task journals, worker logs and scheduler logs of a case."""
+"""Implement `scaling logs`: print the attempts to run a case, with its worker logs and scheduler logs."""
 
 import argparse
 import contextlib
@@ -21,9 +21,9 @@ from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
 from scaling.results import store
 
-_MOST_NAMED = 3  # maximum number of keys in an error message
-_MOST_LINES = 1000  # maximum number of lines shown, from the end of a file
-_MOST_SHOWN = 3  # maximum number of cases shown without --all
+_MAX_NAMED = 3  # maximum number of keys in an error message
+_MAX_LINES = 1000  # maximum number of lines shown, from the end of a file
+_MAX_CASES = 3  # maximum number of cases shown without --all
 
 
 class LogPart(NamedTuple):
@@ -34,8 +34,8 @@ class LogPart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KnownCases:
-    """All cases of a results folder, their records (results of runs), and the submitted cluster tasks."""
+class StudyCases:
+    """All cases of a results folder, with their records (results of runs) and the submitted cluster tasks."""
 
     results: Path
     records: list[Record]
@@ -46,9 +46,9 @@ class KnownCases:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the cases that `select_keys` selects for the arguments, and return exit status 0."""
-    known = load_cases(store.folder_of(args.folder))
-    for number, part in enumerate(iterate_logs(known, select_keys(known, " ".join(args.key)), args.all)):
+    """Print the logs of the cases that the arguments select (see `select_keys`), and return exit status 0."""
+    study = load_cases(store.folder_of(args.folder))
+    for number, part in enumerate(iterate_logs(study, select_keys(study, " ".join(args.key)), args.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -56,8 +56,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-def load_cases(results: Path) -> KnownCases:
-    """Return the cases, records and cluster tasks of a results folder."""
+def load_cases(results: Path) -> StudyCases:
+    """Read the cases, records and cluster tasks of a results folder."""
     tasks, _ = try_find_tasks(results)
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
@@ -68,78 +68,88 @@ def load_cases(results: Path) -> KnownCases:
             by_key = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
             keys[task.entry.path] = set(by_key)
             cases |= by_key
-    return KnownCases(results, records, tasks, keys, cases, lost_cases.find_unrecorded(tasks, records))
+    return StudyCases(results, records, tasks, keys, cases, lost_cases.make_failed_records(tasks, records))
 
 
-def select_keys(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases whose logs `scaling logs` prints.
+def select_keys(study: StudyCases, query: str) -> list[str]:
+    """Return the keys of the cases that a query of `scaling logs` selects. Raise `Refusal` if there are none.
 
-    If `given` is the label or the beginning of the key of a case, return its key. If it is a workload, return
-    the keys of its failed cases, or of all its cases if none has failed. If it is "", return the keys of all
-    failed cases, or of the case that a task began last. Raise `Refusal` if no case matches.
+    Args:
+        study: All cases of the results folder.
+        query: The label or the beginning of the key of a case selects this case. The name of a workload
+            selects its failed cases, or all its cases if none has failed. An empty query selects all failed
+            cases, or the case that a task began last if none has failed.
     """
-    keys = [key for key, case in known.cases.items() if case.workload == given]
-    if given and not keys:
-        return [find_key(known, given)]
-    if not given:
-        begun = [attempt for task in known.tasks for attempt in task.journal.attempts]
+    keys = [key for key, case in study.cases.items() if case.workload == query]
+    if query and not keys:
+        return [find_key(study, query)]
+    if not query:
+        begun = [attempt for task in study.tasks for attempt in task.journal.attempts]
         keys = [attempt.key for attempt in sorted(begun, key=lambda a: a.began_at or "")[-1:]]
-    records = sorted([*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "")
-    failed = [r.key for r in reversed(records) if r.status == "failed" and given in ("", r.case.workload)]
-    chosen = dict.fromkeys(key for key in failed or keys if key in known.cases)
-    return list(chosen) or [find_key(known, given)]
+    records = sorted([*store.latest(study.records), *study.lost], key=lambda r: r.started_at or "")
+    failed = [r.key for r in reversed(records) if r.status == "failed" and query in ("", r.case.workload)]
+    chosen = dict.fromkeys(key for key in failed or keys if key in study.cases)
+    return list(chosen) or [find_key(study, query)]
 
 
-def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of the given cases. A log file that several cases share is yielded once.
+def iterate_logs(study: StudyCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
+    """Yield the log sections of several cases. A log file that several cases share is yielded once.
 
-    Unless `every` is true, include only the first 3 cases and the last 1000 lines of each file.
+    Args:
+        study: All cases of the results folder.
+        keys: The keys of the cases.
+        every: Whether to include all cases and whole files. Otherwise, only the first 3 cases and the last
+            1000 lines of each file are included.
     """
     parts: dict[str, LogPart] = {}
-    for key in keys if every else keys[:_MOST_SHOWN]:
-        for part in logs_of_case(known, key, every):
+    for key in keys if every else keys[:_MAX_CASES]:
+        for part in logs_of_case(study, key, every):
             parts.setdefault(part.title, part)
     yield from parts.values()
-    if not every and len(keys) > _MOST_SHOWN:
-        yield LogPart(f"{len(keys) - _MOST_SHOWN} more", "give a key to see another one, or --all")
+    if not every and len(keys) > _MAX_CASES:
+        yield LogPart(f"{len(keys) - _MAX_CASES} more", "give a key to see another one, or --all")
 
 
-def find_key(known: KnownCases, given: str) -> str:
-    """Return the key of the case that `given` identifies. Raise `Refusal` unless exactly one case matches.
+def find_key(study: StudyCases, query: str) -> str:
+    """Return the key of the only case that matches a query. Raise `Refusal` unless exactly one case matches.
 
-    `given` is the label of the case, the first words of its label (at least two), or the first characters of
+    The query is the label of a case, the first words of its label (at least two), or the first characters of
     its key.
     """
-    words = " ".join(given.split())
-    labels = {key: label(case) for key, case in known.cases.items()}
+    words = " ".join(query.split())
+    labels = {key: label(case) for key, case in study.cases.items()}
     matches = [key for key in labels if labels[key] == words] or [
-        key for key in labels if key.startswith(given) or (" " in words and labels[key].startswith(words))
+        key for key in labels if key.startswith(query) or (" " in words and labels[key].startswith(words))
     ]
-    if given and len(matches) == 1:
+    if query and len(matches) == 1:
         return matches[0]
     if not matches:
-        raise Refusal(f"no case {given!r} in {known.results}: `scaling status --all` shows the keys")
-    found = f"{given!r} matches {len(matches)} cases" if given else "no case has failed"
-    named = list_first([f"{key} ({labels[key]})" for key in matches], _MOST_NAMED)
-    raise Refusal(f"{found}: give the key of a case, such as {named}")
+        raise Refusal(f"no case {query!r} in {study.results}: `scaling status --all` shows the keys")
+    problem = f"{query!r} matches {len(matches)} cases" if query else "no case has failed"
+    named = list_first([f"{key} ({labels[key]})" for key in matches], _MAX_NAMED)
+    raise Refusal(f"{problem}: give the key of a case, such as {named}")
 
 
-def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of one case: a list of its attempts, the worker logs, and the scheduler logs."""
-    tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
+def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[LogPart]:
+    """Yield the log sections of one case: a list of its attempts, its worker logs, and its scheduler logs.
+
+    Unless `every` is true, only the last 1000 lines of each file are included.
+    """
+    tasks = [t for t in study.tasks if key in study.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
-    extra = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
+    extra = [r for r in study.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
     lines = [f"{_format_attempt(r.started_at, r.attempt, r.replicate)}: {_format_outcome(r)}" for r in extra]
     lines += [line for task in tasks for line in _describe_task(task, key)]
     text = environment.hide_secrets("\n".join(lines))
-    yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task will run it")
+    yield LogPart(f"{key}  {label(study.cases[key])}", text or "it has no record, and no task will run it")
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
     scheduler_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
     for path in [*files, *(path for path in scheduler_logs if path.exists() and path.stat().st_size)]:
-        yield LogPart(str(path.relative_to(known.results)), _read_last_lines(path, every))
+        yield LogPart(str(path.relative_to(study.results)), _read_last_lines(path, every))
 
 
 def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
+    """Return the attempts of a task to run the case with the given key."""
     return [attempt for attempt in task.journal.attempts if attempt.key == key]
 
 
@@ -153,16 +163,17 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
+    """Return a line for each attempt of a task at a case, or one about the task if it made no attempt."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
     if attempts := _attempts(task, key):
         return [_describe_attempt(task, attempt, place) for attempt in attempts]
-    did_not_start = not task.open and state.name != "COMPLETED"
-    words = lost_cases.find_cause(task) if did_not_start else task.blocked
+    did_not_start = not task.may_run and state.name != "COMPLETED"
+    words = lost_cases.find_cause(task) if did_not_start else task.wait_message
     reason = f" ({state.reason})" if state.reason and state.reason != words else ""
     why = ": ".join(filter(None, [reason, words]))
-    became = "waits in" if task.waits else "will run in" if task.open else "did not start in"
-    return [f"{became} {place}: {state.name.lower()}{why}"]
+    verb = "waits in" if task.is_pending else "will run in" if task.may_run else "did not start in"
+    return [f"{verb} {place}: {state.name.lower()}{why}"]
 
 
 def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
@@ -173,27 +184,31 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at) if attempt.began_at else None
         outcome = _format_outcome(attempt, "" if seconds is None else f" after {format_wait(seconds)}")
-    elif attempt in task.running:
+    elif attempt in task.running_attempts:
         outcome = "runs now"
-    elif attempt.run == task.journal.runs and not task.open and (ended := lost_cases.explain_end(task)):
+    elif attempt.run == task.journal.runs and not task.may_run and (ended := lost_cases.explain_end(task)):
         outcome += f", {ended[0]}: {ended[1]}"
     return f"{began}, {place}{run}{nodes}: {outcome}"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the log files of the workers that ran a case, or of the last run if an ended task ran none."""
+    """Return the paths of the log files of the workers of a task that ran a case.
+
+    If the task has ended without running the case, return the log files of all workers of its last run.
+    """
     folder, name = task.entry.folder, task.entry.name
     workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
-    if not workers and not task.open:
+    if not workers and not task.may_run:
         return sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))
     return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
+    """Return the last 1000 lines of a log file (all lines if `every` is true) with secrets hidden."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
-    omitted = 0 if every else max(0, len(lines) - _MOST_LINES)
+    omitted = 0 if every else max(0, len(lines) - _MAX_LINES)
     head = f"[{omitted} earlier lines are omitted; --all shows them]\n" if omitted else ""
     return head + environment.hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"

@@ -1,4 +1,4 @@
-"""Entry point of the program `scaling`: dispatch to a subcommand, and convert exceptions to exit statuses."""
+"""Entry point of the program `scaling`: call a subcommand, and convert exceptions to exit statuses."""
 
 import importlib
 import os
@@ -30,11 +30,15 @@ def entry() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand, and return its exit status. Print an error as one line on standard error."""
+    """Run one subcommand, and return its exit status. Print an error as one line on standard error.
+
+    Args:
+        argv: The name of the subcommand and its arguments, by default those of the command line.
+    """
     console = Console(width=None if sys.stdout.isatty() else 140)
-    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(ending, _raise_interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _raise_interrupt)
     try:
         return _run_subcommand(list(sys.argv[1:] if argv is None else argv), console)
     except BrokenPipeError:  # the reader of the output has closed the pipe
@@ -88,17 +92,19 @@ def _print_error(text: str, status: int) -> int:
 
 
 def _one_line(refusal: Refusal) -> str:
-    text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(refusal).split()))
+    """Return the message of a refusal as one line of printable characters, shortened in the middle."""
+    text = "".join(char if char.isprintable() else "?" for char in " ".join(str(refusal).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def _raise_interrupt(number: int, _frame: Any) -> None:
+    """Raise `KeyboardInterrupt` for a signal. The second Ctrl-C exits without cleaning up."""
     if number == signal.SIGINT:
         signal.signal(signal.SIGINT, _exit_at_once)
     raise KeyboardInterrupt
 
 
 def _exit_at_once(_signal: int, _frame: Any) -> None:
-    """Exit immediately at the second Ctrl-C. All finished records are already on disk."""
+    """Exit immediately, without cleaning up. All finished records are already on disk."""
     os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

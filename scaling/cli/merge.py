@@ -1,8 +1,8 @@
-"""Implement `scaling merge`: copy the records of several results folders into one folder.
+"""Implement `scaling merge`: copy the records of several results folders into one output folder.
 
 A record is a line of JSON with the result of one run. Lines are copied unchanged into new files. The input
-folders are not modified, and no existing file is overwritten. Records that the output folder already contains
-are not copied again, so that repeating the command completes an interrupted merge.
+folders are not modified, and no file of records is overwritten. Records that the output folder already
+contains are not copied again, so that repeating the command completes an interrupted merge.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from scaling.study import results_folder
 _STUDY = "study.json"
 _JOIN = " + "  # separator of the names of different studies
 _LOCK_SECONDS = 2.0
-_Records = dict[str, Record]  # line of JSON -> record in the output folder
+_Records = dict[str, Record]  # line of JSON -> record, for all records of the output folder
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -40,7 +40,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def merge(inputs: Sequence[str], output: str) -> list[str]:
     """Copy the records of results folders into an output folder, and return a summary as lines of text.
 
-    If the input is invalid, raise `Refusal` before any file is written.
+    Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
+
+    Args:
+        inputs: The paths of the input folders.
+        output: The path of the output folder, which is created if it does not exist.
     """
     folders, target = [store.folder_of(each) for each in inputs], Path(output)
     if not output.strip():
@@ -62,7 +66,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
 
 def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
-    """Copy the new records of each folder to the output folder, and yield a summary as lines of text."""
+    """Copy the records that the output folder lacks from each input folder, and yield a summary as lines."""
     loaded = store.load(target)
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
@@ -71,7 +75,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
             yield f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}"
         tasks = job_state.find_tasks(folder, query_scheduler=False, save=False)
-        if count := sum(task.open for task in tasks):
+        if count := sum(task.may_run for task in tasks):
             running = f"{count_of(count, 'task')} of its jobs may still run"
             yield f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
         elif _is_locked(folder):
@@ -86,11 +90,12 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     yield f"{target}: {added} added, {len(records)} in all; {environments}{apart}"
     measured = Counter((r.key, r.setting, r.replicate) for r in records.values() if r.status == "ok")
     if several := sum(count > 1 for count in measured.values()):
-        of = f"{count_of(several, 'measurement')} with several records"
-        yield f"{of}, of the same case, environment and replicate: the last one counts"
+        repeated = f"{count_of(several, 'measurement')} with several records"
+        yield f"{repeated}, of the same case, environment and replicate: the last one counts"
 
 
 def _is_locked(folder: Path) -> bool:
+    """Return whether another process holds the lock of a results folder, because it runs a study there."""
     try:
         with (folder / ".lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -100,7 +105,10 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _copy_records(folder: Path, target: Path, records: _Records) -> str:
-    """Copy the new records of a folder to the output folder, add them to `records`, and return a summary."""
+    """Copy the records of a folder that are not in `records` to the output folder, and add them to `records`.
+
+    Return a line of text with the numbers of records.
+    """
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         new_lines = []
@@ -126,6 +134,7 @@ def _copy_records(folder: Path, target: Path, records: _Records) -> str:
 
 
 def _read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that are not blank. Raise `Refusal` if the file cannot be read."""
     try:
         return list(filter(bytes.strip, store.read_file(path).split(b"\n")))
     except OSError as error:
@@ -134,9 +143,10 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the studies of several folders into the study.json of the output folder, and return remarks.
+    """Merge the files study.json of several folders into one in the output folder.
 
     The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
+    Return a line of text for each such difference.
     """
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:
@@ -148,9 +158,9 @@ def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
     words = {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}
     listed = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
     cells: list[dict[str, Any]] = [cell for each in listed for cell in each if isinstance(cell, dict)]
-    cells.sort(key=store.replicates_of)  # the entry with the most replicates is kept
+    cells.sort(key=store.count_replicates)  # the entry with the most replicates is kept
     title = next((study["title"] for study in studies if study.get("title")), None)
-    united = store.stamp() | {
+    united = store.schema_and_version() | {
         "study": _JOIN.join(dict.fromkeys(names)) or None, "title": title, "scaling": sorted(words),
         **{name: None if name in differing else first.get(name) for name in common[1:]},
         "cases": list({str(cell.get("key")): cell for cell in cells}.values()),

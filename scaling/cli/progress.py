@@ -1,4 +1,4 @@
-"""Show the progress of a study: a live progress bar on a terminal, otherwise plain lines."""
+"""Show the progress of `scaling run` and `scaling plan`: a live bar on a terminal, otherwise plain lines."""
 
 import contextlib
 import time
@@ -14,15 +14,15 @@ from scaling.cli.streams import print_lines
 from scaling.core.formatting import count_of, format_duration, format_wait
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # first and longest interval between plain lines
-
 _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows how many cases of how many have been checked.
+    """Yield a callback that shows the progress of the preflight check of the cases of a study.
 
-    On a terminal, it updates a line. Otherwise, it prints lines at increasing intervals.
+    The callback takes the number of checked cases and the number of all cases. On a terminal, it updates a
+    line. Otherwise, it prints lines at intervals that increase from 5 to 60 seconds.
     """
     next_line, wait = time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
     with console.status("examining cases") as status:
@@ -46,8 +46,13 @@ def display(
     """Yield a callback that shows the progress of a run, and a counter of the ended cases by status.
 
     The callback must be called with each event of the run. On a terminal, it updates a live bar, and prints a
-    line for each skipped or failed case. Otherwise, it prints a line for each ended case. `names` are the
-    labels of the cases by key. `total` cases run, and `skips` cases are recorded without running.
+    line for each skipped or failed case. Otherwise, it prints a line for each ended case.
+
+    Args:
+        console: The console to print to.
+        names: The labels of the cases, as a dict from case key to label.
+        total: The number of cases that run.
+        skips: The number of cases that are recorded without running.
     """
     counts, began = Counter[str](), time.monotonic()
     bar = Progress(

@@ -13,14 +13,17 @@ from scaling.wandb.settings import TrackingSettings
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Upload a results folder to Weights & Biases. Return exit status 1 if a step failed, otherwise 0."""
+    """Upload the curves of a results folder to Weights & Biases. Return 1 if a step failed, otherwise 0."""
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
     return OK if publish_folder(store.folder_of(args.folder), settings, console) else FAILED
 
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
-    """Upload a results folder to Weights & Biases, print the outcome, and return whether it succeeded."""
+    """Upload the curves of a results folder to Weights & Biases, and return whether all steps succeeded.
+
+    Print where the curves are, or what failed.
+    """
     published = publish(folder, settings)
     print_lines(console, published.lines)
     return published.succeeded

@@ -24,10 +24,10 @@ from scaling.results import store
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Write the HTML report of a results folder, print a summary, and return exit status 0.
 
-    With --proposal, also write the figures and text for an application for compute time.
+    With --proposal, also write text, a table and figures for an application for compute time.
     """
     folder = store.folder_of(args.folder)
-    found = conclude(folder, console, efficiency=_read_efficiency(args.efficiency))
+    found = write_and_print(folder, console, efficiency=_read_efficiency(args.efficiency))
     if args.proposal:
         from scaling.report import proposal
 
@@ -36,6 +36,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
+    """Return E of the argument efficiency=E, or the default for None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -45,14 +46,16 @@ def _read_efficiency(word: str | None) -> float:
     raise Refusal(f"efficiency must be from 0 to 1, such as efficiency=0.5, not {word!r}")
 
 
-def conclude(
-    folder: Path, console: Console, only: Collection[str] = (), brief: bool = False,
+def write_and_print(
+    folder: Path, console: Console, settings: Collection[str] = (), brief: bool = False,
     loaded: store.Loaded | None = None, efficiency: float = findings.EFFICIENCY,
 ) -> Findings:  # fmt: skip
-    """Write the HTML report of a results folder unless it is up to date, print and return its `Findings`.
+    """Write the HTML report of a results folder unless it is up to date, and print and return its `Findings`.
 
     Args:
-        only: The hashes of the environments to summarize. If empty, all environments are summarized.
+        folder: The results folder.
+        console: The console to print to.
+        settings: The hashes of the environments to summarize. If empty, all environments are summarized.
         brief: Whether to print a summary that fits on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.
         efficiency: The parallel efficiency that the recommended device count must reach, from 0 to 1.
@@ -60,10 +63,10 @@ def conclude(
     stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
     digest = freshness.inputs_digest(folder) + stated
     loaded = loaded or store.load(folder)
-    lost = unrecorded(folder, loaded.records)
+    lost = find_unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
-    mixed = bool(only) and any(record.setting not in only for record in latest)
-    shown = {*only, *(record.setting for record in lost)} if mixed else None
+    mixed = bool(settings) and any(record.setting not in settings for record in latest)
+    shown = {*settings, *(record.setting for record in lost)} if mixed else None
     found = findings.read(folder, shown, lost, loaded, efficiency)
     if lost or not freshness.is_current(folder, digest):
         from scaling.report.write_report import write_report
@@ -80,22 +83,33 @@ def conclude(
     return found
 
 
-def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each lost case of an ended cluster job, without writing any record."""
+def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
+    """Return a "failed" record for each case that an ended cluster job left without a record.
+
+    The records are not written to the folder.
+
+    Args:
+        folder: The results folder.
+        records: The records of the folder.
+    """
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
 
     tasks, _ = job_state.try_find_tasks(folder)
-    return lost_cases.find_unrecorded(tasks, records)
+    return lost_cases.make_failed_records(tasks, records)
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    if elsewhere := records - len(found.records):
-        other = f"{elsewhere} records of other environments (versions, flags or code)"
+    """Print the numbers of ok, skipped and failed cases, and the path of the report.
+
+    `records` is the number of records of all environments.
+    """
+    if omitted := records - len(found.records):
+        other = f"{omitted} records of other environments (versions, flags or code)"
         text = f"- {other} are in the report, kept apart."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    counts = Counter(store.states(found.records).values())
+    counts = Counter(store.latest_statuses(found.records).values())
     totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     parts = [totals, f"report: {folder / 'report' / 'index.html'}"]
     joined = "; ".join(parts)

@@ -1,7 +1,7 @@
-"""Implement `scaling run`: compose the studies with Hydra, and run, report, compare and publish each one.
+"""Implement `scaling run`: run the missing cases of each selected study, and report, compare and publish it.
 
-The cases of a study are checked and scheduled. Those without a result are run directly, or submit.py submits
-them as cluster jobs.
+Hydra composes the configuration of a study. Its cases are checked and scheduled. Cases without a result are
+run directly, or submit.py submits them as cluster jobs.
 """
 
 import contextlib
@@ -24,13 +24,14 @@ from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
 from scaling.results import store
 from scaling.study import arguments, grid, preflight, results_folder
-from scaling.study.compose import compose, configuration, known_keys
-from scaling.workers import schedule
+from scaling.study.compose import compose, configuration_folder, known_keys
+from scaling.workers import schedule as scheduling
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
 
 if TYPE_CHECKING:
+    from scaling.wandb.settings import TrackingSettings
     from scaling.workers.worker_group import Variant
 
 HELP = """\
@@ -67,7 +68,7 @@ input, 130 after Ctrl-C."""
 class StudyRun:
     """A validated study to run: its cases, settings, cluster, devices and results folder."""
 
-    name: str
+    name: str  # of its YAML file
     title: str | None
     settings: RunSettings
     cluster: ClusterSettings
@@ -77,7 +78,7 @@ class StudyRun:
     nested: bool  # whether all device counts run in one allocation
     wait: bool  # whether to wait for submitted jobs
     retry: bool = False  # whether to run cases that have no attempts left once more
-    answers: Sequence[PreflightResult] = ()  # the results of the preflight check of the cases
+    checked: Sequence[PreflightResult] = ()  # the results of the preflight check of the cases
     baseline: tuple["Variant", Path] | None = None  # the program to compare with, and its results folder
 
     @property
@@ -87,11 +88,14 @@ class StudyRun:
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run every study that the arguments select, and return the largest exit status."""
+    """Run every study that the command-line arguments select, and return the largest exit status.
+
+    `words` are the arguments after `scaling run`.
+    """
     if {"-h", "--help"} & set(words):
         from scaling.study import field_help
 
-        conf, users = configuration(), arguments.parse(words, known_keys()).config_dir
+        conf, users = configuration_folder(), arguments.parse(words, known_keys()).config_dir
         groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
         text = HELP.format(groups=groups, fields=field_help.describe(conf))
         console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -109,12 +113,12 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
     key = preflight.cache_key(job.cells)
-    if (reports := preflight.load_answers(job.folder, key)) is None:
+    if (answers := preflight.load_answers(job.folder, key)) is None:
         with progress.examination(console) as note:
-            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    answers = preflight.judge_answers(job.cells, reports)
-    answers = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in answers]
-    job, submitted = dataclasses.replace(job, answers=answers), False
+            answers = preflight.check_cells(job.cells, job.settings.case_seconds, note)
+    results = preflight.results_from_answers(job.cells, answers)
+    checked = [scheduling.skip_peers_off_cpu(job.machine.platform, result) for result in results]
+    job, submitted = dataclasses.replace(job, checked=checked), False
     with contextlib.ExitStack() as stack:
         if config["versus"] is not None:
             from scaling.study import variants
@@ -125,19 +129,28 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
             return _print_dry_run(job, console)
         for each in job.folders:
             results_folder.create_results(each)
-        preflight.save_answers(job.folder, key, reports)
+        preflight.save_answers(job.folder, key, answers)
         if job.cluster.submits:
             from scaling.cli import submit
 
-            made, loaded, submitted = submit.submit_and_wait(job, console)
+            schedule, loaded, submitted = submit.submit_and_wait(job, console)
         else:
-            made, loaded = _run_here(job, console)
-    if submitted:
-        return OK
+            schedule, loaded = _run_directly(job, console)
+    return OK if submitted else _report_and_publish(job, schedule, loaded, tracking, console)
+
+
+def _report_and_publish(
+    job: StudyRun, schedule: Schedule, loaded: store.Loaded, tracking: "TrackingSettings | None",
+    console: Console,
+) -> int:  # fmt: skip
+    """Write and print the report, the comparison with the baseline if there is one, and publish the curves.
+
+    Return exit status 1 if a case of the study failed, otherwise 0.
+    """
     from scaling.cli import report
 
-    settings = schedule.comparable_settings(loaded.records, made.environments.values())
-    found = report.conclude(job.folder, console, settings, brief=True, loaded=loaded)
+    settings = scheduling.comparable_settings(loaded.records, schedule.environments.values())
+    found = report.write_and_print(job.folder, console, settings, brief=True, loaded=loaded)
     if job.baseline:
         from scaling.cli.compare import print_comparison
 
@@ -146,14 +159,37 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         from scaling.cli.publish import publish_folder
 
         publish_folder(job.folder, tracking, console)
-    keys = {answer.case.key for answer in answers}
+    keys = {result.case.key for result in job.checked}
     return FAILED if any(r.status == "failed" and r.key in keys for r in found.records) else OK
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the study that a configuration describes. Raise `Refusal` if the configuration is invalid."""
+    """Return the study that a composed configuration describes, with its grids expanded to cases.
+
+    `name` is the name of the study, such as "smoke". Raise `Refusal` if the configuration is invalid.
+    """
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
+    _check_options(config, name, cluster)
+    folder = results_folder.parse_results(config["results"])
+    study, wait = config["study"], config["wait"]
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    cells = grid.expand_study(study, overrides, settings.max_cases)
+    machine = slurm.find_machine(cluster, config["dry_run"])
+    if machine_peaks.enables_peaks(study):
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
+    machine.check_device_counts(
+        [cell.case.devices for cell in cells], settings.processes, settings.oversubscribe
+    )
+    return StudyRun(
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
+        cluster.name == LOCAL if wait is None else wait, config["retry"],
+    )  # fmt: skip
+
+
+def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) -> None:
+    """Raise `Refusal` if the study is not a mapping, or if an option has no effect in this run."""
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
     for wrong, text in (
         (not isinstance(study, dict),
@@ -169,29 +205,15 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     ):  # fmt: skip
         if wrong:
             raise Refusal(text)
-    folder = results_folder.parse_results(config["results"])
-    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    cells = grid.expand_study(study, overrides, settings.max_cases)
-    machine = slurm.find_machine(cluster, config["dry_run"])
-    if machine_peaks.are_wanted(study):
-        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
-        cells += map(grid.GridCell, peaks)
-    machine.check_device_counts(
-        [cell.case.devices for cell in cells], settings.processes, settings.oversubscribe
-    )
-    return StudyRun(
-        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
-        cluster.name == LOCAL if wait is None else wait, config["retry"],
-    )  # fmt: skip
 
 
-def _run_here(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting them. Return the schedule and all records of the folder."""
+def _run_directly(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
+    """Run the missing cases on this host or allocation. Return the schedule and all records of the folder."""
     with store.locked(job.folder) as lock:
-        made, loaded = plan_run(job, console)
-        recorded = len(made.skips) + len(made.failures)
-        if not (made.sessions or recorded):
-            return made, loaded
+        schedule, loaded = plan_run(job, console)
+        recorded = len(schedule.skips) + len(schedule.failures)
+        if not (schedule.sessions or recorded):
+            return schedule, loaded
         from scaling.workers import supervise
 
         options = None
@@ -199,10 +221,10 @@ def _run_here(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
             from scaling.cluster import task
 
             options = task.make_worker_options(job.cluster, nested=job.nested)
-        names = {answer.case.key: label(answer.case) for answer in job.answers}
-        with progress.display(console, names, made.missing, recorded) as (listen, _):
-            supervise.run_schedule(made, job.settings, job.folder, lock, listen, job.baseline, options)
-    return made, store.load(job.folder)
+        names = {result.case.key: label(result.case) for result in job.checked}
+        with progress.display(console, names, schedule.missing, recorded) as (listen, _):
+            supervise.run_schedule(schedule, job.settings, job.folder, lock, listen, job.baseline, options)
+    return schedule, store.load(job.folder)
 
 
 def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Schedule, store.Loaded]:
@@ -218,52 +240,60 @@ def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Sc
         queued = submit.settle_submissions(job, console, dry_run)
     loaded, *others = [store.load(each) for each in job.folders]
     baseline = others[0].records if others else None
-    made = schedule.make_schedule(
-        job.answers, job.settings, job.machine, loaded.records, baseline, queued, job.retry
+    schedule = scheduling.make_schedule(
+        job.checked, job.settings, job.machine, loaded.records, baseline, queued, job.retry
     )
     if dry_run:
-        return made, loaded
+        return schedule, loaded
     for line in loaded.damaged:
         console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    recorded_once = {answer.case.key for answer in job.answers if answer.inapplicable or answer.failure}
+    recorded_once = {result.case.key for result in job.checked if result.inapplicable or result.failure}
     scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
-    cases = [answer.case for answer in job.answers]
-    manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
+    cases = [result.case for result in job.checked]
+    manifest = scheduling.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
     for each in job.folders:
         store.write_json(each / "study.json", manifest)
-    finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    _print_counts(job, schedule, console)
+    return schedule, loaded
+
+
+def _print_counts(job: StudyRun, schedule: Schedule, console: Console) -> None:
+    """Print the numbers of cases that run, that are done and that are skipped, the devices and the folder."""
+    finally_failed = f"{schedule.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    skipped = f"{len(schedule.skips)} skipped"
     counts = (
-        (True, f"{made.missing} cases to run, {made.done} done before, {len(made.skips)} skipped"),
-        (made.failures, f"{len(made.failures)} failed before the start"),
-        (made.queued, f"{made.queued} in the queue already"),
-        (made.lost, f"{finally_failed}: retry=true runs them once more"),
+        (True, f"{schedule.missing} cases to run, {schedule.done} done before, {skipped}"),
+        (schedule.failures, f"{len(schedule.failures)} failed before the start"),
+        (schedule.queued, f"{schedule.queued} in the queue already"),
+        (schedule.lost, f"{finally_failed}: retry=true runs them once more"),
     )
     text = ", ".join(words for shown, words in counts if shown)
-    kind = next(iter(made.environments.values()))["device_kind"]
-    on = kind or f"{made.machine.platform} devices {made.machine.name}"
+    kind = next(iter(schedule.environments.values()))["device_kind"]
+    on = kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
     print_lines(console, [f"{job.name}: {text}; on {on}; results in {job.folder}"])
-    return made, loaded
 
 
 def _print_dry_run(job: StudyRun, console: Console) -> int:
-    made, loaded = plan_run(job, console, dry_run=True)
-    for each in made.sessions:
-        first, shape = each[0].case, schedule.process_shape(each[0].case, made.machine, job.settings)
+    """Print the cases that would run, be skipped or fail. Return exit status 1 if one fails, otherwise 0."""
+    schedule, loaded = plan_run(job, console, dry_run=True)
+    for session in schedule.sessions:
+        first = session[0].case
+        shape = scheduling.process_shape(first, schedule.machine, job.settings)
         wide = ", 64-bit" if first.dtype == "float64" else ""
         nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
-        who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
-        devices = count_of(first.devices, f"{made.machine.platform} device")
-        console.print(f"[bold]{who} with {devices}{wide}{nodes}[/]", highlight=False)
-        print_lines(console, [f"  run   {label(item.case)}" for item in each])
-    for item in (*made.skips, *made.failures):
+        processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
+        devices = count_of(first.devices, f"{schedule.machine.platform} device")
+        console.print(f"[bold]{processes} with {devices}{wide}{nodes}[/]", highlight=False)
+        print_lines(console, [f"  run   {label(item.case)}" for item in session])
+    for item in (*schedule.skips, *schedule.failures):
         mark = "[red]fail[/]" if item.preflight.failure else "[yellow]skip[/]"
         reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
         console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
-    failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
-    counts = f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before"
+    failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
+    counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} done before"
     console.print(f"{counts}; nothing was started")
     if job.cluster.name == SLURM:
         from scaling.cli import submit
 
-        submit.print_scripts(job, made, loaded, console)
-    return FAILED if made.failures else OK
+        submit.print_scripts(job, schedule, loaded, console)
+    return FAILED if schedule.failures else OK

@@ -1,4 +1,4 @@
-"""Implement `scaling status`: print the state of every case of a results folder and of its cluster jobs."""
+"""Implement `scaling status`: print the states of the cases and cluster tasks of a results folder."""
 
 import argparse
 import contextlib
@@ -28,9 +28,9 @@ from scaling.workers.schedule import TRANSIENT_FAILURES
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # columns of the table if no job was submitted
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
-_MOST_LINES = 20  # maximum number of lines for one state
-_BEFORE = "before its first case"  # part of the text of each case if a job ended before its first case
-_SHOWN = 8  # number of characters of a key to show
+_MAX_LINES = 20  # maximum number of lines for one state
+_NOT_BEGUN = "before its first case"  # part of the explanation if a job ended before its first case
+_KEY_LENGTH = 8  # number of characters of a key to show
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class StatusLine:
     state: str  # one of `STATES`
     key: str  # key of the case
     case: Case | None  # None if only the key is known
-    words: str = ""  # explanation
-    replicate: int = 0
+    words: str = ""  # explanation, such as the node and the attempt
+    replicate: int = 0  # starting with 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return a dict from workload to the number of replicates of its cases in each state."""
+        """Return the numbers of replicates of cases, as a dict from workload to a counter of states."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for line in self.lines:
             if line.case:
@@ -69,9 +69,9 @@ class StudyStatus:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the states of the cases and tasks of a results folder, and return the exit status.
+    """Print the states of the cases and cluster tasks of a results folder, and return the exit status.
 
-    With --watch, print the states again after every change until no task is pending or running. The exit
+    With --watch, print the states again after every change, until no task is pending or running. The exit
     status is 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
     folder = store.folder_of(args.folder)
@@ -80,24 +80,24 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         print_status(status, console, args.all)
         return FAILED if status.failed else OK
     streams.stop_with_reader()
-    shown = None
+    last_progress = None
     try:
         for tasks in wait.poll(folder):
             status = summarize_status(folder, tasks)
             progress = status.counts, [(t.state.name, t.journal.runs, len(t.journal.ended)) for t in tasks]
-            if console.is_terminal or progress != shown:
+            if console.is_terminal or progress != last_progress:
                 console.clear()  # only on a terminal
                 print_status(status, console, args.all)
-            shown = progress
+            last_progress = progress
     except KeyboardInterrupt:
         return INTERRUPTED
     return FAILED if status.failed else OK
 
 
 def load_status(folder: Path) -> StudyStatus:
-    """Return the states of all cases and cluster tasks of a results folder.
+    """Query the scheduler, and return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the task states are read from files, and may be unknown.
+    If the scheduler does not answer, the states of the tasks are those of their last reports in the folder.
     """
     tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the state of the jobs is not known now, these are their last reports"
@@ -105,23 +105,29 @@ def load_status(folder: Path) -> StudyStatus:
 
 
 def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the states of all cases of a results folder, determined from its records and the task states."""
+    """Return the states of all cases of a results folder, from its records and the states of its tasks.
+
+    Args:
+        folder: The results folder.
+        tasks: The states of its cluster tasks.
+        notes: Remarks to include in the result.
+    """
     loaded = store.load(folder)
-    known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
-    ordered = sorted(store.latest(known), key=lambda r: (r.started_at or "", r.attempt))
-    records = {(record.key, record.replicate): record for record in ordered}  # the last record counts
+    every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
+    ordered = sorted(store.latest(every_record), key=lambda r: (r.started_at or "", r.attempt))
+    records = {(record.key, record.replicate): record for record in ordered}  # the last one counts
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    found = [
+    candidates = [
         StatusLine("missing", key, case, "", replicate)
         for key, (case, replicates) in expected.items()
         for replicate in range(replicates)
     ]
-    found += _ended_lines(records.values(), tasks)
-    found += _queued_lines(tasks, loaded.records)
-    found += _running_lines(tasks, cases)
-    lines = {(line.key, line.replicate): line for line in found}  # the last state of a replicate counts
+    candidates += _ended_lines(records.values(), tasks)
+    candidates += _queued_lines(tasks, loaded.records)
+    candidates += _running_lines(tasks, cases)
+    lines = {(line.key, line.replicate): line for line in candidates}  # later lines replace earlier ones
     plans: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(loaded.plans):
         plans[str(record.environment["hardware"]["name"])][record.status] += 1
@@ -135,10 +141,14 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     return StudyStatus(folder, tasks, list(lines.values()), notes)
 
 
-def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
+def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
+    """Return the cases that study.json lists, as a dict from case key to (case, number of replicates).
 
-    `known` are cases that are already parsed, by key. Unreadable entries are omitted.
+    Invalid entries are omitted.
+
+    Args:
+        folder: The results folder, which contains study.json.
+        parsed: The cases that need not be parsed again, as a mapping from key to case.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -146,40 +156,43 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
     for entry in entries if isinstance(entries, list) else []:
         with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
             key = entry.get("key")
-            case = known.get(key) or from_dict(entry["case"])
-            cases[key if key in known else case.key] = case, store.replicates_of(entry)
+            case = parsed.get(key) or from_dict(entry["case"])
+            cases[key if key in parsed else case.key] = case, store.count_replicates(entry)
     return cases
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
+    """Yield a line for each replicate of a case that has a record."""
     nodes = {(*a.replicate_key, a.attempt): a.nodes for task in tasks for a in task.journal.attempts}
     for record in records:
-        where = ""
+        place = ""
         if tasks and record.status == "failed":
             on = _format_nodes(nodes.get((record.key, record.replicate, record.attempt), ()))
-            where = f"{on}attempt {record.attempt}  "
-        words = f"{where}{record.reason}: {record.text}"
+            place = f"{on}attempt {record.attempt}  "
+        words = f"{place}{record.reason}: {record.text}"
         yield StatusLine(record.status, record.key, record.case, words, record.replicate)
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
+    """Yield a line for each replicate of a case that a pending or running task will still run."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
-    for task in [task for task in tasks if task.open]:
-        begun = {attempt.replicate_key for attempt in task.running} | task.journal.ended
+    for task in [task for task in tasks if task.may_run]:
+        begun = {attempt.replicate_key for attempt in task.running_attempts} | task.journal.ended
         with contextlib.suppress(Refusal):  # the task file is missing or malformed
             work = submission_files.read_task(task.entry.path)
             most = work.settings.attempts or math.inf
             for item in work.items:
                 record = last.get(item.replicate_key)
-                since = record is not None and (record.started_at or "") >= task.submission.made_at
-                final = record and (record.reason not in TRANSIENT_FAILURES or record.attempt >= most)
-                if not (since and final) and item.replicate_key not in begun:
+                is_new = record is not None and (record.started_at or "") >= task.submission.made_at
+                is_final = record and (record.reason not in TRANSIENT_FAILURES or record.attempt >= most)
+                if not (is_new and is_final) and item.replicate_key not in begun:
                     words = f"task {task.entry.name}"
                     yield StatusLine("queued", item.case.key, item.case, words, item.replicate)
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    for task, attempt in ((each, attempt) for each in tasks for attempt in each.running):
+    """Yield a line for each replicate of a case that a task runs now. `cases` maps case keys to cases."""
+    for task, attempt in ((each, attempt) for each in tasks for attempt in each.running_attempts):
         began = attempt.began_at
         time = f", for {format_wait(seconds_between(began))}" if began else ""
         words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
@@ -192,36 +205,42 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 
 
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
-    """Return a line for each failed, running, skipped or missing case, followed by the notes.
+    """Return one line of text for each failed, running, skipped or missing case, followed by the notes.
 
-    If more than 20 cases are in one state, some are omitted. Cases whose job ended before its first case
-    share a line. If `every` is true, there is a line for each of these cases and for each queued case.
+    The cases of a job that ended before its first case share a line. If there are more than 20 lines for one
+    state, some are omitted. If `every` is true, each case has its own line, queued cases too.
     """
     texts: list[str] = []
     for state in (*_LISTED, *(["queued"] if every else [])):
         groups: dict[object, list[StatusLine]] = defaultdict(list)  # the cases that share a line
         for line in status.lines:
             if line.state == state:
-                shared = line.words if _BEFORE in line.words and not every else (line.key, line.replicate)
+                shared = line.words if _NOT_BEGUN in line.words and not every else (line.key, line.replicate)
                 groups[shared].append(line)
         shown = list(groups.values())
-        omitted = 0 if every or len(shown) <= _MOST_LINES else len(shown) - _MOST_LINES + 1
+        omitted = 0 if every or len(shown) <= _MAX_LINES else len(shown) - _MAX_LINES + 1
         texts += map(_format_line, shown[: len(shown) - omitted])
         texts += [f"{state:7} and {omitted} more; --all shows them"] if omitted else []
     return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
 
 
 def _format_line(lines: Sequence[StatusLine]) -> str:
-    """Return a line with the state of a case, its key and its label, or the number of cases that share it."""
+    """Return a line of text with state, key, label and explanation of a case.
+
+    If several cases share the line, their number replaces the label.
+    """
     line, name = lines[0], count_of(len(lines), "case")
     if len(lines) == 1:
         name = label(line.case) if line.case else line.key
         name += f" replicate {line.replicate}" if line.replicate else ""
-    return f"{line.state:7} {line.key[:_SHOWN]}  {name}  {line.words}".rstrip()
+    return f"{line.state:7} {line.key[:_KEY_LENGTH]}  {name}  {line.words}".rstrip()
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print a table of the cluster tasks, if any, one of the numbers of cases, and lines about cases."""
+    """Print a table of the cluster tasks, a table of the numbers of cases by state, and lines about cases.
+
+    If `every` is true, no tasks and no cases are omitted.
+    """
     if status.tasks:
         console.print(status_table.task_table(status.tasks, every))
     if status.counts or not status.notes:

@@ -1,7 +1,7 @@
-"""Print plain lines, and replace stdin, stdout and stderr so that a command continues if they are closed.
+"""Print lines of text, and make stdin, stdout and stderr safe to use if they are closed.
 
-Output to a closed stream or a broken pipe is discarded. The command continues, and its exit status remains
-meaningful.
+Output to a closed stream or a broken pipe is discarded, so that the command continues and its exit status is
+that of its work.
 """
 
 import io
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_lines(console: "Console", lines: Iterable[str]) -> None:
-    """Print each line as plain text, without wrapping or markup."""
+    """Print lines as plain text. Rich neither wraps nor highlights them, and does not interpret markup."""
     from rich.markup import escape
 
     for line in lines:
@@ -23,12 +23,12 @@ def print_lines(console: "Console", lines: Iterable[str]) -> None:
 
 
 def prepare() -> None:
-    """Replace the standard streams, so that output to a closed stream or pipe is discarded without error."""
+    """Replace the standard streams of `sys`, so that output to a closed stream or pipe is discarded."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # `os.open` returns the lowest free descriptor, so that no other file takes this one later.
+            # `os.open` returns the lowest free descriptor, which is `number`.
             os.open(os.devnull, os.O_RDWR)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
@@ -37,34 +37,36 @@ def prepare() -> None:
 def stop_with_reader() -> None:
     """Make writes to standard output raise `BrokenPipeError` after the reader has closed the pipe.
 
-    A command that may run forever, such as `scaling status --watch`, must call this function.
+    A command that may run forever, such as `scaling status --watch`, must call this function, so that it ends
+    with its reader.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _DiscardingOutput):
-        raw.patient = False
+        raw.ignores_broken_pipe = False
 
 
 class _DiscardingOutput(io.FileIO):
     """A raw output stream on a file descriptor that discards all output after a failed write.
 
-    If `patient` is set, a broken pipe raises no error. Other errors are raised once.
+    The first failed write raises its error, except for a broken pipe if `ignores_broken_pipe` is true.
     """
 
-    patient = True
+    ignores_broken_pipe = True
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data) or 0
         except OSError as error:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            if isinstance(error, BrokenPipeError) and self.patient:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            if isinstance(error, BrokenPipeError) and self.ignores_broken_pipe:
                 return len(data)
             raise
 
 
 def _open_text_stream(number: int, stream: TextIO | None) -> io.TextIOWrapper:
+    """Return a text stream on a file descriptor that discards output after a failed write."""
     raw = _DiscardingOutput(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return io.TextIOWrapper(

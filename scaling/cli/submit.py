@@ -1,6 +1,6 @@
-"""Cluster step of `scaling run`: pack the missing cases into tasks, submit, wait, and resubmit lost cases.
+"""The cluster step of `scaling run`: submit the missing cases as tasks, wait, and resubmit lost cases.
 
-This module is imported only if the cluster accepts submissions or the results folder contains submissions.
+run.py imports this module only if the cluster accepts submissions or the results folder contains submissions.
 """
 
 import dataclasses
@@ -15,40 +15,41 @@ from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core.formatting import count_of, format_wait
 from scaling.results import store
-from scaling.workers import schedule, supervise
-from scaling.workers.schedule import Schedule
+from scaling.workers import supervise
+from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
 def submit_and_wait(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result yet. If `job.wait` is set, wait and resubmit interrupted cases.
+    """Submit the cases that have no result yet. If `job.wait` is true, wait and resubmit interrupted cases.
 
-    Return the most recent schedule, the records of the results folder, and whether the results are
-    incomplete because tasks are in the queue or were canceled.
+    Returns:
+        The most recent schedule, the records of the results folder, and whether the results are incomplete
+        because tasks are in the queue or were canceled.
     """
-    for again in range(job.cluster.attempts or 1):
-        job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
+    for round_number in range(job.cluster.attempts or 1):
+        job = dataclasses.replace(job, retry=job.retry and round_number == 0)
         with store.locked(job.folder):
-            made, loaded = plan_run(job, console)
-            if again:  # the first round has recorded the failures in preflight
-                made = dataclasses.replace(made, failures=())
-            submitted = _submit(job, made, loaded, console)
+            schedule, loaded = plan_run(job, console)
+            if round_number > 0:  # the first round has recorded the failures in preflight
+                schedule = dataclasses.replace(schedule, failures=())
+            submitted = _submit(job, schedule, loaded, console)
         if not submitted or not job.wait or not wait.wait_until_done(job.folder, console):
-            return made, store.load(job.folder), submitted
+            return schedule, store.load(job.folder), submitted
         tasks = _find_task_states(job)
-        last = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
-        if any(task.state.name == "CANCELLED" for task in last):
+        latest = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
+        if any(task.state.name == "CANCELLED" for task in latest):
             console.print("cancelled; the same command continues")
-            return made, loaded, True
-        if any(a.reason == schedule.REQUEST_NOT_MET for task in last for a in task.journal.attempts):
-            return made, store.load(job.folder), False
+            return schedule, loaded, True
+        if any(a.reason == REQUEST_NOT_MET for task in latest for a in task.journal.attempts):
+            return schedule, store.load(job.folder), False
     with store.locked(job.folder):
         return *plan_run(dataclasses.replace(job, retry=False), console), False
 
 
 def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
-    """Write a "failed" record for each case that an ended job left without a record, unless in a dry run.
+    """Return the cases of all tasks that may still run, as a set of (case key, replicate number).
 
-    Return the (case key, replicate number) of each case in a task that may still run.
+    Unless in a dry run, first write a "failed" record for each case that an ended job left without a record.
     """
     tasks = _find_task_states(job, dry_run)
     if not dry_run and (lost := lost_cases.record_lost_cases(job.folder, tasks)):
@@ -60,32 +61,34 @@ def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tu
 
 
 def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+    """Return the states of all tasks that were submitted from the results folder."""
     query = (job.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
     return job_state.find_tasks(job.folder, query, save=not dry_run)
 
 
-def _pack_tasks(job: StudyRun, made: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+def _pack_tasks(job: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+    """Return the cases of a schedule, packed into tasks that fit into the time limit of the cluster."""
     if job.cluster.name == LOCAL:  # a single task
-        return pack.pack(made, job.settings, loaded.records, math.inf, nested=True)
+        return pack.pack(schedule, job.settings, loaded.records, math.inf, nested=True)
     budget = 60 * job.cluster.time * job.cluster.fill
-    return pack.pack(made, job.settings, loaded.records, budget, job.nested)
+    return pack.pack(schedule, job.settings, loaded.records, budget, job.nested)
 
 
-def print_scripts(job: StudyRun, made: Schedule, loaded: store.Loaded, console: Console) -> None:
-    """Print the sbatch scripts that would submit the cases of the schedule `made`."""
-    tasks = _pack_tasks(job, made, loaded) if made.sessions else []
-    for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
+def print_scripts(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> None:
+    """Print the sbatch scripts that would submit the cases of a schedule, without submitting them."""
+    tasks = _pack_tasks(job, schedule, loaded) if schedule.sessions else []
+    for text in sbatch.format_scripts(job.folder, job.cluster, tasks, schedule.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
 
-def _submit(job: StudyRun, made: Schedule, loaded: store.Loaded, console: Console) -> bool:
+def _submit(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
     """Write records of skipped and failed cases, submit the others, and return whether any case is queued."""
-    without_runs = dataclasses.replace(made, sessions=())
+    without_runs = dataclasses.replace(schedule, sessions=())
     supervise.run_schedule(without_runs, job.settings, job.folder, None, lambda _: None)
-    if not made.sessions:
-        return bool(made.queued)
-    tasks = _pack_tasks(job, made, loaded)
-    submission = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    if not schedule.sessions:
+        return bool(schedule.queued)
+    tasks = _pack_tasks(job, schedule, loaded)
+    submission = sbatch.submit(job.folder, job.cluster, tasks, job.settings, schedule, job.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time
     what = f"{count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')}"

@@ -1,4 +1,4 @@
-"""Define the subcommands ("verbs") of `scaling`: modules, arguments, help texts and exit statuses."""
+"""Define the subcommands ("verbs") of `scaling`: their names, arguments and help texts, and exit statuses."""
 
 import argparse
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 class Verb:
     """A subcommand of `scaling`: its help texts and its arguments.
 
-    The module of `scaling.cli` with its name must define a function `execute`.
+    The module of `scaling.cli` with the name of the subcommand must define a function `execute`.
     """
 
-    summary: str
-    example: str
-    description: str = ""
-    arguments: tuple[Argument, ...] | None = None  # None if the module parses its words itself
+    summary: str  # its line in `scaling --help`
+    example: str  # arguments that follow the summary
+    description: str = ""  # the first lines of `scaling VERB --help`
+    arguments: tuple[Argument, ...] | None = None  # None if the module parses the command line itself
 
 
 def _argument(*names: str, **options: Any) -> Argument:
@@ -122,7 +122,7 @@ VERBS = {
 
 
 def overview() -> str:
-    """Return the text that `scaling --help` prints."""
+    """Return the text that `scaling --help` prints: one line for each subcommand, with an example."""
     lines = [
         f"  scaling {name:9} {verb.summary:42} scaling {name} {verb.example}" for name, verb in VERBS.items()
     ]
@@ -132,7 +132,10 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a subcommand. Raise `Refusal` if they are invalid."""
+    """Return the parsed arguments of a subcommand, such as "status". Raise `Refusal` if they are invalid.
+
+    `words` are the command-line arguments after the name of the subcommand.
+    """
     verb = VERBS[name]
     parser = Parser(prog=f"scaling {name}", description=verb.description)
     for names, options in verb.arguments or ():

@@ -1,4 +1,4 @@
-"""Class ClusterSettings: the validated values of `conf/cluster/*.yaml`, such as partition, time and hosts."""
+"""Validate and parse the settings in `conf/cluster/*.yaml`, such as partition, time limit, and hosts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submis
 REJECTED = "rejected.txt"  # file in the results folder with the reason of a rejected submission
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
-LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields that are tuples
+LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
@@ -53,14 +53,14 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in submitted jobs. This holds for the clusters `local` and `slurm`."""
+        """Return whether the cases run in jobs of their own: in Slurm jobs, or in a local background job."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the names of the environment fields that only a process on the nodes can determine."""
-        loaded = ("xla_flags", "glibc_tunables") if self.setup else ()
-        return (*loaded, *(("versions",) if self.python or self.container else ()))
+        """Return the fields of a record's environment that only a process on the nodes can determine."""
+        set_by_setup = ("xla_flags", "glibc_tunables") if self.setup else ()
+        return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
 
     @property
     def srun_options(self) -> tuple[str, ...]:
@@ -69,7 +69,10 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
+    """Return the validated settings of the Hydra config group `cluster`, whose values are in `config`.
+
+    Raise `Refusal` if a setting is invalid.
+    """
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -86,7 +89,10 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of a field, or None for its default. Raise `Refusal` if it is invalid."""
+    """Return the parsed value of a field of `ClusterSettings`, or None if the default applies.
+
+    Raise `Refusal` if the value is invalid.
+    """
     if key in _CHOICES and value not in _CHOICES[key]:
         raise unknown_name(f"cluster.{key}", value, [choice for choice in _CHOICES[key] if choice])
     if value is None and key not in (*LISTS, "exclusive"):

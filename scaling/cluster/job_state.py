@@ -1,4 +1,4 @@
-"""Class TaskState: the state of a submitted task, such as RUNNING, from Slurm, saved states, and journals."""
+"""Determine the states of submitted tasks, such as RUNNING, from Slurm, saved states, and journals."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ END_REASONS = {  # state of an ended job -> (reason of the records of its lost c
 # Reason -> the first state with this reason.
 _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
 _EXEC_SECONDS = 1.0  # maximum time in which a process starts a program
-_LOG_BYTES = 65536  # of the end of a log that are read
+_LOG_BYTES = 65536  # number of bytes at the end of a log that are read
 _STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
 
@@ -55,25 +55,25 @@ class TaskState:
         return read_journal(self.entry.path)
 
     @property
-    def open(self) -> bool:
+    def may_run(self) -> bool:
         """Return whether the task may still run: it is pending, running, or in an unknown state."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Return whether the job of the task is pending, before its first start or before a restart."""
         return self.state.name in slurm.WAITING
 
     @property
-    def blocked(self) -> str:
-        """Return the message of a running task that waits for CPU cores, or "" if it does not wait."""
-        waiting = self.open and not self.waits and self.journal.last_event == "waiting"
+    def wait_message(self) -> str:
+        """Return the message of a running task that waits for CPU cores, or "" if the task does not wait."""
+        waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
-    def running(self) -> list[TaskAttempt]:
+    def running_attempts(self) -> list[TaskAttempt]:
         """Return the attempts at cases that are running in this task now."""
-        if not self.open or self.waits:
+        if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
         return [attempt for attempt in attempts if attempt.run == self.journal.runs and not attempt.ended_at]
@@ -85,7 +85,7 @@ def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -
     Args:
         query_scheduler: Whether to query Slurm. If False, a Slurm task is `UNKNOWN` unless its final state is
             saved on disk or its journal reports that it has completed.
-        save: Whether to save the final states that are found.
+        save: Whether to save the final states of ended tasks in the folders of the submissions.
     Raises:
         Refusal: If the scheduler cannot be queried.
     """
@@ -97,9 +97,10 @@ def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -
 
 
 def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
-    """Return the states of all tasks, and an error message, which is "" if the scheduler answers.
+    """Return the states of all tasks that were submitted for a results folder, and an error message.
 
-    After an error, the states are those that `find_tasks` determines with `query_scheduler=False`.
+    The message is "" if the scheduler answers. Otherwise, the states are those that `find_tasks` determines
+    with `query_scheduler=False`.
     """
     try:
         return find_tasks(results), ""
@@ -108,33 +109,44 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:
-    saved, on_slurm = store.read_json(submission.folder / _STATES) or {}, submission.kind == SLURM
+    saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
     jobs = {entry.name: entry.job or read_journal(entry.path).job for entry in submission.entries}
-    known = {name: JobState(**value["state"]) for name, value in saved.items()}
+    states = dict(saved)
     if on_slurm and query_scheduler:
         if None in jobs.values():
             jobs |= _find_jobs_by_name(submission, jobs)
-        found = slurm.query_states([job for name, job in jobs.items() if job and name not in saved])
-        known = {name: found[job] for name, job in jobs.items() if job in found} | known
+        reported = slurm.query_states([job for name, job in jobs.items() if job and name not in saved])
+        states = {name: reported[job] for name, job in jobs.items() if job in reported} | states
     tasks = []
     for entry in submission.entries:
         task = TaskState(submission, dataclasses.replace(entry, job=jobs[entry.name]), JobState(UNKNOWN))
-        state = known.get(entry.name) or _find_unreported_state(task, query_scheduler)
+        state = states.get(entry.name) or _find_unreported_state(task, query_scheduler)
         tasks.append(dataclasses.replace(task, state=state))
     not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
     ended = [task for task in tasks if task.entry.name not in saved and task.state.name not in not_final]
     if ended and save:
-        final = {task.entry.name: {"state": dataclasses.asdict(task.state)} for task in ended}
+        final = saved | {task.entry.name: task.state for task in ended}
+        content = {name: {"state": dataclasses.asdict(state)} for name, state in final.items()}
         with contextlib.suppress(OSError):  # the user may only have read permission
-            store.write_json(submission.folder / _STATES, saved | final)
+            store.write_json(submission.folder / _STATES, content)
     return tasks
+
+
+def _read_final_states(submission: Submission) -> dict[str, JobState]:
+    """Return a dict from task name to final state as saved before, an empty dict if it is damaged."""
+    content = store.read_json(submission.folder / _STATES) or {}
+    try:
+        return {name: JobState(**value["state"]) for name, value in content.items()}
+    except (AttributeError, KeyError, TypeError):
+        return {}  # the scheduler is asked again
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
     """Return a dict from task name to job ID for the queued job array whose IDs the launcher did not save.
 
-    There is at most one such array, because the launcher saves the IDs of each array before it submits the
-    next. All jobs of a submission have the same name.
+    `jobs` is a dict from task name to job ID, or to None for an unknown ID. There is at most one such array,
+    because the launcher saves the IDs of each array before it submits the next. All jobs of a submission have
+    the same name.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     unsaved = [entry for entry in submission.entries if not entry.job]
@@ -148,7 +160,7 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
 
 
 def _find_unreported_state(task: TaskState, query_scheduler: bool) -> JobState:
-    """Return the state of a task that Slurm does not report, from its process, journal and log."""
+    """Return the state of a task that Slurm does not report, from its process, journal, and log."""
     if task.submission.kind == SLURM:
         is_observable = query_scheduler
         if is_observable and task.entry.job is None and task.submission.may_be_submitting:
@@ -162,12 +174,13 @@ def _find_unreported_state(task: TaskState, query_scheduler: bool) -> JobState:
 
 
 def _read_final_state(task: TaskState) -> JobState:
+    """Return the final state of a task that has ended, from its journal and log."""
     journal, stopped = task.journal, task.journal.last_event == "stopped"
     if not journal.runs:
         return JobState("LOST", reason="it never started, and the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
-    if name := state_in_log(task):
+    if name := find_state_in_log(task):
         return JobState(name, journal.node)
     if stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
@@ -176,7 +189,7 @@ def _read_final_state(task: TaskState) -> JobState:
     return JobState("LOST", journal.node, reason="it ended, and no scheduler and no log gives a reason")
 
 
-def state_in_log(task: TaskState) -> str | None:
+def find_state_in_log(task: TaskState) -> str | None:
     """Return the final state that the log of a job indicates, such as "TIMEOUT", or None if unknown."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
@@ -189,7 +202,7 @@ def state_in_log(task: TaskState) -> str | None:
 def read_log(task: TaskState, kind: str) -> list[str]:
     """Return the last lines of standard error (kind "err") or standard output ("out") of a task.
 
-    The list is empty if there is no log, or if the user cannot read it.
+    Return an empty list if there is no log, or if the user cannot read the log.
     """
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -198,6 +211,7 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
+    """Return the process ID of a task that runs on this host, or None if no such process exists."""
     folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
@@ -207,22 +221,24 @@ def _find_process(task: TaskState) -> int | None:
 
 
 def _read_command(pid: int | str) -> bytes:
-    """Return the command line of a process, which is empty for a moment when the process starts a program."""
-    command, deadline = b"", time.monotonic() + _EXEC_SECONDS
-    while not command and time.monotonic() < deadline:
-        os.readlink(f"/proc/{pid}/exe")  # raises OSError if the process has ended
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Return the command line of a process. Raise OSError if the process has ended.
+
+    The command line is empty for a moment when a process starts a program. Wait for at most 1 s.
+    """
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:
+        os.readlink(f"/proc/{pid}/exe")  # raises OSError if the process is a zombie
     return command
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
     """Return (case key, replicate number) of each case in a task that is or may be pending or running."""
-    definitions = [submission_files.read_task(task.entry.path) for task in tasks if task.open]
+    definitions = [submission_files.read_task(task.entry.path) for task in tasks if task.may_run]
     return {item.replicate_key for definition in definitions for item in definition.items}
 
 
 def cancel(tasks: Iterable[TaskState]) -> int:
-    """Cancel the submissions of all pending and running tasks. Return the number of canceled tasks."""
+    """Cancel the jobs of all pending and running tasks. Return the number of canceled tasks."""
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)

@@ -1,4 +1,4 @@
-"""Read and write the journals of submitted tasks: the events of each run of a task, one JSON line each."""
+"""Read and write the journals of submitted tasks: files with one JSON line for each event of a task."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ class TaskAttempt:
     """An attempt at a benchmark case in one run of a task."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
-    key: str
-    replicate: int
+    key: str  # case key
+    replicate: int  # starting with 0
     attempt: int  # starting with 1
     nodes: tuple[str, ...]
     workers: tuple[int, ...] = ()  # numbers of the workers that ran the case
@@ -30,7 +30,7 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). All attempts at a measurement have the same pair."""
+        """Return (case key, replicate number). Repeated attempts after a failure have the same key."""
         return self.key, self.replicate
 
 
@@ -58,7 +58,7 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the attempts that have not ended, if there is no later attempt at the same measurement."""
+        """Return the last attempt at each (case key, replicate number), if this attempt has not ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
@@ -82,10 +82,12 @@ def read_journal(task: Path) -> TaskJournal:
 
 
 def _journal_paths(task: Path) -> Iterator[Path]:
+    """Yield the path of the journal of the first run of a task, of the second run, and so on without end."""
     return (task.with_suffix(f".run-{number}.jsonl") for number in itertools.count(1))
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of all runs of a task in order, each with the number of its run as the field "run"."""
     for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError):
@@ -95,6 +97,7 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
 
 
 def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
+    """Return the attempt with the fields that a "begin" or "end" event changes."""
     changed: dict[str, Any] = {}
     if event.get("seat") not in (None, *attempt.workers):
         changed["workers"] = (*attempt.workers, event["seat"])
@@ -131,6 +134,9 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds from one ISO 8601 time to another, by default to now. The least value is 0."""
+    """Return the seconds from `began_at` to `ended_at`, or to now if `ended_at` is None, but at least 0.
+
+    Both times are in ISO 8601 format.
+    """
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.cluster import submission_files
-from scaling.cluster.job_state import END_REASONS, TaskState, read_log, state_in_log
+from scaling.cluster.job_state import END_REASONS, TaskState, find_state_in_log, read_log
 from scaling.cluster.journal import read_journal
 from scaling.core import environment
 from scaling.core.case import Refusal
@@ -27,25 +27,28 @@ _UNINFORMATIVE_PREFIXES = (
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Write a "failed" record for each case that an ended job left without one. Return the number of records.
 
-    The call can be repeated: an attempt that has a record gets no second one.
+    `results` is the results folder. An attempt at a case that has a record gets no second record.
     """
-    lost = find_unrecorded(tasks, store.load(results).records) if tasks else []
+    lost = make_failed_records(tasks, store.load(results).records) if tasks else []
     append_records(results, lost)
     return len(lost)
 
 
-def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended job left without one. Write no record."""
+def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
+    """Return a "failed" record for each case that an ended job left without a record. Write no file.
+
+    `records` are all records of the results folder.
+    """
     lost: list[Record] = []
     for task in tasks:
-        if not task.open and (explanation := explain_end(task)):
+        if not task.may_run and (explanation := explain_end(task)):
             with contextlib.suppress(Refusal):  # the task file was removed
                 definition = submission_files.read_task(task.entry.path)
-                lost += lost_records(records, task.entry.path, definition, *explanation)
+                lost += make_failed_records_of_task(records, task.entry.path, definition, *explanation)
     return lost
 
 
-def lost_records(
+def make_failed_records_of_task(
     records: Iterable[Record], path: Path, definition: submission_files.TaskDefinition, reason: str,
     text: str, all_cases: bool = False,
 ) -> list[Record]:  # fmt: skip
@@ -54,14 +57,17 @@ def lost_records(
     Args:
         records: All records of the results folder. Attempts that have a record are omitted.
         path: Path of the task file.
+        definition: Content of the task file.
+        reason: Key of `scaling.core.record.REASONS`.
+        text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
-    begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(path).unfinished}
+    unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = schedule.build_history(records, definition.environments.values())
     lost = []
     for item in definition.items:
         identity = item.identity(definition.environments)
-        attempt = begun.get(item.replicate_key)
+        attempt = unfinished.get(item.replicate_key)
         if attempt is None and all_cases and identity not in history.good:
             attempt = item.attempt
         if attempt is not None and (identity, attempt) not in history.recorded:
@@ -82,13 +88,14 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     """Return why an ended task left cases without a result, or None if no case needs a "failed" record.
 
-    The result is (reason code, explanation, whether cases that never began also need a record).
+    The result is (reason, explanation, whether cases that never began also need a record), where the reason
+    is a key of `scaling.core.record.REASONS`.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
         return None
     if name not in END_REASONS:
-        name = state_in_log(task) or name
+        name = find_state_in_log(task) or name
     if begun and name in END_REASONS:
         reason, text = END_REASONS[name]
         limit = task.submission.minutes
@@ -112,4 +119,5 @@ def find_cause(task: TaskState) -> str:
             message = f"; the log says: {output}" if output else ""
             return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
     lines = [*read_log(task, "out"), *errors]
-    return child_process.last_line([line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)])
+    informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
+    return child_process.last_informative_line(informative)

@@ -18,7 +18,7 @@ Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # groups of cases, by th
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A set of cases that run one after another in one job, with their predicted duration."""
+    """The cases that one job runs one after another, and their predicted duration."""
 
     shape: ProcessShape
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
@@ -35,8 +35,8 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases that share a worker process and a problem (function, inputs, derivative) are in the same task. Only
-    a task with a single such group may exceed the budget.
+    Cases that share a worker process and a problem (function, inputs, derivative) form a group, which is in
+    one task. Only a task with a single group may exceed the budget.
 
     Args:
         records: Records of the results folder. Their measured times predict the durations.
@@ -55,6 +55,7 @@ def pack(
 
 
 def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
+    """Return a dict from process shape to groups of cases that share a worker process and a problem."""
     groups: Groups = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -62,7 +63,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return the cases grouped by curve, under the one process shape that is large enough for all of them.
+    """Return a dict from a process shape that is large enough for all cases to one group per scaling curve.
 
     The cases of a curve may differ in the number of points and devices, the method, and the replicate.
     """
@@ -79,6 +80,7 @@ def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
+    """Return the cases, in the order in which they run, grouped by the worker process that they may share."""
     sessions: dict[tuple, list[ScheduledCase]] = defaultdict(list)
     for item in sorted(items, key=lambda item: (item.replicate, item.order)):
         sessions[item.session_key].append(item)
@@ -90,7 +92,8 @@ def _fill_tasks(
 ) -> list[tuple[list[ScheduledCase], float]]:
     """Distribute groups of cases over tasks, and return (cases, predicted seconds) of each task.
 
-    Each task takes as many groups, in order, as the budget allows. The cases of a group stay together.
+    Each task takes as many groups, in order, as fit into `budget` seconds. The cases of a group stay
+    together. `predict` returns the predicted run time of a case in seconds.
     """
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, processes, total = list[ScheduledCase](), set[tuple](), 0.0
@@ -108,7 +111,7 @@ def _fill_tasks(
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds from the records of a results folder.
 
-    The function returns the first of the following that is available: the median measured time of the case,
+    The predicted time is the first of the following that is available: the median measured time of the case,
     `case_seconds` if the case timed out, the longest measured time of a similar case, or a default.
     """
     sampling = settings.sampling

@@ -46,6 +46,10 @@ def submit(
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
     cancel all its tasks, remove its folder, and raise the exception again.
+
+    Args:
+        results: Results folder, in which the folder of the submission is created.
+        nested: Whether each task runs all device counts of its scaling curves in one job.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
@@ -64,11 +68,8 @@ def submit(
             submission = submission_files.save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException as error:
-        end = time.monotonic() + _CANCEL_SECONDS
-        with contextlib.suppress(Refusal):
-            while cluster.name == SLURM and slurm.list_live_jobs(submission.name) and time.monotonic() < end:
-                slurm.cancel(submission.name)
-                time.sleep(0.5)
+        if cluster.name == SLURM:
+            _cancel_submission(submission.name)
         shutil.rmtree(submission.folder, ignore_errors=True)
         if isinstance(error, Refusal):  # `scaling status` reports why the queue is empty
             store.replace_file(results / REJECTED, str(error).encode())
@@ -76,9 +77,19 @@ def submit(
     return submission
 
 
+def _cancel_submission(name: str) -> None:
+    """Cancel all Slurm jobs with the given name, and wait at most 30 s for them to end."""
+    deadline = time.monotonic() + _CANCEL_SECONDS
+    with contextlib.suppress(Refusal):
+        while slurm.list_live_jobs(name) and time.monotonic() < deadline:
+            slurm.cancel(name)
+            time.sleep(0.5)
+
+
 def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
+    """Start the only task of a submission in the background, and return {task name: process ID}."""
     log = submission.folder.resolve() / "log"
     log.mkdir()
     (entry,) = submission.entries
@@ -99,6 +110,7 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
+    """Return the tasks of each job array: at most `max_tasks` tasks with the same numbers of devices."""
     arrays = []
     for shape in dict.fromkeys(entry.shape for entry in submission.entries):
         group = [entry for entry in submission.entries if entry.shape == shape]
@@ -109,6 +121,10 @@ def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[Subm
 def _submit_array(
     submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
 ) -> dict[str, str]:
+    """Submit tasks as one Slurm job array, and return a dict from task name to job ID.
+
+    Each task runs `command` with the path of its task file. `options` are sbatch options.
+    """
     import submitit
 
     executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
@@ -136,6 +152,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _extract_sbatch_message(text: str) -> str:
+    """Return the messages of sbatch in the text of a submitit exception, or the last line of the text."""
     messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", environment.scrub(text)))
     return "; ".join(messages) or environment.last_line(text)
 
@@ -143,7 +160,7 @@ def _extract_sbatch_message(text: str) -> str:
 def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
-    """Return the text of the sbatch script of each job array for the given tasks, without Slurm."""
+    """Return the text of the sbatch script of each job array that `submit` would submit to Slurm."""
     from submitit.slurm import slurm as submitit_slurm
 
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
@@ -160,9 +177,10 @@ def _sbatch_options(
     submission: Submission, entry: SubmittedTask, cluster: ClusterSettings, machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the sbatch options of the job array of a task as a dict, with the option names of submitit.
+    """Return the sbatch options of the job array that contains a task, as a dict with the names of submitit.
 
-    If `cluster.at_once` limits the number of running tasks, the array starts after the job array `previous`.
+    If `cluster.at_once` limits the number of running tasks, the array starts after the array whose job ID is
+    `previous`.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes

@@ -1,4 +1,4 @@
-"""Slurm commands: query nodes with sinfo and jobs with squeue and sacct, and cancel jobs with scancel."""
+"""Query nodes with sinfo and jobs with squeue and sacct, cancel jobs, and find the nodes of a cluster."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ WAITING = (  # states of a job before its first start, or before it starts again
 LIVE = (
     *WAITING, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
 )  # fmt: skip
-_SECONDS = 60.0  # timeout of a Slurm command
+_TIMEOUT = 60.0  # seconds, timeout of a Slurm command
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
 _JOBS_ENDED_MESSAGE = "Invalid job id"  # message of squeue if all of the jobs have ended
 
@@ -43,16 +43,19 @@ class JobState:
 
 
 def run_command(*arguments: str) -> str:
-    """Run a Slurm command and return its standard output. Raise `Refusal` if it fails."""
+    """Run a Slurm command, such as squeue, and return its standard output. Raise `Refusal` if it fails."""
+    variables = os.environ | {"SLURM_BITSTR_LEN": "0"}  # sacct truncates long array expressions otherwise
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(
+            arguments, env=variables, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+        )
     except FileNotFoundError:
         raise Refusal(
             f"{arguments[0]} is not installed on this host: "
             "run cluster=slurm on a login node of the cluster; cluster=none runs on this host"
         ) from None
     except subprocess.TimeoutExpired:
-        raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_SECONDS:.0f} s; try again") from None
+        raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_TIMEOUT:.0f} s; try again") from None
     if done.returncode:
         raise Refusal(f"Slurm: {last_line(done.stderr, arguments[0] + ' failed')}")
     return done.stdout
@@ -87,7 +90,7 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     except Refusal as refusal:
         if not (dry_run and cluster.per_node):
             raise
-        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
+        text = f"scaling: the Slurm of this host is ignored: {refusal}; the scripts follow cluster.per_node"
         print(text, file=sys.stderr)
         return assumed_machine(cluster)
 
@@ -95,11 +98,11 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 def partition_machine(cluster: ClusterSettings) -> Machine:
     """Return the nodes that a job may use, and their devices and CPUs, as reported by sinfo.
 
-    The nodes are in the configured partition. If none is configured, the default partition is searched, and
-    also all others if a constraint, a QOS, or `per_node` is set, because some sites select the partition by
-    these options. Nodes with a feature that the constraint names are preferred. If sinfo lists no devices,
-    the number of devices per node is `per_node`. Raise `Refusal` if sinfo fails, if the partition is unknown,
-    or if the number of devices is unknown.
+    The nodes are in the configured partition. If no partition is configured, the default partition is
+    searched. If a constraint, a QOS, or `per_node` is set, all other partitions are searched too, because
+    some sites select the partition by these options. Nodes with a feature that the constraint names are
+    preferred. If sinfo lists no devices, the number of devices per node is `per_node`. Raise `Refusal` if
+    sinfo fails, if the partition is unknown, or if the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -138,7 +141,10 @@ def _remote_machine(
 
 
 def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices that the cluster settings describe, for a host without sinfo."""
+    """Return the nodes and devices that the cluster settings describe, for a host without sinfo.
+
+    Raise `Refusal` if `per_node`, the number of devices per node, is not set.
+    """
     if not cluster.per_node:
         raise Refusal(
             "sinfo is not available to count the devices of a node: "
@@ -148,14 +154,20 @@ def assumed_machine(cluster: ClusterSettings) -> Machine:
 
 
 def hosts_machine(cluster: ClusterSettings) -> Machine:
-    """Return the hosts of cluster=hosts and their devices."""
+    """Return the hosts that the cluster settings name, and the number of devices of each.
+
+    Raise `Refusal` if the names or the number of devices are not set.
+    """
     if not cluster.hosts or not cluster.per_node:
         raise Refusal("cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4")
     return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), f"of {', '.join(cluster.hosts)}")
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the current Slurm allocation. Raise `Refusal` outside an allocation."""
+    """Return the nodes and devices of the current Slurm allocation.
+
+    Raise `Refusal` outside an allocation, or if the allocation has no GPU and the platform needs one.
+    """
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
@@ -169,11 +181,12 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
+    """Return all nodes that sinfo lists, once for each partition. On the CPU platform, a device is a core."""
     nodes, constraint = [], set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
         partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
-        cpu = cluster.platform == "cpu"
-        devices = int(sockets) * int(cores) if cpu else _count_resource(cluster.gres, gres)
+        is_cpu = cluster.platform == "cpu"
+        devices = int(sockets) * int(cores) if is_cpu else _count_resource(cluster.gres, gres)
         has_constraint = not constraint.isdisjoint(features.split(","))
         is_default = marked_partition.endswith("*")
         nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), has_constraint))
@@ -190,7 +203,7 @@ def _count_resource(requested: str, available: str) -> int:
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
     """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted.
 
-    If an ID is that of one task of a job array, the dict contains all tasks of the array.
+    If a job is one task of a job array, the dict contains all tasks of the array.
     """
     if not jobs:
         return {}
@@ -203,6 +216,7 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _queue_states(ids: str) -> dict[str, JobState]:
+    """Return a dict from job ID to job state, as reported by squeue for the comma-separated job IDs."""
     try:
         lines = run_command(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
@@ -219,6 +233,7 @@ def _queue_states(ids: str) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
+    """Return a dict from job ID to job state, as reported by sacct for the comma-separated job IDs."""
     options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,Elapsed,ExitCode")
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
@@ -231,7 +246,7 @@ def _accounted_states(ids: str) -> dict[str, JobState]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the IDs of the tasks in a Slurm array expression: 12_0, 12_3, 12_4, 12_5 for 12_[0,3-5%2]."""
+    """Return the job IDs in a Slurm array expression: 12_0, 12_3, 12_4, and 12_5 for 12_[0,3-5%2]."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

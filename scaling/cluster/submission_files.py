@@ -5,7 +5,7 @@
                               0001.run-1.jsonl  journal of the first run of the task; run-2 after a requeue
                               0001.run-1/       standard error of its workers
                               code/             copy of the package
-                              log/              files of submitit and of the scheduler
+                              log/              standard output and standard error of the jobs
 
 sbatch.py submits the tasks, and job_state.py determines their states.
 """
@@ -32,7 +32,7 @@ from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
 _FILE = "submission.json"
-_FIELDS = ("kind", "made_at", "host", "pid", "minutes")
+_STORED_FIELDS = ("kind", "made_at", "host", "pid", "minutes")
 _SUBMIT_SECONDS = 300.0  # maximum time to submit all tasks
 
 
@@ -52,7 +52,7 @@ class SubmittedTask:
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
-        """Return the path of the log of the job: standard output (kind "out") or standard error ("err")."""
+        """Return the path of the log of standard output (kind "out") or standard error ("err") of the job."""
         return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
@@ -70,7 +70,7 @@ class Submission:
 
     @property
     def may_be_submitting(self) -> bool:
-        """Return whether the launcher may still be submitting tasks: it is not known to have ended."""
+        """Return whether the process that created the submission may still be submitting its tasks."""
         has_ended = self.host == node_name() and not Path(f"/proc/{self.pid}").exists()
         return not has_ended and seconds_between(self.made_at) < _SUBMIT_SECONDS
 
@@ -107,7 +107,7 @@ def read_submissions(results: Path) -> list[Submission]:
                 SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
                 for task in content["tasks"]
             )
-            fields = {name: content[name] for name in _FIELDS}
+            fields = {name: content[name] for name in _STORED_FIELDS}
             submissions.append(Submission(folder, entries=entries, **fields))
     return submissions
 
@@ -115,7 +115,10 @@ def read_submissions(results: Path) -> list[Submission]:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a submission of the given tasks, without job IDs. No file is written."""
+    """Return a submission of the given tasks, without job IDs. Write no file.
+
+    `stamp` is the name of the folder of the submission.
+    """
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -129,9 +132,10 @@ def create_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask],
     settings: RunSettings, schedule: Schedule, nested: bool,
 ) -> Submission:  # fmt: skip
-    """Write submission.json and the task files of a new submission, and return it. No task has a job yet.
+    """Write submission.json and the task files of a new submission, and return the submission.
 
-    `stamp` is the name of the folder of the submission.
+    No task has a job ID yet. `stamp` is the name of the folder of the submission, and `nested` is whether
+    each task runs all device counts of its scaling curves in one job.
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
@@ -150,17 +154,20 @@ def create_submission(
 
 
 def write_submission(submission: Submission) -> None:
-    """Write submission.json, including all job IDs that are known so far."""
+    """Write submission.json, the list of the tasks of a submission with their job IDs."""
     tasks = [
         {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
         for task in submission.entries
     ]
-    content = {name: getattr(submission, name) for name in _FIELDS} | {"tasks": tasks}
+    content = {name: getattr(submission, name) for name in _STORED_FIELDS} | {"tasks": tasks}
     store.write_json(submission.folder / _FILE, content)
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add job IDs (a dict from task name to job ID) to submission.json, and return the updated submission."""
+    """Write job IDs to submission.json, and return the updated submission.
+
+    `jobs` is a dict from task name to job ID.
+    """
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)
@@ -170,6 +177,8 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 def read_task(task: Path) -> TaskDefinition:
     """Return the content of a task file. Raise `Refusal` if the file is missing or malformed."""
     content = store.read_json(task)
+    if content is None:
+        raise Refusal(f"{task.name} is not a valid task file: it is missing or contains no JSON")
     try:
         settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
         return TaskDefinition(

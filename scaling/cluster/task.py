@@ -1,4 +1,4 @@
-"""Program of a Slurm job or local task: run the cases of a task file that have no record yet.
+"""Run the cases of a task file that have no record yet, as the program of a Slurm job or local task.
 
 `python -m scaling.cluster.task FILE` runs a task. A job that Slurm requeues runs the same command again. The
 new run writes a "failed" record for each case that the previous run did not finish, and runs the remaining
@@ -56,12 +56,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _raise_interrupt(number: int, _frame: Any) -> None:
-    if number == TIME_LIMIT:  # the same message as Slurm, which state_in_log recognizes
+    if number == TIME_LIMIT:  # the same message as Slurm, which find_state_in_log recognizes
         print("scaling: CANCELLED DUE TO TIME LIMIT", file=sys.stderr, flush=True)
     raise KeyboardInterrupt
 
 
 def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
+    """Run the missing cases of a task, record the run in a new journal file, and return the exit status."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
@@ -86,7 +87,8 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
     """Write a "failed" record for each case that an earlier run did not finish, and run the missing cases."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
-    lost = lost_cases.lost_records(records, path, definition, "killed", "its job was requeued while it ran")
+    text = "its job was requeued while it ran"
+    lost = lost_cases.make_failed_records_of_task(records, path, definition, "killed", text)
     lost_cases.append_records(results, lost)
     planned = {
         key: schedule.planned_environment(definition.machine, definition.settings, key)
@@ -108,7 +110,10 @@ def make_worker_options(
 ) -> supervise.WorkerOptions:
     """Return the options to start the workers of a cluster with srun, through ssh, or on this host.
 
-    `is_snapshot` is whether the running code is the copy of the package that was made at submission.
+    Args:
+        log_folder: Folder for the standard error of the workers, or None.
+        nested: Whether all device counts run in one allocation.
+        is_snapshot: Whether the running code is the copy of the package that was made at submission.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
@@ -129,7 +134,10 @@ def make_worker_options(
 def remaining_sessions(
     definition: TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that have no result and have attempts left, grouped by worker process."""
+    """Return the cases of a task that have no result and have attempts left, grouped by worker process.
+
+    `records` are all records of the results folder.
+    """
     history = schedule.build_history(records, definition.environments.values())
 
     def remaining(session: Sequence[ScheduledCase]) -> Iterator[ScheduledCase]:

@@ -20,7 +20,7 @@ _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
-    If the scheduler fails temporarily, no states are yielded. Raise `Refusal` if the first query fails, or if
+    While the scheduler does not answer, nothing is yielded. Raise `Refusal` if the first query fails, or if
     the scheduler has not answered for 300 seconds.
     """
     began, answered_at = time.monotonic(), None
@@ -39,7 +39,10 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 
 
 def wait_until_done(results: Path, console: Console) -> bool:
-    """Show the progress until no task is pending or running, and return True. Return False after Ctrl-C."""
+    """Show the progress of all tasks until none is pending or running, and return True.
+
+    Return False after Ctrl-C.
+    """
     last_line = ""
     try:
         with console.status("") as status:
@@ -58,7 +61,7 @@ def wait_until_done(results: Path, console: Console) -> bool:
 
 
 def wait_until_ended(results: Path) -> list[job_state.TaskState]:
-    """Wait at most 10 seconds for canceled tasks to end. Return the tasks that have not ended."""
+    """Wait at most 10 seconds for canceled tasks to end. Return the tasks that have not ended by then."""
     deadline = time.monotonic() + _ENDING_SECONDS
     while tasks := [task for task in job_state.find_tasks(results) if task.state.live]:
         if time.monotonic() > deadline:

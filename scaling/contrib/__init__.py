@@ -1,1 +1,1 @@
-"""Exports of measured run times to the file formats of other tools, such as Extra-P."""
+"""Export measured run times to the file formats of other tools, such as Extra-P."""

@@ -60,7 +60,7 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return the contents of the Extra-P files for the timings of a results folder, by name without suffix.
+    """Return a dict from the name (without suffix) of each Extra-P file of a results folder to its content.
 
     Timings in which several devices shared a CPU core are omitted.
     """
@@ -77,18 +77,18 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
 
 
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
-    """Yield every timing with its sizes, once for each kind of scaling that the timing belongs to.
+    """Yield every timing with its sizes, once for each kind of scaling ("strong", "weak") it belongs to.
 
-    In a strong scaling, the point count is the total number of points. In a weak scaling, the point count is
-    the number of points for each device. A timing of a weak scaling also belongs to a strong scaling if the
-    timing is for one device, or if the same case was also timed on another number of devices.
+    For strong scaling, the point count is the total number of points. For weak scaling, it is the number per
+    device. A timing on a weak scaling curve also belongs to strong scaling if it ran on one device, or if the
+    same case was also timed on another number of devices.
     """
     timings = [timing for timing in findings.case_timings if timing.honest]
     on_one_device = [(t.environment, dataclasses.replace(t.case, devices=1)) for t in timings]
     device_counts = Counter(on_one_device)
     for timing, key in zip(timings, on_one_device, strict=True):
         case = timing.case
-        is_weak = "weak" in findings.places_by_case.get((timing.environment, case), {})
+        is_weak = "weak" in findings.curves_by_case.get((timing.environment, case), {})
         if is_weak:
             points = {"points for each device": case.points // case.devices}
             yield _SizedTiming(timing, "weak", _sizes_by_name(case, points))
@@ -97,7 +97,10 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
 
 
 def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return the device count, the point count and the sizes of a workload, under distinct names."""
+    """Return a dict from distinct names to the device count, the point count and the sizes of a case.
+
+    `points` maps the name of the point count to its value.
+    """
     first = {"devices": case.devices, **points}
     return first | {f"sizes.{name}" if name in first else name: n for name, n in case.sizes.items()}
 
@@ -112,10 +115,10 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
 
 
 def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    """Yield the content of each Extra-P file for timings of one function with different methods and sizes.
+    """Yield the content of each Extra-P file for the timings of one function, of all methods and sizes.
 
     Methods with the same coordinates share a file. If more than four sizes vary, four of them are the
-    parameters, and there is a file for each combination of values of the others.
+    parameters, and there is a file for each combination of values of the other sizes.
     """
     methods = group_by(group, lambda sized: _describe_method(sized.timing)).values()
     same = group_by(methods, lambda timings: frozenset(sized.coordinates(sized.sizes) for sized in timings))
@@ -130,28 +133,29 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 def _varying_names(timings: Sequence[_SizedTiming]) -> list[list[str]]:
     """Return the names of the sizes that vary, with one list for those that determine each other.
 
-    The device count is first. The others are in decreasing order of their number of values.
+    The list with the device count is first. The other lists are in decreasing order of the number of values.
     """
-    found: dict[tuple[int, ...], list[str]] = {}  # sizes that determine each other change in the same timings
-    for name in timings[0].sizes:
-        values = [sized.sizes[name] for sized in timings]
-        found.setdefault(tuple(map(values.index, values)), []).append(name)
-    varying = [(-len(set(pattern)), names) for pattern, names in found.items() if any(pattern)]
+    # Sizes that determine each other change in the same timings.
+    columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
+    by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
+    varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
     return [names for _, names in sorted(varying, key=lambda each: (each[1][0] != "devices", each[0]))]
 
 
 def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence[str]]) -> Experiment:
     first, names = timings[0], [name for name, *_ in varying]
-    descriptions = [name + (f" ({', '.join(rest)} with it)" if rest else "") for name, *rest in varying]
+    descriptions = [
+        name + (f" ({', '.join(dependent)} with it)" if dependent else "") for name, *dependent in varying
+    ]
     parameters = _make_unique(map(_to_parameter_name, descriptions), "_")
     regions = group_by(timings, lambda sized: _describe_method(sized.timing))
     region_names = _make_unique(map(_to_region_name, sorted(regions)), " ")
-    case, dependent = first.timing.case, {name for same in varying for name in same}
+    case, not_constant = first.timing.case, {name for same in varying for name in same}
     seed = f" seed={case.data_seed}" if case.data_seed else ""
     weak = ", weak scaling" if first.kind == "weak" else ""
     return Experiment(
         title=f"{first.timing.family}{seed}{weak}, environment {first.timing.environment}",
-        constants={name: size for name, size in first.sizes.items() if name not in dependent},
+        constants={name: size for name, size in first.sizes.items() if name not in not_constant},
         parameters=dict(zip(parameters, descriptions, strict=True)),
         coordinates=tuple(sorted({sized.coordinates(names) for sized in timings})),
         regions={

@@ -1,9 +1,9 @@
 """Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
 run_case.py lists the calls in their order. docs/design.md describes the modules and their use in a study.
-The other modules of this folder import nothing else of the package: `load_option` imports what only some
-cases need when a case first needs it. Every case with engine=jax uses `program_stats` (the FLOPs, bytes and
-collectives of the compiled program) and `host_monitor` (load from other processes).
+The modules of this folder do not import other folders of the package. What only some cases need is imported
+by `load_option`, when a case first needs it. Every case with engine=jax uses `program_stats` (the FLOPs,
+bytes and collectives of the compiled program) and `host_monitor` (load from other processes).
 """
 
 import importlib
@@ -35,5 +35,5 @@ _OPTIONS = {
 
 
 def load_option(name: str) -> Any:
-    """Import and return the optional module with the given short name, such as "sparse"."""
+    """Import a module of another folder of the package by its short name, such as "sparse", and return it."""
     return importlib.import_module(_OPTIONS[name])

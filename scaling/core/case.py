@@ -46,12 +46,12 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """An exception for invalid user input. Its one-line message has the value, the choices and a fix."""
+    """An exception for invalid user input. Its message states the value, the valid values and a fix."""
 
 
-def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for an invalid name of a kind `what`, such as "workload", with the known names."""
-    names = [str(name) for name in known]
+def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
+    """Return a `Refusal` that lists the valid names. `what` is the kind of name, such as "workload"."""
+    names = [str(name) for name in valid_names]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
     return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
@@ -65,10 +65,10 @@ def _field(view: str, default: Any) -> Any:
 class Case:
     """The settings of one run: one function, one way to differentiate it, and the devices.
 
-    Each field belongs to one group of `VIEWS`: `problem` (what is differentiated), `method` (how), `layout`
-    (on which devices) or `memory` (how much at a time, and where). The reference result depends only on
-    `problem` and `formulation`. None in `target`, `variant`, `wrt` or `formulation` selects the default of
-    the workload.
+    Each field belongs to one group of `VIEWS`: `problem` (the function and its inputs), `method` (how it is
+    differentiated), `layout` (on which devices) or `memory` (how many points and seeds are computed at a
+    time, and where arrays are stored). The expected result depends only on `problem` and `formulation`. None
+    in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
     """
 
     workload: str = field(metadata={"view": "problem"})
@@ -103,10 +103,10 @@ class Case:
     overlap: bool = _field("layout", False)  # whether split=data all-reduces each part of the gradient early
 
     def __post_init__(self) -> None:
-        for name, known in (CHOICES | OPTIONS).items():
+        for name, valid in (CHOICES | OPTIONS).items():
             value = getattr(self, name)
-            if value not in tuple(known) and (value is not None or name in CHOICES):
-                raise unknown_name(name, value, known)
+            if value not in tuple(valid) and (value is not None or name in CHOICES):
+                raise unknown_name(name, value, valid)
         for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
             is_default = value is None and name not in ("workload", "engine")
@@ -134,14 +134,14 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the AD mode of the case, or for mode=auto a placeholder with the same order."""
+        """Return the AD `Mode` of the case. For mode=auto, return some mode of the same derivative order."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
 
     @property
     def kind(self) -> str:
-        """Return the kind of measurement: "ceiling" (a peak rate), "floor" (a latency), or else "case"."""
+        """Return what is measured: "ceiling" (a peak rate of the machine), "floor" (a latency) or "case"."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -183,7 +183,7 @@ def problem(case: Case) -> tuple[Any, ...]:
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return the default values of the given fields of `Case`, as a dict from field name to value."""
+    """Return a dict from field name to default value for the given names of fields of `Case`."""
     return {name: _DEFAULTS[name] for name in names}
 
 
@@ -220,15 +220,15 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the public module and folder names in the folder `workloads` or `peers` of this package."""
+    """Return the names of the public modules in a folder of this package: "workloads" or "peers"."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the workload name and the engine name of a case, each only if it is a module of the user."""
+    """Return the names of the user-defined modules of a case: its workload and engine, unless built in."""
     engine = case.engine.partition("/")[0]
     modules = ((case.workload, built_in("workloads")), (engine, built_in("peers") | {JAX}))
-    return tuple(name for name, known in modules if name not in known)
+    return tuple(name for name, built_in_names in modules if name not in built_in_names)
 
 
 _ALWAYS_IN_LABEL = {"mode", "points", "devices", "api", "split"}
@@ -239,7 +239,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a case, without the fields in `leave_out`, as 'linear p=64 points=8 jacrev devices=4'."""
+    """Return a case as text such as 'linear p=64 jacrev devices=4', without the fields in `leave_out`."""
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

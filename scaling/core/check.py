@@ -1,4 +1,4 @@
-"""Compare the result of a case with its reference, and return a `Verdict`: correct, wrong or undecidable.
+"""Compare the result of a case with its reference, and decide whether it is correct, wrong or undecidable.
 
 Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
 magnitude of the terms whose sum is the entry (tolerances.py). If the devices return several copies of a sum
@@ -29,7 +29,7 @@ _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable bec
 
 
 class Verdict(NamedTuple):
-    """The outcome of the comparison of a result with its reference."""
+    """Whether a computed derivative agrees with its reference, and the largest error."""
 
     error: float | None  # the largest relative error, or None if no entry was compared
     tolerance: float  # the largest relative error that was allowed
@@ -53,7 +53,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The comparisons for a range of points, or for all copies of a sum over points."""
+    """The entries to compare at a range of points, or of all copies of a sum over points."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again
@@ -64,7 +64,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The largest errors and the suspects among all entries that have been compared so far."""
+    """The largest error of the entries compared so far, and the entries with an error over the tolerance."""
 
     spec: ReferenceSpec  # how the reference is evaluated
     allowed: float  # the largest tolerance so far
@@ -80,7 +80,7 @@ class CheckProgress:
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries at a range of points, and record their errors, or store them as suspects."""
+        """Compare the entries at a range of points, and update the largest error or the suspects."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -96,7 +96,7 @@ class CheckProgress:
                 self.suspects_over_budget.append((points, by_point))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error and the first wrong point from two arrays of shape (points,)."""
+        """Update the largest error and the first wrong point. Both arrays have the shape (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -106,8 +106,8 @@ class CheckProgress:
         self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
 
     def verdict(self) -> Verdict:
-        """Return the verdict that follows from all comparisons."""
-        spec, decided = self.spec, 1 - self.undecided_entries / max(1, self.entries)
+        """Return whether the result is correct, as a `Verdict` on all entries that were compared."""
+        spec, decided_share = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
             reason, text = "no_digits", "a finite difference with this step and dtype has no correct digit"
@@ -115,12 +115,12 @@ class CheckProgress:
             reason, error = "wrong_answer", f"the largest error is {self.largest_error:.3g}"
             text = f"{_unit(spec)} {self.first_wrong} is wrong; {error}{self.note}"
         elif self.undecided_entries > _MAX_UNDECIDED * self.entries:
-            share = f"{self.undecided_entries} of {self.entries} entries of the result"
-            reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {share}"
+            undecided = f"{self.undecided_entries} of {self.entries} entries of the result"
+            reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {undecided}"
         elif spec.sampled:
-            checked = load_option("sampled_reference").compared_shares(spec, decided)
+            checked = load_option("sampled_reference").compared_shares(spec, decided_share)
         else:
-            checked = {"entries": decided, "points": 1.0 if decided == 1 else 0.0}
+            checked = {"entries": decided_share, "points": 1.0 if decided_share == 1 else 0.0}
         return Verdict(self.largest_error, self.allowed, reason, text, checked)
 
 
@@ -132,11 +132,15 @@ def verdict(
     platform: str,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare a result on the host with its reference. `pattern` is that detected for seeds=colored."""
+    """Compare the result of a case, an array on the host, with its reference.
+
+    `sizes` is the shape of the derivative. The precision of products depends on `platform`, such as "cpu".
+    `pattern` is the sparsity pattern that was detected for seeds=colored, otherwise None.
+    """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
-    if (bad := _first_not_finite(result)) is not None:
-        return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {bad}")
+    if (row := _first_not_finite(result)) is not None:
+        return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {row}")
     if reason := _reason_not_checkable(spec):
         return Verdict(None, spec.tolerance, *reason)
     progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
@@ -195,20 +199,20 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the comparison of all entries of `result`, which is the result at the points [start, stop)."""
+    """Return the entries of `result`, the result at the points [start, stop), with their expected values."""
     expected, scale = expected_result(spec, start, stop)
     largest = scale.reshape(len(scale), -1).max(axis=1)
-    result, note, lacking = result.astype(np.float64), "", []
+    result, note, outside_pattern = result.astype(np.float64), "", []
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
-        lacking, note = load_option("sparse").compare_lacking(spec.common, expected, scale)
+        outside_pattern, note = load_option("sparse").compare_lacking(spec.common, expected, scale)
         scale = np.where(spec.common.has, scale[..., spec.common.at], largest[:, None, None])
         expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         bounds = load_option("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
-    named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    comparisons = [EntryComparison(result, expected, scale), *lacking]
-    return PointsComparison(start, named, comparisons, step_error, note)
+    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+    comparisons = [EntryComparison(result, expected, scale), *outside_pattern]
+    return PointsComparison(start, arrays, comparisons, step_error, note)

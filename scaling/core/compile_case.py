@@ -1,6 +1,6 @@
 """Compile a case ahead of time to a `CompiledCase`, and raise `TooLarge` if the program exceeds the memory.
 
-The runner, the planner and the advisor call these functions with their own devices and compilers. A device
+`scaling run`, `plan` and `advise` call these functions with their own devices and compilers. A device
 computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
 """
 
@@ -47,7 +47,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the needed memory as record fields, in bytes per device. An unknown field is None."""
+        """Return the needed memory: a dict from record field to bytes per device, or None if unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -81,14 +81,14 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
-    """Return the shape of the derivative of a case, with a coloring for seeds=colored and a mode with seeds.
+    """Return the shape of the derivative of a case. For seeds=colored, color its sparsity pattern first.
 
     Raise `TooLarge` before the coloring if the inputs do not fit into memory.
     """
     sizes = shape.derivative_shape(case, workload)
     if case.seeds != "colored":
         return sizes
-    require_room(lower_bound(case, workload, sizes), describe_shortage)
+    raise_if_too_large(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
     return shape.derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
@@ -105,9 +105,11 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
-    `sizes` is the result of `settle_shape`. `describe_shortage` returns an error message with the needed and
-    the available bytes if a case does not fit into memory, and otherwise None. The values of `known_blocks`,
-    the field `blocks` of the record of an earlier run, are tried first.
+    Args:
+        sizes: the result of `settle_shape`.
+        compile_program: the function that compiles a program and times each stage.
+        describe_shortage: the function that returns an error message if a case does not fit into memory.
+        known_blocks: the field `blocks` of the record of an earlier run, which chunk=auto tries first.
     """
     sizes = sizes or settle_shape(case, workload, describe_shortage)
 
@@ -118,9 +120,9 @@ def compile_case(
         find_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
         return find_largest(case, workload, sizes, compile_, describe_shortage, known_blocks)
     if not case.jit:  # without compilation there is no memory analysis
-        require_room(lower_bound(case, workload, sizes), describe_shortage)
+        raise_if_too_large(lower_bound(case, workload, sizes), describe_shortage)
     compiled = compile_(case)
-    require_room(compiled, describe_shortage)
+    raise_if_too_large(compiled, describe_shortage)
     return compiled
 
 
@@ -131,7 +133,7 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Compile a case for its `chunk` and `block`. If XLA or JAX cannot run it, only set `overflow`."""
+    """Compile a case with a fixed chunk, or set `overflow` if an array exceeds a limit of XLA or JAX."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
@@ -154,14 +156,14 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Return the jaxpr of the program of a case."""
+    """Trace the program of a case for the given devices, and return its jaxpr."""
     # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
     program = _lay_out(compiled, devices, "shard_map" if compiled.case.api == "pmap" else None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return an uncompiled case with the bytes of its inputs and its result on each device as `needs`."""
+    """Return a case before compilation. Its `needs` are the bytes of its inputs and result on each device."""
     plan = None
     if case.storage == "host" and sizes.parts:
         plan = load_option("host_offload").plan_offload(case, workload, sizes)
@@ -184,7 +186,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, plan, overflow)
 
 
-def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
+def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
     """Raise `TooLarge` if a case does not fit into memory or exceeds a limit of XLA or JAX."""
     if text := describe_shortage(compiled) or compiled.overflow:
         raise TooLarge(text, compiled.recorded_needs)
@@ -196,7 +198,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs of a program, and return a function to run it and one to collect the result."""
+    """Place the inputs on the devices, and return functions that run the program and gather its result."""
     assert compiled.program is not None
     if compiled.plan is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result

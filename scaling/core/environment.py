@@ -41,7 +41,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return a dict with XLA_FLAGS and GLIBC_TUNABLES for a worker process. The user's values are kept."""
+    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process, as a dict. Keep the values of the user."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -66,9 +66,12 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
 
-    The hash `digest` includes `engine`, the versions of a peer; `setting` does not. Neither includes `more`.
-    `started_with` are the environment variables at the start of the process, `bound_to` the cores that it is
-    bound to, and `hardware` the machine and the compilers for which a plan predicts times (None for a run).
+    Args:
+        started_with: the environment variables at the start of the process.
+        bound_to: the CPU cores that the process is bound to, or None if it is not bound.
+        engine: the versions of a peer. The hash `digest` includes them; the hash `setting` does not.
+        more: further fields, which neither hash includes.
+        hardware: the machine and the compilers for which `scaling plan` predicts times, or None for a run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -93,9 +96,9 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all fields of the digest that are known in `planned`."""
-    known = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
-    return all(planned.get(name) == actual.get(name) for name in known)
+    """Return whether the environment of a run equals that of its plan, in the fields that a plan knows."""
+    known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
+    return all(planned.get(name) == actual.get(name) for name in known_fields)
 
 
 @functools.cache
@@ -113,7 +116,7 @@ def _digest(environment: Mapping[str, Any]) -> str:
 
 @functools.cache
 def source(package: Path = _PACKAGE) -> str:
-    """Return a hash of the source files of the package."""
+    """Return a hash of the names and contents of the source files of the package."""
     digest = hashlib.sha256()
     for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -122,7 +125,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last git commit of this package, and whether files differ from it, or None twice."""
+    """Return the last git commit of the package and whether files differ from it, or (None, None)."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -133,7 +136,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Run git and return its standard output, or None if git fails or is not installed."""
+    """Run git with additional environment variables, and return its standard output, or None if it fails."""
     env = os.environ | variables
     try:
         process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
@@ -154,7 +157,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the cores, by default of all available, joined by "+", or None."""
+    """Return the frequency governors of the given (or all) CPU cores, joined by "+", or None if unknown."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -175,12 +178,12 @@ def last_line(text: str, otherwise: str = "no output") -> str:
 
 
 def scrub(text: str) -> str:
-    """Remove the secrets from a text, and shorten each absolute path to its file name."""
+    """Return a text without secrets, and with each absolute path shortened to its file name."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Remove passwords in URLs and the values of present and deleted variables such as GITHUB_TOKEN."""
+    """Return a text without passwords in URLs and values of environment variables such as GITHUB_TOKEN."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", text)
@@ -189,6 +192,7 @@ def hide_secrets(text: str) -> str:
 def _secrets() -> list[tuple[str, str]]:
     """Return (secret text, variable name) pairs, longest text first, with all quoted forms of each secret."""
     names: dict[str, str] = {}
+    # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
         if not _SECRET.search(name) or value.strip().isdecimal():
             continue

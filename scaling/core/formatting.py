@@ -20,7 +20,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a time in seconds, with its interval if given, in a suitable unit: '12.3 µs (12.1 to 12.6)'."""
+    """Format a time, and its interval if given, in a suitable unit: '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)
@@ -35,7 +35,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as " (1.70 to 1.81)", or return "" if one of its limits is None."""
+    """Format an interval of numbers as " (1.70 to 1.81)", or return "" if one of its limits is None."""
     return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
@@ -52,10 +52,10 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def list_first(names: Sequence[str], most: int) -> str:
-    """Join the first `most` names, followed by the number of remaining names: 'a, b and 3 more'."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def list_first(names: Sequence[str], count: int) -> str:
+    """Join the first `count` names, followed by the number of remaining names: 'a, b and 3 more'."""
+    remaining = len(names) - count
+    return ", ".join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -68,13 +68,13 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def innermost_location(error: BaseException) -> str:
-    """Return the innermost user code in a traceback, such as 'model.py:12', or "" without user code."""
+    """Return the innermost line of user code that raised an error, such as 'model.py:12', or "" if none."""
     frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Format a traceback with "| " before each line. If it contains user code, omit all other frames."""
+    """Format the traceback of an error with "| " before each line. Show only user code if there is any."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

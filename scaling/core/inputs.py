@@ -25,9 +25,9 @@ _SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of one row (the value at one point) of an input, and the function that generates rows."""
+    """An input of a function: the shape of its value at one point, and a generator of random values."""
 
-    shape: tuple[int, ...]  # the shape of one row
+    shape: tuple[int, ...]  # the shape of one row, the value at one point
     # The function from a generator and an array of row numbers to an array of shape (len(rows), *shape).
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
     integer: bool = False  # whether the input is int32 and not differentiated
@@ -65,7 +65,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input with a uniform distribution on (low, high) and rows of a shape such as 2, 3."""
+    """Return an input of a shape such as 2, 3 at each point, with a uniform distribution on (low, high)."""
     hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
@@ -77,7 +77,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input with a normal distribution and rows of a shape such as 2, 3."""
+    """Return an input of a shape such as 2, 3 at each point, with a normal distribution."""
     hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
@@ -87,7 +87,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return a scalar integer input with a Poisson distribution of the given rate."""
+    """Return a scalar integer input with a Poisson distribution, whose mean is `rate`."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -95,28 +95,30 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the rows [start, stop) of an input as a float64 array of shape (stop - start, *spec.shape)."""
+    """Return the random values of an input at the points [start, stop): (points, *spec.shape), in float64."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
         entropy = np.random.SeedSequence([seed, zlib.crc32(name.encode()), group])
         generator = np.random.Generator(np.random.Philox(entropy))
         first = group * group_rows
-        drawn = spec.make(generator, np.arange(first, first + group_rows))
-        if (shape := np.shape(drawn)[1:]) != spec.shape:
-            raise ValueError(f"the InputSpec of {name!r} draws rows of shape {shape}, expected {spec.shape}")
         low, high = max(start, first), min(stop, first + group_rows)
+        drawn = spec.make(generator, np.arange(first, first + group_rows))
+        shape = np.shape(drawn)
+        if shape[1:] != spec.shape or shape[:1] < (high - first,):  # NumPy would broadcast a single row
+            text = f"draws an array of shape {shape}, not {high - first} rows of shape {spec.shape}"
+            raise ValueError(f"the InputSpec of {name!r} {text}")
         rows[low - start : high - start] = drawn[low - first : high - first]
     return rows
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return the rows [start, stop) of a per-point input in the dtype of the case (int32 for integers)."""
+    """Return the values of an input at the points [start, stop), in the dtype of the case or int32."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
-    """Return an input that all points share, in the dtype of the case (int32 for integers)."""
+    """Return the value of an input that all points share, in the dtype of the case or int32."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -134,7 +136,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 def input_arrays(
     case: Case, workload: "Workload", start: int = 0, stop: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the shared inputs, and the per-point inputs at the points [start, stop) or at all points."""
+    """Return the inputs at the points [start, stop), by default all points, as a dict of arrays by name."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}

@@ -24,7 +24,7 @@ from scaling.core.workload import Workload
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the device mesh."""
+    """The indices of a device in the device mesh, and its communication with the other devices."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -34,7 +34,7 @@ class DevicePosition(NamedTuple):
 
 
 class PartColoring(NamedTuple):
-    """The coloring of a sparse Jacobian for one linear map on one device."""
+    """The colors of the columns or rows of a sparse Jacobian, for one linear map on one device."""
 
     colors: Any  # the color of each column, of shape (inputs,), or of each row, of shape (outputs,)
     positions: Any  # the flat index of each nonzero in the sums of all columns (or rows) of one color
@@ -42,7 +42,7 @@ class PartColoring(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedRange:
-    """A range of seeds, the rows of the seed matrix."""
+    """A range of consecutive seeds (tangents or cotangents), and how many are computed at a time."""
 
     first: Any  # the index of the first seed
     count: int  # the number of seeds
@@ -50,7 +50,7 @@ class SeedRange:
 
     @property
     def numbers(self) -> Any:
-        """Return the indices of the seeds."""
+        """Return the indices of the seeds as an array of shape (count,)."""
         return self.first + jnp.arange(self.count)
 
     @property
@@ -73,10 +73,10 @@ class Slices(NamedTuple):
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
 ) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
-    """Return a function that computes the part of the reduced derivative of a case on one device.
+    """Return the function (points, shared, colorings, position) that computes a derivative on one device.
 
-    The result of this function is a tuple with one array, or sequence of arrays, for each linear map. With
-    seeds=colored, such an array contains nonzeros. For a mode without seeds, the result is one array.
+    `points` and `shared` are dicts from input name to array. The result is a tuple with one array, or list of
+    arrays, per linear map, which contains nonzeros with seeds=colored. Without seeds, it is one array.
     """
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
@@ -160,8 +160,8 @@ def apply_linear_map(
     count, chunk = ceil_div(part.seeds, case.axes[1]), case.chunk if isinstance(case.chunk, int) else None
     seeds = SeedRange(position.start + position.seeds * count, count, chunk)
     if case.target == LAPLACIAN:
-        sum_of = mode.sum_quadratic_forms(f, x)
-        return Slices(part, lambda numbers: sum_of(jax.vmap(lambda n: make_seed(x, n))(numbers)), seeds, x)
+        sum_forms = mode.sum_quadratic_forms(f, x)
+        return Slices(part, lambda numbers: sum_forms(jax.vmap(lambda n: make_seed(x, n))(numbers)), seeds, x)
     assert mode.linear_map is not None
     linear_map = mode.linear_map(f, x)
     if part.along_point:
@@ -180,7 +180,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `number` of the identity, or the sum of its rows of that color, as arrays like `like`."""
+    """Return row `number` of the identity, or the sum of the rows of that color, as arrays like `like`."""
     seed, start = [], 0
     for a in like:
         stop = start + a.size
@@ -203,7 +203,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count
-    loops, rest = divmod(seeds.count, chunk)
+    chunks, remainder = divmod(seeds.count, chunk)
 
     def sum_range(start: Any, length: int) -> Any:
         total = sum_of(seeds.first + start + jnp.arange(length))
@@ -211,9 +211,9 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
     add = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
     total = sum_range(0, chunk)
-    if loops > 1:
-        total = jax.lax.fori_loop(1, loops, lambda k, total: add(total, sum_range(k * chunk, chunk)), total)
-    total = add(total, sum_range(loops * chunk, rest)) if rest else total
+    if chunks > 1:
+        total = jax.lax.fori_loop(1, chunks, lambda k, total: add(total, sum_range(k * chunk, chunk)), total)
+    total = add(total, sum_range(chunks * chunk, remainder)) if remainder else total
     like = jax.eval_shape(lambda: sum_of(seeds.first + jnp.arange(chunk)))
     return jax.tree.map(lambda a, b: a.astype(b.dtype), total, like)
 
@@ -221,7 +221,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Return the reduction of the slices of a Jacobian (outputs, inputs), or of those of `batch` points."""
+    """Apply a reduction to the rows or columns of a Jacobian, of one point or of `batch` points at once."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -263,7 +263,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sums of the `outputs` rows of each point, one array of shape (batch, ...) per input."""
+    """Return the sum of the rows of the Jacobian of each point, one array of shape (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -15,24 +15,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import load_option
+from scaling.core import load_option, shape
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
-from scaling.core.shape import (
-    DerivativeShape,
-    LinearMapPart,
-    Named,
-    ceil_div,
-    derivative_shape,
-    input_structs,
-    result_shape,
-)
+from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div, input_structs, result_shape
 from scaling.core.workload import Workload
 
 POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
-# Arguments that are not inputs, whose names contain no "+": the colors and the positions of each linear map
-# (`jacobian.PartColoring`), and the number of the first seed.
+# The names of the arguments that are not inputs: the colors and the positions of each linear map
+# (`jacobian.PartColoring`), and the number of the first seed. The name of an input contains no "+".
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last axis
@@ -40,18 +32,18 @@ Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last a
 
 @dataclass(frozen=True)
 class Program:
-    """A function to compile, with its arguments."""
+    """A JAX function to compile, with its abstract arguments and functions that gather its result."""
 
     function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
     arguments: Mapping[str, jax.ShapeDtypeStruct]  # the abstract arguments by name, in order
     collect: Callable[[Any], np.ndarray]  # the function that copies a result to the host as one array
     pieces: Callable[[Any], Pieces]  # the function that copies a result to the host as several arrays
     sizes: DerivativeShape  # the shape of the derivative
-    given: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arguments that are not inputs
+    seed_arguments: Mapping[str, np.ndarray] = field(default_factory=dict)  # arguments that are not inputs
 
 
 class Argument(NamedTuple):
-    """An argument of the function that a device runs, and the mesh axis along which it is partitioned."""
+    """An array argument of the function that a device runs, and the mesh axis that partitions it."""
 
     shape: tuple[int, ...]  # the shape on one device
     dtype: Any
@@ -65,41 +57,41 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     has_start: bool = False,
 ) -> Program:
-    """Return the program of a case on its devices, with `has_start` as a function of the first seed too."""
+    """Return the `Program` of a case on its devices. With `has_start`, the first seed is an argument too."""
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
-    sizes = sizes or derivative_shape(case, workload)
-    given: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
+    sizes = sizes or shape.derivative_shape(case, workload)
+    seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     sparse = load_option("sparse") if sizes.coloring is not None else None
     if sparse is not None:
         indices = sparse.gather_indices(sizes, case.axes[1])
-        given = indices.arguments | given
-    arguments = _program_arguments(case, workload, given)
+        seed_arguments = indices.arguments | seed_arguments
+    arguments = _program_arguments(case, workload, seed_arguments)
     on_device = _device_function(case, workload, sizes, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap
     function, structs = wrap(case, on_device, arguments, devices)
     mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
-    shape = result_shape(case, workload, sizes)
+    host_shape = result_shape(case, workload, sizes)
 
     def pieces(result: Any) -> Pieces:
         on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[mesh_axes:]), result)
         if sparse is not None:
-            return [sparse.gather_entries(indices, shape, on_mesh)]
+            return [sparse.gather_entries(indices, host_shape, on_mesh)]
         return gather_pieces(case, workload, sizes, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
         arrays = pieces(result)
-        return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)).reshape(shape)
+        return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)).reshape(host_shape)
 
-    return Program(function, structs, collect, pieces, sizes, given)
+    return Program(function, structs, collect, pieces, sizes, seed_arguments)
 
 
-def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, Argument]:
+def _program_arguments(case: Case, workload: Workload, seed_arguments: Named) -> dict[str, Argument]:
     points, shared = input_structs(case, workload)
     count = ceil_div(case.points, case.axes[0])
     arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
     arguments |= {name: Argument(x.shape, x.dtype) for name, x in shared.items()}
-    for name, x in given.items():
+    for name, x in seed_arguments.items():
         arguments[name] = Argument(x.shape, x.dtype)
         if name.startswith(POSITIONS):
             arguments[name] = Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
@@ -168,9 +160,9 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program, or those in `names`, as arrays on its devices.
+    """Place the arguments of a program (all, or those in `names`) on its devices, and return the arrays.
 
-    Each process generates its own rows of the per-point inputs, unless they are given in `host`.
+    Each process generates the values of the per-point inputs at its own points, unless `host` contains them.
     """
     names = program.arguments if names is None else names
     return [_place_argument(case, workload, program, name, host) for name in names]
@@ -183,12 +175,13 @@ def _place_argument(
 
     def rows(start: int, stop: int) -> np.ndarray:
         first, last = min(start, case.points - 1), min(stop, case.points)
-        real = point_rows(case, workload, name, first, last) if host is None else host[name][first:last]
-        padding = stop - start - len(real)
-        return np.concatenate([real, np.repeat(real[-1:], padding, axis=0)]) if padding else real
+        values = point_rows(case, workload, name, first, last) if host is None else host[name][first:last]
+        padding = stop - start - len(values)
+        return np.concatenate([values, np.repeat(values[-1:], padding, axis=0)]) if padding else values
 
     def global_array() -> np.ndarray:
-        return shared_input(case, workload, name) if name in workload.shared else program.given[name]
+        is_shared = name in workload.shared
+        return shared_input(case, workload, name) if is_shared else program.seed_arguments[name]
 
     def shard(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
@@ -202,7 +195,7 @@ def _place_argument(
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> Pieces:
-    """Return a result, with one element per linear map, as host arrays to concatenate along the last axis."""
+    """Remove the padding of a result, and return one or more arrays to concatenate along the last axis."""
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
         return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
@@ -233,7 +226,7 @@ def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Pieces
 ) -> Pieces:
-    """Return the result of one linear map as one or more arrays to concatenate along the last axis."""
+    """Return the result of one linear map as a list of arrays to concatenate along the last axis."""
     reduction = workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -260,7 +253,7 @@ def _gather_part(
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the sums over the seeds of all devices as an array of shape (points, elements, 1).
+    """Add the partial sums of the devices over their seeds, to an array of shape (points, elements, 1).
 
     In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
     """
@@ -275,17 +268,17 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host adds partial sums of the devices, because the result is a sum over seeds."""
+    """Return whether the result is a sum over seeds, whose partial sums the host adds."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along_point and step.sums_seeds
 
 
 def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the first two axes, point devices and points per device, to one axis without padding."""
+    """Merge the first two axes, devices and points per device, to one axis of points without padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split columns into one array per input. Each element of an input has `points` adjacent columns."""
+    """Split the columns of Jacobians into one array per input. An input has size * `points` columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

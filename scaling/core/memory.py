@@ -3,21 +3,30 @@
 import re
 import resource
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from scaling.core.environment import contents
 from scaling.core.formatting import format_bytes
 
+_CGROUPS = Path("/sys/fs/cgroup")
 _KINDS = ("argument", "temp", "output")
 
 
 def available_bytes() -> int | None:
-    """Return the free memory of this host or its cgroup in bytes, whichever is less, or None if unknown."""
+    """Return the free memory in bytes, of this host or of a cgroup of this process if that is less.
+
+    Return None if it is unknown. Slurm sets the limit of a job in a parent of the cgroup of the process.
+    """
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
-    limit, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
-    if limit and limit.isdigit() and used and used.isdigit():
-        limits.append(int(limit) - int(used))
+    own = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
+    cgroup = _CGROUPS / (own.group(1) if own else "")  # does not exist in a container without a namespace
+    for folder in (cgroup, *cgroup.parents):
+        limit, used = contents(f"{folder}/memory.max"), contents(f"{folder}/memory.current")
+        if limit and limit.isdigit() and used:
+            cached = re.search(r"^inactive_file (\d+)", contents(f"{folder}/memory.stat") or "", re.MULTILINE)
+            limits.append(int(limit) - int(used) + (int(cached.group(1)) if cached else 0))
     return min(limits, default=None)
 
 
@@ -38,13 +47,13 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return a dict of the argument, temporary and output bytes per device. A value is None if unknown."""
+    """Return the argument, temporary and output bytes per device of a program, as a dict of record fields."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in _KINDS}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of arguments, temporaries and `results` outputs per device, or None if unknown."""
+    """Return the bytes per device of the arguments, temporaries and `results` outputs, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None

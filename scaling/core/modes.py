@@ -27,7 +27,7 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """An AD mode: a way to compute a derivative, such as "jacfwd"."""
+    """A mode of automatic differentiation, such as "jacfwd": the derivative, the seeds and the linear map."""
 
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
@@ -101,7 +101,7 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h, with the step h of `STEPS` and one f(x) for all."""
+    """Return the function v -> (f(x + h v) - f(x)) / h with the step h of `STEPS`. Evaluate f(x) once."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
@@ -144,7 +144,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _in_laplacian(name: str) -> MakeLinearMap:
-    """Return a function of options/laplacian.py, which is imported when the function is called."""
+    """Return a function of options/laplacian.py by name. The module is imported at the first call."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

@@ -11,12 +11,12 @@ import numpy as np
 _values: dict[str, dict[Hashable, Any]] = {}
 
 
-def cached(kind: str, key: Hashable, make: Callable[[], Any], most: int | None = None) -> Any:
-    """Return the value of a key in the cache `kind`, or `make()`. A cache keeps the `most` newest values."""
+def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int | None = None) -> Any:
+    """Return the cached value of a key, or compute it. Cache at most `max_values` values of each `kind`."""
     values = _values.setdefault(kind, {})
     if key not in values:
-        value = make()
-        while most is not None and len(values) >= most:
+        value = compute()
+        while max_values is not None and len(values) >= max_values:
             values.pop(next(iter(values)))
         values[key] = value
     return values[key]
@@ -28,21 +28,25 @@ def clear(kind: str | None = None) -> None:
         _values.pop(name, None)
 
 
-def fingerprint(value: Any) -> Hashable:
-    """Return a cache key that is equal for functions with the same code and the same captured values."""
+def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
+    """Return a hashable cache key, which is equal for functions with equal code and captured values."""
+    for depth, outer in enumerate(enclosing):
+        if value is outer:  # a recursive function captures itself
+            return "recursive", depth
+    inner = functools.partial(fingerprint, enclosing=(*enclosing, value))
     if isinstance(value, tuple | list):
-        return (type(value), *map(fingerprint, value))
+        return (type(value), *map(inner, value))
     if isinstance(value, Mapping):
-        return tuple((fingerprint(key), fingerprint(item)) for key, item in value.items())
+        return tuple((inner(key), inner(item)) for key, item in value.items())
     if isinstance(value, functools.partial):
-        return fingerprint((value.func, value.args, value.keywords))
+        return inner((value.func, value.args, value.keywords))
     if hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
         return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
     if code := getattr(value, "__code__", None):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         bound_to = getattr(value, "__self__", None)  # of a method
-        return code, fingerprint((value.__defaults__, value.__kwdefaults__, cells, bound_to))
+        return code, inner((value.__defaults__, value.__kwdefaults__, cells, bound_to))
     try:
         hash(value)
     except TypeError:

@@ -49,7 +49,7 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and the samples of one run of a case. Fields that do not apply or are unknown are None."""
+    """The outcome and the measurements of one run of a case. An unknown or inapplicable field is None."""
 
     case: Case
     status: str
@@ -116,39 +116,34 @@ class Record:
 
     @functools.cached_property
     def key(self) -> str:
-        """Return the hash that identifies the case."""
+        """Return the hash of the settings of the case, `Case.key`."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """Return the environment hash without the versions of peers, for comparisons of peers with JAX."""
+        """Return the hash of the environment without the versions of peers, to compare peers with JAX."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return the tuple (case key, environment hash, replicate), which all attempts share."""
+        """Return (case key, environment hash, replicate), which is equal for all attempts at one run."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
     def compulsory(self) -> int | None:
-        """Return `compulsory_bytes`, or the bytes of arguments and outputs in a record without this field."""
+        """Return the bytes per device to read the inputs and write the result once, or None if unknown."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
 
     @property
-    def good(self) -> bool:
-        """Return whether the status is ok, skipped or planned, so that the case need not run again."""
-        return self.status != "failed"
-
-    @property
-    def of_plan(self) -> bool:
+    def is_prediction(self) -> bool:
         """Return whether the record is a prediction of `scaling plan`, not a measurement."""
         return "hardware" in self.environment
 
     @property
     def honest(self) -> bool:
-        """Return whether the times may be used in scaling curves: each CPU device must have its own core."""
+        """Return whether scaling curves may use the times: each CPU device must have its own core."""
         cores = self.environment.get("cores")
         has_cores = isinstance(cores, list) and len(cores) == self.case.devices
         return has_cores or self.environment.get("platform") != "cpu"
@@ -164,7 +159,7 @@ def is_number(value: Any) -> bool:
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON. NaN, infinity and numbers beyond the limits become null."""
+    """Return a record as one line of strict JSON. NaN, infinity and too large numbers become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return json.dumps(fields, allow_nan=False)
@@ -191,7 +186,7 @@ class Writer:
         self._file: int | None = None
 
     def append(self, record: Record | str) -> None:
-        """Write one record, or its line of JSON, and sync the file, or restore it and raise OSError."""
+        """Append a record, or its line of JSON, and sync the file. If that fails, remove the line again."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"

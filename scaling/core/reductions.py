@@ -19,7 +19,7 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction, and two magnitudes that determine its tolerance (tolerances.py)."""
+    """The expected result of a reduction of Jacobians, and two arrays that determine its tolerance."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
@@ -28,7 +28,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The operation that a device applies to its slices (columns or rows) of J."""
+    """The operation of a reduction that a device applies to each slice (column or row) of the Jacobian J."""
 
     # The function that maps a slice to its contribution to the reduced J, such as the sum of its elements.
     # The argument is a column of shape (..., outputs). For rows there are two arguments: a row, as a tuple of
@@ -50,9 +50,7 @@ class Reduction:
     # The JAX function (J, x) -> result that reduces the whole J of a workload. J has the shape (points,
     # outputs, inputs), and x has the shape (points, inputs).
     of_jacobians: Callable[[Any, Any], Any]
-    entries: (
-        str  # the entries of J whose sum is one element: an "entry", the largest "column", "row", or "all"
-    )
+    entries: str  # the entries of J whose sum is one element: one "entry", a "column", a "row", or "all"
     # The NumPy function that computes the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
     # The NumPy function (J, bound) -> largest change of the result of each point, of shape (points,), if each
@@ -72,12 +70,12 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Return whether the result is linear in J and has an axis of inputs."""
+        """Return whether the reduced Jacobian is linear in J and has an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
     def sums_outputs(self) -> bool:
-        """Return whether the result is the derivative of the sum over the outputs."""
+        """Return whether the reduced Jacobian is the derivative of the sum over the outputs."""
         return self.linear_in_inputs and self.axes[0] is None
 
     @property
@@ -92,25 +90,19 @@ def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    influence, magnitude = (
-        e.J.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude)
-    )
-    return ReferenceTerms(e.J.by_input(e.J.values)[:, None, :], influence, magnitude)
+    expected, *sums = (e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude))
+    return ReferenceTerms(expected, *(values.max(axis=2, keepdims=True) for values in sums))
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the terms of reduce=points, one for each point, which are not summed yet."""
+    """Return the `ReferenceTerms` of each point. The caller sums them over the points."""
     return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
     """Return the `ReferenceTerms` of the products J x, or of the sums over the inputs if x is None."""
     weights = None if x is None else abs(x)
-    products = (
-        e.J.by_output(e.J.values, x),
-        e.J.by_output(e.size, weights),
-        e.J.by_output(e.magnitude, weights),
-    )
+    products = e.J.by_output(e.J.values, x), *(e.J.by_output(a, weights) for a in (e.size, e.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 

@@ -45,7 +45,7 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """The method that computes the reference of a case, and the tolerance of a comparison with it."""
+    """The method that computes the expected result of a case, and the tolerance of the comparison."""
 
     case: Case
     workload: Workload
@@ -85,7 +85,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Return the method that computes the reference. `detected` is the pattern detected for seeds=colored."""
+    """Return how the expected result is computed. `detected` is the sparsity pattern with seeds=colored."""
     reduction = _result_reduction(case, workload, sizes)
     specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
     forms = (workload.function, workload.reference, workload.nonzeros)
@@ -106,7 +106,7 @@ def reference_spec(
         added = 1
     else:
         added = tolerances.added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
-    roundoff = tolerances.unit_roundoff(case, platform, computed.inside if computed else 0.0)
+    roundoff = tolerances.unit_roundoff(case, platform, computed.inner_roundoff if computed else 0.0)
     rounding = Rounding(workload.terms, added, tolerances.tolerance(roundoff, workload.terms))
     return ReferenceSpec(
         case, workload, sizes, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding,
@@ -121,7 +121,7 @@ def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) ->
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the cheapest NumPy function for the values of a workload, or None if the workload has none."""
+    """Return the NumPy function of a workload that computes its values the fastest, or None without any."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
@@ -156,7 +156,8 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result at the points [start, stop), and the scale by which errors are divided.
 
-    Both arrays broadcast to the shape of the result: (points, 1, nonzeros) if `spec.common` is set.
+    Both arrays broadcast to the shape of the result at these points. If the result and the reference are
+    sparse, they contain the nonzeros of the reference, in the shape (points, 1, nonzeros).
     """
     case, sizes = spec.case, spec.sizes
     shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
@@ -167,15 +168,15 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
         return _evaluate_result(spec, start, stop)
 
     def evaluate_all() -> tuple[np.ndarray, ...]:
-        ranges = [_evaluate_result(spec, *ends) for ends in point_ranges(spec)]
+        ranges = [_evaluate_result(spec, start, stop) for start, stop in point_ranges(spec)]
         return tuple(np.concatenate(arrays) for arrays in zip(*ranges, strict=True))
 
-    kind = {
+    determining_fields = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
         "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole: sums over outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
-    key = (dataclasses.replace(case, **_RESET | kind), spec.rounding, spec.workload_key)
+    key = (dataclasses.replace(case, **_RESET | determining_fields), spec.rounding, spec.workload_key)
     expected, scale = cached("expected result", key, evaluate_all, 4)
     return expected[start:stop], scale[start:stop]
 
@@ -194,17 +195,16 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the values at the points [start, stop), of shape (points, outputs), and their error scale.
+    """Return the values at the points [start, stop), of shape (points, outputs), and the least error scale.
 
-    The error of an entry is divided by the entry or, if that is larger, by the scale of its point. The scale
-    has the shape (points,), or is None if it is unknown.
+    Errors are divided by the value or, if that is larger, by this scale, of shape (points,) or None.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and their error scale as in `reference_values`."""
+    """Return the Jacobians at the points [start, stop), and the least scale of their errors, or None."""
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
@@ -227,9 +227,9 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Return the reference of a range of points, from a closed form of the value or the derivative.
+    """Evaluate a closed form of the value or the derivative at the points [start, stop).
 
-    Raise `Refusal` if its arrays have a wrong shape, NaN or infinity.
+    Raise `Refusal` if an array of the returned `Reference` has a wrong shape, NaN or infinity.
     """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
@@ -246,19 +246,19 @@ def _evaluate_form(
 
 
 def reduce_reference(
-    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
+    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and its error scale, whose lower bound is `floor`."""
+    """Return the reduced Jacobian of each point, and the scale of its errors, which is at least `floor`."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
-    x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))
+    x = flatten_inputs(spec.workload.names, spec.workload.points, arrays, len(J.values))
     if spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor, x)
     scale = np.abs(J.values) @ np.abs(x)[:, :, None]
     return J.values @ x[:, :, None], at_least(scale, None if floor is None else floor * np.abs(x).max(axis=1))
 
 
-def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Return the given inputs, raveled and concatenated, as an array of shape (points, inputs)."""
-    rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
+def flatten_inputs(names: Iterable[str], batched: Container[str], arrays: Arrays, points: int) -> np.ndarray:
+    """Ravel and concatenate inputs, of which `batched` have an axis of points, to shape (points, inputs)."""
+    rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

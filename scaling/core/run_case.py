@@ -54,7 +54,7 @@ class CaseEnded(Exception):
 
 
 class ProcessGroup(NamedTuple):
-    """The processes that run a case together."""
+    """The processes that run a case together, and their devices."""
 
     devices: list[Any]  # the devices of all processes
     platform: str  # the platform of the devices, such as "cpu" or "gpu"
@@ -65,7 +65,7 @@ class ProcessGroup(NamedTuple):
 
 
 class PlacedProgram(NamedTuple):
-    """A compiled program of a case, with its inputs on the devices."""
+    """A compiled program of a case, with its inputs on the devices, ready to be timed."""
 
     case: Case  # the case, with the mode that mode=auto chose
     workload: Workload
@@ -79,9 +79,9 @@ class PlacedProgram(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A case that is being run. The status of its record is "ok" until an error or a skip ends the run."""
+    """A case that is being run, with the state of its measurement."""
 
-    record: Record  # the record, as far as it is known
+    record: Record  # the record so far, with the status "ok" until an error or a skip ends the attempt
     group: ProcessGroup  # the processes that run the case
     sampling: Sampling  # the rule that decides when there are enough samples
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
@@ -91,12 +91,12 @@ class Attempt:
     ended: bool = False  # whether the attempt failed or was skipped
 
     def note(self, **fields: Any) -> None:
-        """Set fields of the record."""
+        """Set the given fields of the record of the attempt."""
         self.record = dataclasses.replace(self.record, **fields)
 
 
 def run_case(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
-    """Run the case of the record `blank` in this process, and return its completed record."""
+    """Run the case of the record `blank`, which has no measurements yet, and return its complete record."""
     attempt = prepare_case(blank, ProcessGroup(devices, platform), sampling)
     while not attempt.ended and not take_turn(attempt):
         pass
@@ -112,7 +112,7 @@ def prepare_case(
 ) -> Attempt:
     """Compile the case of the record `blank`, run the program once and check its result.
 
-    An error ends the returned attempt. The field `known_blocks` of an earlier record is tried first.
+    An error ends the returned attempt. `known_blocks` is the field `blocks` of an earlier record, or None.
     `expected_digest` is the hash of the workload's source file when the case was requested, or None.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
@@ -147,7 +147,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call unless the attempt has ended, and return the record."""
+    """Run the program once more and check its result, unless the attempt has ended. Return the record."""
     if not attempt.ended:
         with _end_on_error(attempt):
             _check_another_call(attempt)
@@ -163,7 +163,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that ends the attempt on an exception and records the error, no samples."""
+    """Return a context manager that ends the attempt on an exception, and records the error, no samples."""
     try:
         yield
     except Exception as error:
@@ -181,7 +181,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text of the record of a case that an exception ended."""
+    """Return the status, the reason and the text for the record of a case that an exception ended."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -285,7 +285,7 @@ def _compile_stages(case: Case, built: Workload, group: ProcessGroup, program: l
 
 
 def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return an error message if a case does not fit into the memory of some process, otherwise None."""
+    """Return an error message if a case does not fit into the memory of a process, otherwise None."""
     # The check copies the result to the host once; with storage=host, host_bytes includes it.
     host_bytes = compiled.host_bytes or len(group.devices) * (compiled.needs.get("output_bytes") or 0)
     shortage = memory.describe_shortage(
@@ -295,7 +295,7 @@ def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: Compiled
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
-    """Check a result, unless it equals an earlier correct one, and raise `CaseEnded` if it is not correct."""
+    """Raise `CaseEnded` if a result is wrong. A result that equals an earlier correct one is not compared."""
     began, group, coloring = time.perf_counter(), attempt.group, program.sizes.coloring
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
@@ -333,7 +333,7 @@ def _sample_one_turn(attempt: Attempt) -> bool:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
     if attempt.turns is None:
         attempt.turns = _start_sampling(attempt)
-    reading = monitor.start_meter(group.platform, group.cores)
+    reading = monitor.read_counters(group.platform, group.cores)
     samples = next(attempt.turns)
     local_marks = monitor.find_disturbances(reading) if samples.turns else []  # a peer may take no turns
     by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])

@@ -1,4 +1,4 @@
-"""Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, shape of the result.
+"""Compute the `DerivativeShape` of a case (numbers of outputs, inputs and seeds) and the shape of its result.
 
 A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
 arrays, without devices and before anything is compiled.
@@ -24,7 +24,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs too much memory: `needs` contains record fields in bytes."""
+    """An exception for a case that needs too much memory. `needs` is a dict from record field to bytes."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class LinearMapPart:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The distinct positions of the possible nonzeros of a Jacobian, sorted by row, then by column."""
+    """A sparsity pattern: the positions of possible nonzeros of a Jacobian, sorted by row, then column."""
 
     rows: np.ndarray  # integers, of shape (nonzeros,)
     cols: np.ndarray  # integers, of shape (nonzeros,)
@@ -75,12 +75,11 @@ class DerivativeShape:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
-    """Return two dicts of abstract arrays: the per-point inputs of all points, and the shared inputs."""
+    """Return two dicts of abstract arrays by input name: the inputs of all points, and the shared inputs."""
 
     def struct(spec: InputSpec, *axes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(
-            (*axes, *spec.shape), jnp.dtype(jnp.int32 if spec.integer else case.dtype)
-        )
+        dtype = jnp.dtype(jnp.int32 if spec.integer else case.dtype)
+        return jax.ShapeDtypeStruct((*axes, *spec.shape), dtype)
 
     points = {name: struct(spec, case.points) for name, spec in workload.points.items()}
     return points, {name: struct(spec) for name, spec in workload.shared.items()}
@@ -93,7 +92,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 
 
 def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> DerivativeShape:
-    """Return the shape of the derivative of a case, without seeds if seeds=colored and `coloring` is None."""
+    """Return the shape of the derivative of a case. With seeds=colored, the seeds follow from `coloring`."""
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -145,7 +144,7 @@ def _linear_maps(
 
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs and VJPs that compute the Jacobian of a case."""
+    """Return the number of JVPs and VJPs that compute the derivative of a case."""
     if case.ad_mode.pass_per_output:
         return sizes.seeds * (1 if case.target == LAPLACIAN else sizes.outputs)
     if workload.reduction.columns.products and any(part.computes_columns for part in sizes.parts):
@@ -154,12 +153,12 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def ceil_div(count: int, divisor: int) -> int:
-    """Return count / divisor, rounded up."""
+    """Return count / divisor, rounded up to an integer."""
     return -(-count // divisor)
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of padding in the (point, seed) pairs of split=both or seeds=colored, or None."""
+    """Return the fraction of padding in (point, seed) pairs with split=both or seeds=colored, else None."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.axes
@@ -170,7 +169,7 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result on the host. An axis that a reduction removes has length 1.
+    """Return the shape of the result of a case on the host. An axis that a reduction removes has length 1.
 
     Jacobians              (points, outputs, inputs)
     function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
@@ -191,7 +190,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function. Raise `Refusal`, or `TooLarge` for memory."""
+    """Return the shape and dtype of the result of a function, or raise `Refusal` or `TooLarge`."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:

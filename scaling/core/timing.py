@@ -69,12 +69,12 @@ def single_process(values: list[float]) -> list[list[float]]:
 
 
 def gather_maximum(gather: Gather, value: float) -> float:
-    """Return the maximum of a value over all processes."""
+    """Return the maximum of `value` over all processes."""
     return max(values[0] for values in gather([value]))
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return a list of the texts of all processes by rank, without trailing whitespace."""
+    """Return the texts of all processes, sorted by rank and without trailing whitespace."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -128,9 +128,9 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
-def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median time of `calls` calls of an empty program, in seconds per call."""
-    return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
+def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
+    """Return the median time, in seconds, of 100 calls of an empty program."""
+    return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
 def sample_turns(
@@ -140,10 +140,10 @@ def sample_turns(
     floor_seconds: float | None = None,
     gather: Gather = single_process,
 ) -> Iterator[Samples]:
-    """Warm up, and return an endless iterator that takes one turn of samples and yields all samples so far.
+    """Warm up a program, and return an iterator that takes one turn of samples and yields all samples so far.
 
-    The caller stops the iteration when the samples have a `stop_reason`, and may run other cases between
-    turns. A sample is the time of one call, or of several calls if a call takes little longer than
+    The caller stops the endless iteration when the samples have a `stop_reason`, and may run other cases
+    between turns. A sample is the time of one call, or of several calls if a call takes little longer than
     `floor_seconds`, the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     timed = functools.partial(_time_calls, call, wait)
@@ -229,7 +229,7 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest rank k that bounds a confidence interval of the median, or 0 if there is none.
+    """Return the largest rank k that bounds a confidence interval of the median, or 0 without any.
 
     The interval from the k-th smallest to the k-th largest of `count` samples contains the median of their
     distribution with this confidence. The number of samples below it is binomial with probability 1/2.
@@ -251,14 +251,14 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the sign-test confidence interval (low, high) of the median, or None below 6 samples (95 %)."""
+    """Return the sign-test confidence interval (low, high) of the median, or None for too few samples."""
     k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high): a ratio of medians, and its 95 % interval (Bonferroni), or None below 7."""
-    above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
+    """Return (ratio, low, high): the ratio of two medians and its 95 % interval, or None below 7 samples."""
+    above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni correction
     if above is None or below is None:
         return None
     return statistics.median(top) / statistics.median(bottom), above[0] / below[1], above[1] / below[0]

@@ -48,7 +48,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below whic
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation: `inner_roundoff` or that of the case."""
+    """Return the unit roundoff of the least precise operation: that of the case, or `inner_roundoff`."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -61,7 +61,7 @@ def tolerance(roundoff: float, terms: int) -> float:
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest scale of an error: products that compute a smaller result may lose digits."""
+    """Return the smallest scale that errors are divided by. Products below this number may lose digits."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
@@ -91,15 +91,15 @@ class Rounding:
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the magnitude that errors of a result are divided by. See this module for the arguments."""
-        of_entries = influence * np.sqrt(self.terms / self.longest_sum)
-        of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
-        return np.asarray(np.maximum(of_entries, of_sum))
+        """Return the scale that errors are divided by. The module docstring defines both arguments."""
+        entry_scale = influence * np.sqrt(self.terms / self.longest_sum)
+        sum_scale = magnitude * np.sqrt(self.added / self.longest_sum)
+        return np.asarray(np.maximum(entry_scale, sum_scale))
 
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The dense Jacobians at some points. `SparseJacobians` in options/sparse overrides all methods."""
+    """The dense Jacobians at some points. The subclass `SparseJacobians` (options/sparse) stores nonzeros."""
 
     values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
@@ -132,14 +132,14 @@ class SizedEntries:
 
     @property
     def largest(self) -> np.ndarray:
-        """Return the largest `size` of the entries at each point, in the shape (points, 1, 1)."""
+        """Return the largest `size` of the entries at each point, as an array of shape (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of entries (or nonzeros) whose sum is one element of the reduced result."""
+    """Return the largest number of entries of a Jacobian whose sum is one element of its reduction."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))

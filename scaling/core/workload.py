@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import importlib.util
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -122,8 +121,8 @@ def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
 
 def module(name: str) -> ModuleType:
     """Import and return the module of a workload, given the name of a built-in workload or an import path."""
-    known = sorted(built_in("workloads"))
-    path = f"scaling.workloads.{name}" if name in known else name
+    names = sorted(built_in("workloads"))
+    path = f"scaling.workloads.{name}" if name in names else name
     try:
         imported = importlib.import_module(path)
     except Refusal as error:
@@ -131,7 +130,7 @@ def module(name: str) -> ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (path == missing or path.startswith(f"{missing}.")):
-            text = f"{unknown_name('workload', name, known)}, or give the import path of a module of your own"
+            text = f"{unknown_name('workload', name, names)}, or give the import path of a module of your own"
             raise Refusal(text) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
@@ -160,9 +159,9 @@ def make_user_workload(case: Case) -> Any:
 
 
 def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
-    """Return the workload of a case with its `wrt` and `reduce`, one input per leaf, and array functions."""
-    of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
-    workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
+    """Return the workload of a case, with its `wrt` and `reduce`, and with pytrees flattened to arrays."""
+    is_of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
+    workload = make_workload(dataclasses.replace(case, formulation=None) if is_of_peer else case)
     workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
         modes = workload.whole_modes if workload.second else {}
@@ -181,13 +180,14 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
         workload = load_option("pytrees").with_flat_inputs(name, workload)
-    if both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
-        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
+    if common := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
+        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(common))}")
     if not workload.points:
         raise Refusal(f"workload {name!r} has no per-point input: `points` is empty")
     workload = dataclasses.replace(workload, wrt=_settle_wrt(case, workload))
     sizes = tuple(math.prod(workload.inputs[leaf].shape) for leaf in workload.names)
     per_point = workload.reduce != "points"
+    # `how` is the name of a function of options/pytrees.py, followed by its arguments.
     join = lambda function, *how: functools.partial(_call_and_join, function, how)  # noqa: E731
     whole_modes = {
         mode: join(function, "concatenate_blocks", f"{mode} of {name!r}", sizes, per_point)
@@ -220,7 +220,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return `wrt` of the case or the workload, or the first input, or with reduce=points shared inputs."""
+    """Return the names of the inputs to differentiate: those of the case, or else a default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
@@ -235,9 +235,9 @@ def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set
     for name in wrt.split("+"):
         leaves += (selected := _float_leaves(name, inputs))
         if not selected:
-            real = [leaf for leaf in inputs if not inputs[leaf].integer]
-            known = dict.fromkeys([*_top_level_names(real), *real])
-            raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, known)
+            floating = [leaf for leaf in inputs if not inputs[leaf].integer]
+            valid = dict.fromkeys([*_top_level_names(floating), *floating])
+            raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, valid)
     if len(set(leaves)) != len(leaves):
         raise Refusal(f"wrt={wrt!r} names an input twice")
     return set(leaves)

@@ -1,4 +1,4 @@
-"""Find the largest blocks of points and of seeds that fit into memory, by compiling them (`chunk=auto`).
+"""Choose how many points and seeds a device computes at a time, by compiling candidates (`chunk=auto`).
 
 Points are batch elements, and seeds are tangents or cotangents. The candidates are all points with all seeds,
 fewer points with all seeds, all points with fewer seeds and, if none of these fits, a single point with fewer
@@ -23,10 +23,12 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
+    """The numbers of points and seeds that a device computes at a time, and the memory for its arrays.
 
-    `block` is the number of points and `chunk` the number of seeds. None means all points or seeds of
-    the device. `storage` is the memory that contains the inputs and the result: "device" or "host".
+    Attributes:
+        block: the number of points (batch elements), or None for all points of the device.
+        chunk: the number of seeds (tangents or cotangents), or None for all seeds of the device.
+        storage: the memory that contains the inputs and the result, "device" or "host".
     """
 
     block: int | None = None
@@ -36,18 +38,18 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The memory that a program needs on each device.
+    """The memory that a compiled program needs on each device.
 
     Attributes:
         bytes: the number of bytes, or None if it is unknown.
         fits: whether the program fits into memory.
-        hopeless: whether the inputs and the result alone, without temporary arrays, exceed the memory, so
-            that smaller blocks do not fit either.
+        io_exceeds_memory: whether the inputs and the result alone, without temporary arrays, exceed the
+            memory. Smaller blocks do not fit either in this case.
     """
 
     bytes: int | None
     fits: bool
-    hopeless: bool = False
+    io_exceeds_memory: bool = False
 
 
 def compile_largest(
@@ -58,10 +60,15 @@ def compile_largest(
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
-    """Return a case compiled with the largest block sizes that fit into memory.
+    """Compile a case with the largest numbers of points and seeds at a time that fit into memory.
 
-    Raise `TooLarge` if no block sizes fit. `compile_blocks` compiles a case with given `block`, `chunk` and
-    `storage`. `known_blocks` is the field `blocks` of the record of an earlier run, or None.
+    Raise `TooLarge` if no candidate fits.
+
+    Args:
+        sizes: the shape of the derivative.
+        compile_blocks: compiles a case with the `block`, `chunk` and `storage` of this case.
+        describe_shortage: returns an error message if a compiled case does not fit into memory, else None.
+        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None
@@ -76,13 +83,13 @@ def compile_largest(
             fitting[blocks] = last
             return MemoryNeed(last.bytes_while_running, True)
         needs = {**last.needs, "temp_bytes": 0} if last.needs.get("temp_bytes") else last.needs
-        is_hopeless = describe_shortage(dataclasses.replace(last, needs=needs)) is not None
-        return MemoryNeed(last.bytes_while_running, False, is_hopeless)
+        io_exceeds_memory = describe_shortage(dataclasses.replace(last, needs=needs)) is not None
+        return MemoryNeed(last.bytes_while_running, False, io_exceeds_memory)
 
-    known = None
+    earlier = None
     if known_blocks:
-        known = BlockSizes(known_blocks["block"], known_blocks["chunk"], known_blocks["storage"])
-    blocks, needs = find_blocks(case, workload, sizes, compile_and_measure, known)
+        earlier = BlockSizes(known_blocks["block"], known_blocks["chunk"], known_blocks["storage"])
+    blocks, needs = find_blocks(case, workload, sizes, compile_and_measure, earlier)
     if blocks is not None:
         probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
         record = vars(blocks) | {"limit_bytes": case.memory_limit, "probes": probes}
@@ -99,21 +106,22 @@ def find_blocks(
     workload: Workload,
     sizes: DerivativeShape,
     measure: Callable[[BlockSizes], MemoryNeed],
-    known: BlockSizes | None = None,
+    earlier: BlockSizes | None = None,
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Find the largest numbers of points and seeds that a device can compute at a time within its memory.
+    """Return the largest numbers of points and seeds that fit into memory, and all measured candidates.
 
     Block sizes with the inputs and the result on the host are tried if `case.storage` is "host", or if
     `case.storage` is None and no block sizes fit on the device. Storage on the host requires `batch=vmap` and
     a reduction that does not sum over the points.
 
     Args:
-        measure: returns the memory that a program with given block sizes needs.
-        known: block sizes that fitted in an earlier run, which are tried first.
+        sizes: the shape of the derivative.
+        measure: compiles a program with the given block sizes and returns the memory that it needs.
+        earlier: the block sizes that fitted in an earlier run, which are tried first, or None.
 
     Returns:
         The largest block sizes that fit into memory, or None if no candidate fits.
-        The memory of each candidate that was measured, in the order of measurement.
+        A dict from each measured candidate to the memory that it needs, in the order of measurement.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     can_offload = case.batch == "vmap" and not workload.reduction.sums_points
@@ -123,8 +131,8 @@ def find_blocks(
             needs[blocks] = measure(blocks)
         return needs[blocks]
 
-    if known is not None and probe(known).fits:
-        return known, needs
+    if earlier is not None and probe(earlier).fits:
+        return earlier, needs
     for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
         if storage == DEVICE or can_offload:
             largest = _find_in_storage(storage, case, workload, sizes, probe)
@@ -140,40 +148,43 @@ def _find_in_storage(
     sizes: DerivativeShape,
     probe: Callable[[BlockSizes], MemoryNeed],
 ) -> BlockSizes | None:
-    """Return the largest block sizes that fit with the given storage, or None if no candidate fits."""
+    """Return the largest block sizes that fit if `storage` contains the arrays, or None if none fit.
+
+    `storage` is "device" or "host". `probe` returns the memory that a program with given block sizes needs.
+    """
     points = ceil_div(case.points, case.axes[0])
     seeds = max(ceil_div(part.seeds, case.axes[1]) for part in sizes.parts)
     can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
     undivided = [BlockSizes()] if storage == DEVICE else []
     fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
     fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
-    first = [_first_fitting(undivided + candidates, probe) for candidates in (fewer_points, fewer_seeds)]
-    is_hopeless = storage == DEVICE and probe(BlockSizes()).hopeless
-    if not any(first) and can_divide_points and points > 1 and not is_hopeless:
-        first = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
+    fitting = [_first_fitting(undivided + candidates, probe) for candidates in (fewer_points, fewer_seeds)]
+    io_exceeds_memory = storage == DEVICE and probe(BlockSizes()).io_exceeds_memory
+    if not any(fitting) and can_divide_points and points > 1 and not io_exceeds_memory:
+        fitting = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
 
     def work_per_step(blocks: BlockSizes) -> tuple[int, bool]:
         # Candidates with all seeds win a tie, because their results are contiguous.
         return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
-    return max((blocks for blocks in first if blocks is not None), key=work_per_step, default=None)
+    return max((blocks for blocks in fitting if blocks is not None), key=work_per_step, default=None)
 
 
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits into memory, or None if no candidate fits.
+    """Return the first candidate that fits into memory, enlarged by half if possible, or None if none fit.
 
-    The candidates must be in decreasing order of size. The first that fits is enlarged by half if the result
-    is smaller than the previous candidate and also fits.
+    The candidates must be in decreasing order of size. The enlarged candidate must be smaller than the
+    candidate before the first that fits, and it must also fit. `probe` returns the memory of a candidate.
     """
     too_large = None
     for blocks in candidates:
         need = probe(blocks)
         if need.fits:
-            between = _enlarge_by_half(blocks, too_large) if too_large else None
-            return between if between and probe(between).fits else blocks
-        if need.hopeless and blocks.storage == DEVICE:
+            larger = _enlarge_by_half(blocks, too_large) if too_large else None
+            return larger if larger and probe(larger).fits else blocks
+        if need.io_exceeds_memory and blocks.storage == DEVICE:
             return None
         too_large = blocks
     return None
@@ -187,7 +198,10 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return `blocks` enlarged by half, or None if no size lies between `blocks` and `too_large`."""
+    """Return `blocks` with 1.5 times as many seeds, or points if `chunk` is None.
+
+    Return None if this number equals that of `blocks` or `too_large`.
+    """
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     larger = count + count // 2

@@ -1,4 +1,4 @@
-"""Enable JAX's persistent compilation cache, empty or filled, to measure compile times with it."""
+"""Compile a program with a cold or warm persistent compilation cache of JAX, to measure compile times."""
 
 import tempfile
 from collections.abc import Callable
@@ -9,20 +9,21 @@ from jax.experimental.compilation_cache import compilation_cache
 from scaling.core.run_case import CaseEnded
 from scaling.core.timing import Stages
 
-_hits: list[str] = []  # the events of all hits of the compilation cache
+_hits: list[str] = []  # the JAX monitoring events of compilation cache hits
 jax.monitoring.register_event_listener(
     lambda event, **_: _hits.append(event) if event.endswith("/cache_hits") else None
 )
 
 
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
-    """Compile a program with a new persistent compilation cache, and restore the settings of JAX.
+    """Compile a program with JAX's persistent compilation cache in a new temporary directory.
 
-    Raise `CaseEnded` if a warm cache was not hit, or if a cold cache was hit.
+    Return the compiled program and the time of each compilation stage. The settings of JAX are restored.
+    Raise `CaseEnded` if a cold cache has a hit, or a warm cache has none.
 
     Args:
-        state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.
-        compile_once: compiles the program. A warm cache is filled by an additional call.
+        state: "cold" for an empty cache, or "warm" for a cache that contains the program.
+        compile_once: compiles the program. It is called once more to fill a warm cache.
     """
     _hits.clear()
     with tempfile.TemporaryDirectory() as folder:
@@ -47,5 +48,7 @@ def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages
             compilation_cache.reset_cache()
     if bool(_hits) != (state == "warm"):
         text = "this backend does not store compiled programs in the persistent cache"
+        if state == "cold":
+            text = "compiling this program finds a part in the cache that it has stored itself"
         raise CaseEnded("skipped", "not_defined", text)
     return stages

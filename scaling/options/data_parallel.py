@@ -1,15 +1,15 @@
 """Compute a loss and its gradient, summed over a batch that is distributed over devices (data parallelism).
 
 Each device sums over its part of the points (batch elements). With `split=data`, an all-reduce adds the sums
-of all devices, so that every device holds the total. Without it, the host adds them. The loss is
+of all devices, so that every device has a copy of the total. Otherwise the host adds the sums. The loss is
 differentiated with respect to inputs that all points share, such as weights. The check compares each copy of
-the sum with the sum of the references of all points.
+the total with the sum of the reference derivatives (expected values) of all points.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,18 +22,17 @@ from scaling.core.check import EntryComparison, PointsComparison
 from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
 from scaling.core.layout import split_inputs
 from scaling.core.reference import ReferenceSpec, point_ranges, reference_jacobians, reference_values
-from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
+from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
 from scaling.core.tolerances import at_least, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 from scaling.options.reference.finite_step_bound import input_bounds
 from scaling.options.reference.sampled_reference import sum_over_outputs
 
-Named = Mapping[str, Any]
 Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
-_PIECE = "piece of an input"
-_REEVALUATED_POINTS = 64  # the number of points of a sum that the check may evaluate again
+_PIECE = "piece of an input"  # the name of an additional argument of the loss
+_REEVALUATED_POINTS = 64  # the most points of a sum at which the check evaluates the gradient again
 
 
 def sum_derivative(
@@ -49,13 +48,19 @@ def sum_derivative(
     With `split=data`, the sum is over all points, otherwise over the points of this device. The gradient is a
     tuple with one element for each linear map in `sizes.parts`. In forward mode, the element is an array with
     one derivative for each tangent of this device. In reverse mode, the element is a sequence with one array
-    for each input of the map. `points` and `shared` contain the inputs of this device by name.
+    for each differentiated input.
+
+    Args:
+        sizes: the shape of the derivative.
+        points: a dict from the name of each per-point input to its values at the points of this device.
+        shared: a dict from the name of each shared input to its value.
+        position: the position of this device in the device mesh.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return `transform(loss)`, summed over blocks of points and with `split=data` over all devices.
+        """Return the sum of `transform(loss)` over blocks of points, and with `split=data` over all devices.
 
         `transform` is called with the loss function of one block, which has `case.block` points. If
         `case.block` is None, each device has a single block.
@@ -83,9 +88,9 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the sum of the outputs of the workload's function over the given points.
+    """Return the sum of all outputs of the workload's function at the given points, a scalar.
 
-    `valid` is a boolean array that is false for points that are padding, or None if there is no padding.
+    `valid` is a boolean array of shape (points,) that is false for padding, or None without padding.
     """
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -98,9 +103,10 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient of one linear map, computed in pieces that are summed over the devices separately.
+    """Return the gradient that one linear map computes, in pieces with a separate all-reduce for each piece.
 
-    The all-reduce of one piece can then overlap the computation of the next piece.
+    The all-reduce of one piece can overlap the computation of the next piece. `sum_over_points` evaluates a
+    function of the loss and sums the result over the points.
     """
 
     def along_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -135,10 +141,10 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of an array over the devices along the points, as an array of shape (1, ...).
+    """Return the sum of the partial sums of all devices with different points, an array of shape (1, ...).
 
     `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
-    the sum, and the copies of all devices are returned.
+    the sum, and the copies of all devices are returned, an array of shape (devices, ...).
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -147,7 +153,15 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input."""
+    """Return the derivative of a sum over points, one array of shape (copies, 1, elements) for each input.
+
+    There is one copy of the sum for each device with split=data, otherwise a single copy.
+
+    Args:
+        part: the linear map that computes the derivative.
+        arrays: the results of all devices, of shape (point devices, seed devices, ...): in forward mode a
+            single array, in reverse mode one array for each input.
+    """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
         x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
@@ -157,9 +171,10 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare the gradient of a sum over points and outputs, as each device returns it, with its reference.
+    """Return the comparison of a gradient of a sum over points and outputs with the expected gradient.
 
-    `result` has the shape (copies, 1, inputs), with a copy of the gradient from each device.
+    `result` has the shape (copies, 1, inputs): with split=data one copy of the gradient from each device,
+    otherwise a single copy.
     """
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
@@ -172,13 +187,17 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
         result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
     )
     points = min(_REEVALUATED_POINTS, spec.case.points)
-    named = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
+    arrays = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
     step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
-    return PointsComparison(0, named, [comparison], step_error)
+    return PointsComparison(0, arrays, [comparison], step_error)
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms of a sum over points, and their scales, as arrays of shape (points, inputs)."""
+    """Return the expected terms of a sum over points, and the scales of their errors.
+
+    Both arrays have the shape (points, inputs), or (points, 1) with mode=value. The points are those with
+    the indices `start` to `stop - 1`.
+    """
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)

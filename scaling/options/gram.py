@@ -1,4 +1,7 @@
-"""Compute J^T J from the columns or rows of a Jacobian J, and its expected value (`reduce=gram`)."""
+"""Compute the Gram matrix J^T J from the columns or rows of a Jacobian J (`reduce=gram`).
+
+The module also computes the expected J^T J for the check of a result, and the number of JVPs.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +17,7 @@ from scaling.core.tolerances import Jacobians, SizedEntries
 
 
 def count_passes(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs that compute J^T J in forward mode.
+    """Return the number of JVPs with which all devices together compute J^T J in forward mode.
 
     A device multiplies its columns of J by all columns. Unless a single device computes all columns in one
     chunk, each device computes all columns again for each of its chunks.
@@ -28,9 +31,15 @@ def count_passes(case: Case, sizes: DerivativeShape) -> int:
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the inner products of the device's columns with all columns, an array of shape (seeds, inputs).
+    """Return the rows of J^T J for the seeds of one device, an array of shape (seeds, inputs).
 
-    All columns are computed again for each chunk of the device's columns, unless one chunk contains all.
+    These are the inner products of the device's columns of J with all columns. All columns are computed again
+    for each chunk of the device's columns, unless one chunk contains all columns.
+
+    Args:
+        column: returns the column of J for the index of a seed, an array of shape (outputs,).
+        seeds: the seeds of the device.
+        inputs: the number of columns of J.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -45,21 +54,25 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
     return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
 
 
-def multiply_rows(rows: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return R^T R, of shape (inputs, inputs), with R the rows of the device, computed one chunk at a time.
+def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
+    """Return R^T R of shape (inputs, inputs), where R contains the rows of J that one device computes.
 
-    `rows` maps the index of a seed to a row, a tuple with one array per input.
+    The rows are computed one chunk at a time. `row` maps the index of a seed to a row, a tuple with one array
+    for each input.
     """
 
     def multiply(numbers: Any) -> Any:
-        R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(rows)(numbers)], axis=1)
+        R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(row)(numbers)], axis=1)
         return R.T @ R
 
     return sum_over_seeds(multiply, seeds)
 
 
 def reference_gram(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J of each point, and the two magnitudes that determine its tolerance."""
+    """Return the expected J^T J of each point, and two magnitudes that determine its tolerance.
+
+    The arrays have the shape (points, inputs, inputs). tolerances.py defines the two magnitudes.
+    """
     J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -67,9 +80,9 @@ def reference_gram(e: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return the largest change of J^T J at each point, of shape (points,), if J changes by `bound`.
+    """Return the largest change of an entry of J^T J at each point, an array of shape (points,).
 
-    Each entry J[p, o, i] changes by at most bound[p, i].
+    Each entry J[p, o, i] of the Jacobian at point p changes by at most bound[p, i].
     """
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]

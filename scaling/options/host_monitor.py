@@ -1,8 +1,9 @@
-"""Monitor the host during a measurement: load, clock rates, throttling, and CPU time of other processes.
+"""Read the state of the host before and after a measurement: load, clock rates, throttling and CPU times.
 
-The values are read from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. A value that
-cannot be read is None. Other processes are not detected if they run on the GPU, or on the other hardware
-thread (SMT sibling) of a core that this process is bound to.
+The differences of two readings show whether other processes used the cores ("foreign_load") and whether the
+CPU or a GPU was throttled ("throttled"). The values are read from /proc, cpufreq and, for an NVIDIA GPU, the
+management library NVML. A value that cannot be read is None. Other processes are not detected if they run on
+the GPU, or on the other hardware thread (SMT sibling) of a core that this process is bound to.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ from typing import Any
 
 from scaling.core import environment
 
-MARKS = ("throttled", "foreign_load")
+MARKS = ("throttled", "foreign_load")  # the disturbances that `find_disturbances` can detect
 _FOREIGN_SHARE = 0.10  # other processes disturb if they use a larger fraction of a core's time
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat, usually 10 ms
 _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user are not disturbances
@@ -32,7 +33,7 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment. Times and counts are meaningful only as differences.
+    """Counters of the host and of this process at one moment, to be subtracted from later counters.
 
     The monitored cores are the cores that this process is bound to, or may run on if it is not bound.
 
@@ -43,10 +44,10 @@ class HostReading:
         idle_seconds: the idle time of these cores, including waiting for I/O, summed over the cores.
         stolen_seconds: the time that the hypervisor used on these cores, summed over the cores.
         process_seconds: the CPU time of all threads of this process, without child processes.
-        clock_seconds: the time of the reading on a monotonic clock.
+        clock_seconds: the time of the reading by `time.perf_counter`.
         preemptions: the number of involuntary context switches of this process.
         slowdowns: the number of thermal throttling events of the monitored cores and their packages.
-        throttled: whether at least one of the visible GPUs is throttled at this moment.
+        throttled: whether at least one of the visible GPUs was throttled at the moment of the reading.
     """
 
     platform: str
@@ -65,8 +66,12 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
     """Return a dict with the load and the clock rates of the host and the state of its GPUs.
 
     Its keys are "load" (the load average of one minute), "core_mhz" (a list of the clock rates of the bound
-    cores, or None if `bound_to` is empty or None), "governor" (the CPU frequency governor) and, on the
-    platform "gpu", "gpus" (a list with a dict for each GPU).
+    cores in MHz, or None if there are none), "governor" (the CPU frequency governor) and, on the platform
+    "gpu", "gpus" (a list with a dict for each GPU).
+
+    Args:
+        platform: the JAX platform: "cpu", "gpu" or "tpu".
+        bound_to: the cores that this process is bound to, or None if it is not bound.
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
@@ -77,10 +82,11 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
     }
 
 
-def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
+def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
     """Return the current counters of the host and of this process.
 
-    A reading from the start of a measurement is passed to `find_disturbances` at the end.
+    `find_disturbances` compares the counters at the start and at the end of a measurement. The arguments are
+    those of `read_host`.
     """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
@@ -102,7 +108,7 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return a list of the disturbances since a reading, which may contain "throttled" and "foreign_load".
+    """Return the disturbances since the reading `start`: "throttled", "foreign_load", both or none.
 
     "foreign_load" means that other load used more time of the monitored cores than a threshold. The time of
     other load is the time that was neither idle nor used by this process or, if larger, the time used by the
@@ -113,7 +119,7 @@ def find_disturbances(start: HostReading) -> list[str]:
     Idle time has a resolution of one tick per core, usually 10 ms. Load within the error of this resolution
     is ignored, unless a single core is monitored and this process was preempted on it.
     """
-    now = start_meter(start.platform, start.bound_to)
+    now = read_counters(start.platform, start.bound_to)
     cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
     idle = now.idle_seconds - start.idle_seconds
     process = now.process_seconds - start.process_seconds
@@ -126,9 +132,10 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the CPU times of each of the given cores that /proc/stat contains, in ticks.
+    """Return a list of eight CPU times in clock ticks for each of the given cores, from /proc/stat.
 
-    The times of a core are its user, nice, system, idle, iowait, irq, softirq and steal time, in this order.
+    The times are user, nice, system, idle, iowait, irq, softirq and steal time, in this order. Cores that
+    /proc/stat does not contain are omitted.
     """
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
@@ -139,6 +146,7 @@ def _core_times(cores: Sequence[int]) -> list[list[int]]:
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
+    """Return the current clock rate of each core in MHz, or None where it is unknown."""
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in cores]
     if any(kilohertz):
@@ -165,6 +173,7 @@ def _nvml(name: str, *arguments: Any) -> bool:
 
 @functools.cache
 def _nvml_library() -> Any:
+    """Load and initialize NVML, and return the library, or None if it is not available."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         return library if library.nvmlInit_v2() == 0 else None
@@ -174,7 +183,7 @@ def _nvml_library() -> Any:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
+    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if the variable is not set.
 
     As in CUDA, the first invalid entry and all entries after it are ignored. An integer entry is a CUDA
     device index, which is assumed to equal the NVML index. This assumption is correct if all GPUs are of the
@@ -192,22 +201,25 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
         return tuple(handle for _, handle in gpus)
     selected: list[ctypes.c_void_p] = []
     for entry in map(str.strip, visible.split(",")):
-        named = gpus[int(entry) :][:1] if entry.isdigit() else []
-        named += [gpu for gpu in gpus if entry.startswith("GPU-") and gpu[0].startswith(entry)]
-        if len(named) != 1:
+        matching = gpus[int(entry) :][:1] if entry.isdigit() else []
+        matching += [gpu for gpu in gpus if entry.startswith("GPU-") and gpu[0].startswith(entry)]
+        if len(matching) != 1:
             break
-        selected.append(named[0][1])
+        selected.append(matching[0][1])
     return tuple(selected)
 
 
 def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
-    """Return the number that an NVML function writes to its last argument, or None if the call fails."""
+    """Return the number that an NVML function writes to its last argument, or None if the call fails.
+
+    `ctype` is the type of this number, such as `ctypes.c_uint`. `arguments` are the other arguments.
+    """
     number = ctype()
     return number.value if _nvml(function, *arguments, ctypes.byref(number)) else None
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
+    """Return the reasons why a GPU is currently throttled, such as ["thermal"], or None if unknown."""
     for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
         reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:
@@ -216,6 +228,7 @@ def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
 
 
 def _gpu_state(handle: ctypes.c_void_p) -> dict[str, Any]:
+    """Return the clock rates, power, temperature and throttle reasons of a GPU. Unknown values are None."""
     milliwatts = _query_number("nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
     return {
         "sm_mhz": _query_number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 1),

@@ -27,16 +27,23 @@ from scaling.core.workload import Workload
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The steps of a case with storage=host, whose inputs and result are on the host."""
+    """The size and number of the steps that compute a case whose inputs and result are on the host.
 
-    # case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
+    Attributes:
+        case: the case that one step computes. All steps run the same program.
+        sizes: the shape of the derivative that one step computes.
+        seeds: the number of seeds (tangents or cotangents) of a step, or None if each step has all seeds.
+        count: the number of steps.
+        host_bytes: the bytes of all per-point inputs and of the result on the host.
+        moved_bytes: the bytes of per-point inputs and results that each device copies from and to the host,
+            without the inputs of one step.
+    """
+
     case: Case
     sizes: DerivativeShape
-    seeds: int | None  # the number of seeds per step, or None if each step takes all seeds
-    count: int  # the number of steps
-    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
-    # The bytes of per-point inputs and results that each device copies from and to the host, without the
-    # inputs of one step.
+    seeds: int | None
+    count: int
+    host_bytes: int
     moved_bytes: int
 
 
@@ -44,6 +51,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
     """Return the size, the number and the memory of the steps that compute a case with `storage=host`.
 
     In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
+    `sizes` is the shape of the whole derivative.
     """
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
@@ -76,21 +84,22 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the size in bytes of the whole result as an array on the host."""
+    """Return the size in bytes of the array on the host that contains the whole result of a case."""
     return math.prod(result_shape(case, workload, sizes)) * _result_dtype(case, workload, sizes).itemsize
 
 
 def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
-    """Return the dtype of the case, or float64 if the host sums the partial results of several devices."""
+    """Return float64 if the host sums partial results of several devices, else the dtype of the case."""
     is_summed = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     return np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield a pair for each step: the indices of the first point and the first seed of the step.
+    """Yield the indices (point, seed) at which each step starts.
 
-    Each step has `block` points and `chunk` seeds. If `block` does not divide `points`, the last block starts
-    earlier and repeats some points of the previous block. The same applies to `chunk` and `seeds`.
+    Each step has `block` of all `points` points and `chunk` of all `seeds` seeds. If `block` does not divide
+    `points`, the last block starts earlier and repeats some points of the previous block. The same applies
+    to `chunk` and `seeds`.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
@@ -98,10 +107,10 @@ def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[t
 
 
 def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
-    """Return a function without arguments that runs all steps and returns the whole result on the host.
+    """Return a function without arguments that runs all steps of a case and returns the whole result.
 
-    The result is an array of the shape that `shape.result_shape` returns, such as (points, outputs, inputs).
-    Each call overwrites the array that the previous call returned.
+    The result is a NumPy array of the shape that `shape.result_shape` returns, such as (points, outputs,
+    inputs). Each call overwrites the array that the previous call returned.
     """
     case, workload, plan, program = compiled.case, compiled.workload, compiled.plan, compiled.program
     assert plan is not None and program is not None
@@ -112,18 +121,21 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     )
 
     def place(
-        names: Iterable[str], given: Mapping[str, Any], rows: Mapping[str, np.ndarray] | None = None
+        names: Iterable[str], seed_arguments: Mapping[str, Any], rows: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, Any]:
-        names, source = list(names), dataclasses.replace(program, given=given)
+        """Return the arguments `names` as arrays on the devices, with per-point inputs from `rows`."""
+        names, source = list(names), dataclasses.replace(program, seed_arguments=seed_arguments)
         return dict(zip(names, layout.place_inputs(plan.case, workload, source, rows, names), strict=True))
 
-    resident = place((name for name in program.arguments if name not in host_inputs), program.given)
+    names_on_device = (name for name in program.arguments if name not in host_inputs)
+    shared_arguments = place(names_on_device, program.seed_arguments)
     first_seeds = {}
     for _, seed in iterate_steps(1, 1, seeds, chunk):
-        given = {**program.given, layout.START: np.asarray(seed, np.int32)}
-        first_seeds[seed] = place([layout.START], given) if plan.seeds else {}
+        start = {**program.seed_arguments, layout.START: np.asarray(seed, np.int32)}
+        first_seeds[seed] = place([layout.START], start) if plan.seeds else {}
 
-    def fetch(point: int, seed: int, output: Any) -> None:
+    def copy_to_host(point: int, seed: int, output: Any) -> None:
+        """Copy the result of the step that starts at a point and a seed into the whole result."""
         pieces = program.pieces(output)
         target = result[point : point + len(pieces[0])]
         if plan.seeds is not None:
@@ -132,17 +144,17 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
         np.concatenate([piece.reshape(*target.shape[:2], -1) for piece in pieces], axis=2, out=target)
 
     def run() -> np.ndarray:
-        computing: list[tuple[int, int, Any]] = []  # the step whose result has not been copied to the host
+        pending: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
         points: dict[str, Any] = {}
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
-            if not computing or point != computing[0][0]:
+            if not pending or point != pending[0][0]:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
-                points = place(rows, program.given, rows)
-            arguments = {**resident, **points, **first_seeds[seed]}
-            computing.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
-            if len(computing) > 1:
-                fetch(*computing.pop(0))
-        fetch(*computing.pop())
+                points = place(rows, program.seed_arguments, rows)
+            arguments = {**shared_arguments, **points, **first_seeds[seed]}
+            pending.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
+            if len(pending) > 1:
+                copy_to_host(*pending.pop(0))
+        copy_to_host(*pending.pop())
         return result
 
     return run

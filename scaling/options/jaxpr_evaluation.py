@@ -1,4 +1,4 @@
-"""Evaluate a jaxpr equation by equation, with a rule of the caller for each equation."""
+"""Evaluate a jaxpr (the intermediate representation of JAX) one equation at a time, with custom rules."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +9,12 @@ from jax.extend.core import Literal
 def evaluate(
     jaxpr: Any, arguments: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr, which must be closed or have no constants.
+    """Return the outputs of a jaxpr for the given arguments, with `apply` as the rule for each equation.
 
-    `apply` is a function (equation, operands) that returns the results of an equation.
+    Args:
+        jaxpr: a closed jaxpr, or an open jaxpr without constants.
+        arguments: the values of the input variables of the jaxpr.
+        apply: takes an equation and the list of its operands, and returns the sequence of its results.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
@@ -23,7 +26,7 @@ def evaluate(
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of an equation for operands that are arrays or tracers."""
+    """Return the results of a jaxpr equation, evaluated by JAX. The operands are arrays or tracers."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]

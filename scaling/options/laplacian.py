@@ -1,7 +1,8 @@
-"""Compute the Laplacian of a function, the sum of its second derivatives along the unit vectors.
+"""Compute the Laplacian of a function (`target=laplacian`): the sum of its second derivatives d^2f / dx_i^2.
 
-The unit vectors are called directions below. A mode that computes columns H v of the Hessian multiplies each
-of them by v. `nested_jvp` differentiates twice in forward mode. Taylor mode has two algorithms:
+The Laplacian is the sum of v^T H v over the unit vectors v, where H is the Hessian. The unit vectors are
+called directions below. A mode that computes columns H v multiplies each of them by v. `nested_jvp`
+differentiates twice in forward mode. Taylor mode has two algorithms:
 
 `jet` computes the second derivative along each direction separately, with `jax.experimental.jet`. Calls of
 functions are inlined first, because that JAX module has rules for primitive operations only.
@@ -55,7 +56,7 @@ _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
 
 class Expanded(NamedTuple):
-    """An intermediate result of the forward Laplacian, with its derivatives along the directions.
+    """An intermediate result of the forward Laplacian, with its derivatives along the direction vectors.
 
     Attributes:
         value: the intermediate result.
@@ -68,13 +69,17 @@ class Expanded(NamedTuple):
     second: Any
 
 
-def _sum_over_block(form: LinearMap) -> LinearMap:
+def _sum_over_directions(form: LinearMap) -> LinearMap:
+    """Return a function of V that sums `form(v)`, a scalar, over the directions v in V."""
     return lambda V: jax.vmap(form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, where `column` maps v to H v."""
-    return _sum_over_block(lambda v: (ravel(v) * column(v)).sum())
+    """Return a function of V that sums v^T H v over the directions v in V, where `column` maps v to H v.
+
+    H is a Hessian. V is a tuple of arrays like v, each with a leading axis of directions.
+    """
+    return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -83,11 +88,11 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
     leading axis of directions.
     """
-    return _sum_over_block(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
+    return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, with a separate pass for each v.
+    """Return a function of V that sums v^T H v over the directions v in V, each by `jax.experimental.jet`.
 
     H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
     leading axis of directions. The returned function raises `Refusal` if `jax.experimental.jet`
@@ -110,7 +115,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
                 "use mode=forward_laplacian"
             ) from None
 
-    return _sum_over_block(second_derivative)
+    return _sum_over_directions(second_derivative)
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -132,9 +137,11 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 def _evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr. Calls of functions, primitives named in `calls`, are inlined.
+    """Return the outputs of a jaxpr for the given inputs. Calls of functions in the jaxpr are inlined.
 
-    `apply` is a function (equation, operands) that returns the results of any other equation.
+    Args:
+        calls: the names of the primitives that call a function.
+        apply: takes any other equation and its operands, and returns a list of its results.
     """
 
     def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
@@ -147,13 +154,13 @@ def _evaluate_inlined(
 
 
 def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of an equation for operands that are arrays or `Expanded`.
+    """Return the results of a jaxpr equation for operands that are arrays or `Expanded`.
 
     There are different rules for elementwise, linear and other operations. A result is an `Expanded`, or an
     array if the result does not depend on the directions or has neither a floating-point nor a complex dtype.
     """
-    at = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
-    expanded = list({id(operands[number]): operands[number] for number in at}.values())
+    positions = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
+    expanded = list({id(operands[number]): operands[number] for number in positions}.values())
 
     def function(*dependent: Any) -> list[Any]:
         replaced = dict(zip(map(id, expanded), dependent, strict=True))
@@ -161,17 +168,18 @@ def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
     dtypes = [getattr(variable.aval, "dtype", jnp.int32) for variable in equation.outvars]
     is_real = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]
-    if not (at and any(is_real)):
+    if not (positions and any(is_real)):
         return function(*(x.value for x in expanded))
     name = equation.primitive.name
     if name in _ELEMENTWISE:
         return [_expand_elementwise(lambda x: function(x)[0], operands[0])]
-    is_linear = name in _LINEAR or (name in _BILINEAR and len(at) == 1)
-    is_linear |= name == "div" and at == [0]
+    is_linear = name in _LINEAR or (name in _BILINEAR and len(positions) == 1)
+    is_linear |= name == "div" and positions == [0]
     return _expand(function, expanded, is_real, is_linear)
 
 
 def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
+    """Return g(x) with its derivatives along the directions, where g is an elementwise function."""
     ones = jnp.ones_like(x.value)
     derivative = lambda z: jax.jvp(g, (z,), (ones,))[1]  # noqa: E731
     first, second = jax.jvp(derivative, (x.value,), (ones,))
@@ -183,7 +191,7 @@ def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
 def _expand(
     g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_real: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Apply a function g to `Expanded` inputs, and return its results as a list.
+    """Return the results of a function g of `Expanded` inputs, with their derivatives along the directions.
 
     Args:
         g: takes the values of the inputs and returns a list of arrays.
@@ -206,6 +214,9 @@ def _expand(
 
 
 def reference_trace(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessians, and the two magnitudes that determine its tolerance."""
+    """Return the expected trace of the Hessian at each point, and two magnitudes that set its tolerance.
+
+    The arrays have the shape (points, 1, 1). tolerances.py defines the two magnitudes.
+    """
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -1,8 +1,8 @@
-"""Choose array sizes, dtypes and device counts of the peak benchmarks (ceiling.py), and count their work.
+"""Choose the cases that measure the peak FLOP/s, bandwidth and latency of a machine, and count their work.
 
-The benchmarks are cases of the workload `ceiling`, where a case is one configuration of a study. The
-benchmarks measure the peak throughputs and the minimum latencies of the machine. Lower bounds on the run
-times of the other cases are computed from the measurements.
+The peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py), where a case is one
+configuration of a study. This module chooses their array sizes, dtypes and device counts. Lower bounds on the
+run times of the other cases are computed from the measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,17 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 }  # fmt: skip
 
 
-def are_wanted(study: Mapping[str, Any]) -> bool:
-    """Return whether a study or one of its parts enables the peak benchmarks by the key `ceilings`."""
-    return bool(study.get("ceilings")) or any(map(are_wanted, (study.get("parts") or {}).values()))
+def enables_peaks(study: Mapping[str, Any]) -> bool:
+    """Return whether the configuration of a study, or of one of its parts, has a true value of `ceilings`."""
+    return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the benchmarks from which lower bounds on the run times of the given cases are computed.
+    """Return the peak benchmarks from which lower bounds on the run times of the given cases are computed.
 
     Each benchmark is returned once. A benchmark runs on as many devices as the case that it bounds, with the
-    dtype that `peak_like` returns. The benchmark `call` also uses the API of this case, because the dispatch
-    latency depends on the API.
+    dtype that `peak_dtype_and_precision` returns. The benchmark `call` also uses the API of this case,
+    because the dispatch latency depends on the API. `platform` is the JAX platform, such as "cpu".
     """
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
@@ -57,11 +57,12 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of a target, such as "copy", for the case `bounded`: one for each array size.
+    """Return the benchmarks of a target, such as "copy", for the case `bounded`, one for each array size.
 
-    The benchmarks run on as many devices as `bounded`.
+    The benchmarks run with the given API on as many devices as `bounded`. The array sizes depend on the JAX
+    platform.
     """
-    (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
+    (dtype, precision), terms = peak_dtype_and_precision(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
             CEILING, target, sizes={"k": k, "terms": terms}, points=points * bounded.devices, mode="value",
@@ -71,7 +72,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
     ]  # fmt: skip
 
 
-def peak_like(target: str, case: Case) -> tuple[str, str]:
+def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
     """Return the dtype and the matmul precision of the peak benchmark that bounds the time of a case.
 
     `target` is the name of the benchmark, such as "copy".
@@ -82,10 +83,11 @@ def peak_like(target: str, case: Case) -> tuple[str, str]:
 
 
 def peak_work(case: Case) -> int:
-    """Return the amount of work that each device performs in one call of a benchmark.
+    """Return the amount of work that each device performs in one call of a peak benchmark.
 
-    The unit depends on the target: bytes, floating-point operations, exponentials, divisions, or summed
-    elements.
+    The unit depends on the target: bytes ("copy", "transpose", "all_reduce"), floating-point operations
+    ("matmul", "arithmetic"), exponentials ("transcendental"), divisions ("division") or summed elements
+    ("reduction").
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES[case.dtype]

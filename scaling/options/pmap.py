@@ -1,7 +1,7 @@
-"""Partition a derivative over devices with `pmap` (`api=pmap`), and place its inputs.
+"""Partition a derivative over devices with `jax.pmap` (`api=pmap`), and copy its inputs to the devices.
 
-The devices have the single axis POINTS, along which the index over seeds varies fastest. It is the first axis
-of every argument and of every result.
+The devices have a single axis named POINTS, which is the first axis of every argument and every result. A
+device has an index over parts of the points and an index over parts of the seeds. The latter varies fastest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,17 @@ from scaling.core.shape import Named, ceil_div
 def wrap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function that `jax.pmap` runs on all devices, and its abstract arguments by name."""
+    """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.
+
+    Args:
+        on_device: the function (position of the device, arrays) that each device runs.
+        arguments: a dict from the name of each argument to its shape and dtype on one device.
+        devices: the JAX devices.
+
+    Returns:
+        The function returned by `jax.pmap`.
+        A dict from the name of each argument to its shape, dtype and sharding. The first axis is the devices.
+    """
 
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
@@ -43,11 +53,13 @@ def place(
     rows: Callable[[int, int], np.ndarray] | None,
     global_array: Callable[[], np.ndarray],
 ) -> jax.Array:
-    """Return an argument as an array on the devices.
+    """Return an argument of a `jax.pmap` function as an array that is partitioned over the devices.
 
     Args:
-        rows: a function that returns the rows [start, stop) of a per-point input, otherwise None.
-        global_array: a function that returns the array of any other argument.
+        struct: the shape, dtype and sharding of the argument. The first axis is the devices.
+        name: the name of the argument.
+        rows: returns the rows [start, stop) of a per-point input. None for any other argument.
+        global_array: returns the whole array of any other argument.
     """
     point_devices, seed_devices = case.axes
     count = ceil_div(case.points, point_devices)

@@ -22,9 +22,9 @@ Trees = dict[str, tuple[Any, tuple[str, ...]]]
 def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
-    Its functions take the leaves as keyword arguments, and its references take the leaves in a dict. Raise
-    `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. `name` is the name of the
-    workload in error messages.
+    The functions of the copy take the leaves as keyword arguments, and its references take a dict of the
+    leaves. Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. `name` is the
+    name of the workload in error messages.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -49,15 +49,20 @@ def with_flat_inputs(name: str, workload: Workload) -> Workload:
     )
 
 
-def _unflatten(trees: Trees, named: Mapping[str, Any]) -> dict[str, Any]:
-    inputs = dict(named)
+def _unflatten(trees: Trees, leaves_by_name: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dict from input name to array or pytree, given a dict from leaf name to array."""
+    inputs = dict(leaves_by_name)
     for name, (structure, leaves) in trees.items():
         inputs[name] = jax.tree.unflatten(structure, [inputs.pop(leaf) for leaf in leaves])
     return inputs
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
-    """Return the leaves of all inputs of one `group` ("points" or "shared") by name, and their trees."""
+    """Return a dict from leaf name to `InputSpec`, and the tree structures of the inputs that are pytrees.
+
+    Raise `Refusal` if an input is invalid. `workload` is the name of the workload and `group` the name of the
+    dict of inputs ("points" or "shared") in error messages.
+    """
     if not isinstance(inputs, Mapping):
         raise Refusal(
             f"{group} of {workload!r} must be a mapping from input names, "
@@ -81,7 +86,10 @@ def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, In
 
 
 def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, InputSpec]]:
-    """Return the tree structure of an input that is a pytree, and a dict of its leaves by name."""
+    """Return the tree structure of a pytree input, and a dict from leaf name to `InputSpec`.
+
+    Raise `Refusal` if a leaf is invalid. `workload` and `name` name the workload and the input.
+    """
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -105,6 +113,7 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
 
 
 def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
+    """Return an exception for an input that is neither an `InputSpec` nor a pytree, with a hint to fix it."""
     hint = "a constant belongs inside the function"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hint = "register the dataclass with jax.tree_util.register_dataclass"
@@ -136,37 +145,43 @@ def describe(value: Any) -> str:
     return f"an instance of {type(value).__name__}"
 
 
-def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
+def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
     """Return the leaves of a function's result (an array or a pytree of arrays) as one array.
 
     A single leaf is returned unchanged. Several leaves are raveled, except for the first `leading` axes, and
     concatenated to an array of shape (*leading axes, elements). Raise `Refusal` if a leaf is not an array of
-    real numbers, or if the leading axes differ in length. `what` names the function in error messages.
+    real numbers, or if the leading axes differ in length. `function_name` is used in error messages.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
         raise Refusal(
-            f"{what} returns {describe(result)}: it must return an array of real numbers, or a pytree of them"
+            f"{function_name} returns {describe(result)}: it must return an array of real numbers, "
+            "or a pytree of them"
         )
     for path, leaf in paths:
         numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
         if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            found = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
-            where = jax.tree_util.keystr(path, simple=True, separator=".")
-            output = f" as output {where!r}" if where else ""
-            raise Refusal(f"{what} returns {found}{output}: every output must be an array of real numbers")
+            returned = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
+            leaf_path = jax.tree_util.keystr(path, simple=True, separator=".")
+            output = f" as output {leaf_path!r}" if leaf_path else ""
+            raise Refusal(
+                f"{function_name} returns {returned}{output}: every output must be an array of real numbers"
+            )
     arrays = [jnp.asarray(leaf) for _, leaf in paths]
     if len(arrays) == 1:
         return arrays[0]
     if len({a.shape[:leading] for a in arrays}) > 1 or arrays[0].ndim < leading:
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise Refusal(
-            f"{what} returns arrays of shapes {shapes}: all of them must lead with the axis of the points"
+            f"{function_name} returns arrays of shapes {shapes}: "
+            "all of them must lead with the axis of the points"
         )
     return jnp.concatenate([a.reshape(*a.shape[:leading], -1) for a in arrays], axis=leading)
 
 
-def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
+def concatenate_blocks(
+    result: Any, function_name: str, input_sizes: Sequence[int], per_point: bool = True
+) -> Any:
     """Return a derivative as one array, given the blocks that `jax.jacrev` returns for pytrees.
 
     A block is the derivative of one output leaf with respect to one input leaf. Raise `Refusal` if the shapes
@@ -174,32 +189,35 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
     Args:
         result: the blocks, a pytree like the output in which each leaf is a pytree like the inputs.
-        what: the name of the function in error messages.
-        columns: the number of elements of each input leaf.
+        function_name: the name of the function that returned the blocks, for error messages.
+        input_sizes: the number of elements of each input leaf.
         per_point: whether the returned array has the shape (points, outputs, inputs). Otherwise the shape is
             (1, inputs), for a sum over points.
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:
         return leaves[0]
-    block_rows = [leaves[k : k + len(columns)] for k in range(0, len(leaves), len(columns))]
+    block_rows = [leaves[k : k + len(input_sizes)] for k in range(0, len(leaves), len(input_sizes))]
     try:
         if not per_point:
             (blocks,) = block_rows
-            return _join_columns(blocks, columns, (1,))
+            return _join_columns(blocks, input_sizes, (1,))
         return jnp.concatenate(
-            [_join_columns(row, columns, (row[0].shape[0], -1)) for row in block_rows], axis=1
+            [_join_columns(row, input_sizes, (row[0].shape[0], -1)) for row in block_rows], axis=1
         )
     except (IndexError, TypeError, ValueError, ZeroDivisionError):  # the shapes do not fit together
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
         raise Refusal(
-            f"{what} returns {shapes}, which are not blocks of a derivative by inputs of "
-            f"{', '.join(map(str, columns))} elements: "
+            f"{function_name} returns {shapes}, which are not blocks of a derivative by inputs of "
+            f"{', '.join(map(str, input_sizes))} elements: "
             "return one array, or a pytree such as jax.jacrev returns"
         ) from None
 
 
-def _join_columns(blocks: Sequence[Any], columns: Sequence[int], leading: tuple[int, ...]) -> Any:
-    """Return the blocks of one output leaf as one array of shape (*leading, inputs)."""
-    reshaped = [block.reshape(*leading, n) for block, n in zip(blocks, columns, strict=True)]
+def _join_columns(blocks: Sequence[Any], input_sizes: Sequence[int], leading: tuple[int, ...]) -> Any:
+    """Return the derivative of one output leaf as one array of shape (*leading, inputs).
+
+    Each block is the derivative with respect to one input leaf. `input_sizes` are the sizes of these leaves.
+    """
+    reshaped = [block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True)]
     return jnp.concatenate(reshaped, axis=-1)

@@ -1,1 +1,1 @@
-"""Peers: other libraries for automatic differentiation (`engine=NAME`) that run the same cases as JAX."""
+"""Peers: AD libraries other than JAX, such as PyTorch and CasADi, that run the same cases."""

@@ -1,4 +1,4 @@
-"""Compute the Jacobians of a batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
+"""Compute the Jacobians of a batch one seed at a time, for AD libraries that have JVPs or VJPs but no vmap.
 
 A seed is a tangent or cotangent vector. The points (batch elements) are independent of each other. Therefore
 a seed that is repeated for all points yields, in a single pass over the batch, one column or one row of the
@@ -40,7 +40,7 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return the number of consecutive rows of the Jacobian that are summed to one row, or 1."""
+        """Return the number of consecutive rows of the Jacobian that are summed, 1 without a reduction."""
         return self.sizes.outputs if self.workload.reduce else 1
 
     @property
@@ -56,8 +56,11 @@ class Batch:
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
         """Return the columns of the Jacobian: one array of shape (columns, points, outputs) for each input.
 
-        If the workload reduces the Jacobian, the last axis is summed. `push(index, tangent)` returns the
-        column for a tangent of `x[index]`, whose nonzero elements are `size`.
+        If the workload reduces the Jacobian, the last axis is summed.
+
+        Args:
+            push: a function from (index, tangent of `x[index]`) to the tangent of the outputs.
+            size: the value of the nonzero elements of each tangent.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -71,7 +74,9 @@ class Batch:
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
         """Return the rows of the Jacobian: one array of shape (rows, *shape of the input) for each input.
 
-        `pull` returns a tuple with one row per input for a cotangent, which is an array like `like`.
+        Args:
+            pull: a function from a cotangent of the outputs to a tuple with the cotangent of each input.
+            like: an array with the shape and dtype of the outputs.
         """
         sums: list[list[np.ndarray]] = []
         for k, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
@@ -82,7 +87,10 @@ class Batch:
         return [np.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the result of `columns` or `rows` as one array of shape (points, outputs, inputs)."""
+        """Return the Jacobians as one array of shape (points, outputs, inputs).
+
+        `parts` are the arrays that `columns` or `rows` returns.
+        """
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -94,9 +102,12 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case. The differentiated function is the one in formulas.py.
+    """Return the batched function of a case, from formulas.py, and its inputs as a `Batch`.
 
-    `library` is an array library with NumPy's API, and `log_gamma` its logarithm of the gamma function.
+    Args:
+        arrays: a dict from the name of an input to its values.
+        library: an array library with NumPy's API, such as `autograd.numpy`.
+        log_gamma: the logarithm of the gamma function in this library.
     """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
@@ -134,9 +145,9 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can.
+    """Return the reason why an AD library that uses formulas.py cannot run a case, or None if it can.
 
-    `modes` contains the AD modes that the peer offers.
+    `modes` contains the names of the AD modes that the library offers.
     """
     return first_reason(
         formulas.check_workload(case),
@@ -145,13 +156,14 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer that offers the AD modes `modes` cannot run a case, or None if it can.
+    """Return the reason why an AD library cannot run a case, or None if it can.
 
-    The mode, the chunk and the memory are checked. The memory is estimated as twice the size of the result,
-    because the result is copied, plus eight times the size of the largest intermediate array.
+    `modes` contains the names of the AD modes that the library offers. The mode, the chunk and the memory are
+    checked. The memory is estimated as twice the size of the result, because the result is copied, plus eight
+    times the size of the largest intermediate array.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
-    largest = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
+    largest = max(sizes.inputs, sizes.outputs * (case.sizes.get("d", 1) if case.variant == "squared" else 1))
     needed = case.points * (2 * result + 8 * largest) * (8 if case.dtype == "float64" else 4)
     available = available_bytes() or math.inf
     return first_reason(

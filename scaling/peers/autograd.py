@@ -23,7 +23,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` object that computes the derivative."""
+    """Return a `Prepared` object whose `call` traces the function and differentiates it with autograd."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -35,6 +35,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
+    """Compute the columns of the Jacobian by JVPs, and return them in the form of `Batch.columns`."""
     from autograd import make_jvp
 
     jvps = [make_jvp(batch.function, index)(*batch.x) for index in range(len(batch.x))]
@@ -42,6 +43,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
+    """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)

@@ -53,6 +53,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
+    """Return text that states why the graph of a case is too large to build or to evaluate, or None."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     # The instructions of the function of one point.
     per_point = {
@@ -76,7 +77,7 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Build the graph of the derivative, and return a `Prepared` object whose `call` evaluates it."""
+    """Build the CasADi graph of the derivative, and return a `Prepared` object whose `call` evaluates it."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
     symbols, y = _trace(case, workload, sizes, arrays)
@@ -98,9 +99,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
             raise ArithmeticError(f"CasADi failed with status {buffer.ret()}")
         return result
 
-    def collect(got: np.ndarray) -> np.ndarray:
+    def collect(padded: np.ndarray) -> np.ndarray:
         assert len(inputs) == len(arrays)  # keeps a reference to the arrays that the buffer points to
-        return got[:points]
+        return padded[:points]
 
     return Prepared(call, collect, compile_seconds=seconds, passes=passes)
 
@@ -122,7 +123,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return the symbols of the inputs, by name, and the outputs of one point, or of all if `batch: whole`.
+    """Return (dict from input name to symbols, outputs) of one point, or of all points if `batch: whole`.
 
     The symbols and the outputs are column vectors. Their elements are in the row-major order of the arrays.
     """
@@ -142,7 +143,7 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes the derivative of the outputs y, and the number of sweeps."""
+    """Return (CasADi function that computes the derivative of the outputs y, number of sweeps or None)."""
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -159,7 +160,7 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps.
+    """Return (derivative of y with respect to x as a CasADi matrix, number of sweeps).
 
     The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory.
     """

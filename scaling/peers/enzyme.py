@@ -31,6 +31,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _has_sort(case: Case, workload: Any) -> bool:
+    """Return whether the traced function of a case sorts an array."""
     import jax
 
     from scaling.core.shape import point_structs
@@ -40,7 +41,7 @@ def _has_sort(case: Case, workload: Any) -> bool:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Compile the derivative with XLA, and return a `Prepared` object whose `call` runs the program."""
+    """Compile the derivative by Enzyme with XLA. Return a `Prepared` object whose `call` runs the program."""
     import jax
 
     with (
@@ -67,9 +68,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _batch_function(case: Case, workload: Any, arrays: dict[str, np.ndarray]) -> tuple[Callable, tuple, dict]:
-    """Return (function of the whole batch, differentiated inputs, other inputs by name).
+    """Return (function, x, constants): the function of the whole batch is called as function(x, constants).
 
-    The arguments of the function are the differentiated and the other inputs.
+    `x` is a tuple of the differentiated inputs, and `constants` a dict from the name to each other input.
     """
     import jax
     import jax.numpy as jnp
@@ -109,7 +110,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Compute the Jacobian by VJPs. Return an array of shape (rows, *shape of the input) for each input."""
+    """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
     import jax
     import jax.numpy as jnp
 

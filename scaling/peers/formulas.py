@@ -1,4 +1,4 @@
-"""Functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
+"""The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
 The functions accept a single point or a batch with a leading axis of points. `_linear` also accepts a
 separate copy of W for each point. The argument `np` is the array library: numpy, autograd.numpy, torch or
@@ -15,7 +15,7 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def check_workload(case: Case) -> tuple[bool, str]:
-    """Return whether the workload of a case has no function here, and the text that says so."""
+    """Return (whether this module lacks the workload of a case, text that says so) for `first_reason`."""
     text = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
     return case.workload not in KNOWN, text
 
@@ -23,8 +23,10 @@ def check_workload(case: Case) -> tuple[bool, str]:
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function to differentiate in a case. Its keyword arguments are the inputs of the workload.
 
-    `np` is the array library, and `log_gamma` its logarithm of the gamma function. Only the value of
-    `poisson` needs `log_gamma`.
+    Args:
+        case: a case with one of the workloads of this module.
+        np: the array library, with NumPy's API.
+        log_gamma: the logarithm of the gamma function in this library. Only the value of `poisson` needs it.
     """
     if case.workload == "rbf":
         functions = {

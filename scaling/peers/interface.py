@@ -1,4 +1,4 @@
-"""Interface of a peer (another AD library): class `Prepared`, and import of the module for `engine=NAME`.
+"""Interface of peers, the other AD libraries: import of the module for `engine=NAME`, and class `Prepared`.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -62,10 +62,10 @@ class Prepared:
 
 
 def module(engine: str) -> ModuleType:
-    """Import the module of a peer and return it.
+    """Import and return the module that runs an AD library other than JAX.
 
     `engine` is a name, such as "torch" or "julia/ForwardDiff", or an import path. Raise `Refusal` if the
-    module cannot be imported or does not define a peer.
+    module cannot be imported or lacks the functions of a peer.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in _BUILT_IN else name
@@ -131,10 +131,11 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that its peer determines, as a dict from field name to value.
+    """Return the fields of a case that its AD library determines, as a dict from field name to value.
 
-    A peer computes the whole batch with threads in a single process. Therefore fields that select options of
-    JAX, such as `api` and `block`, get a fixed value. `jit` gets a value that the peer supports.
+    An AD library other than JAX computes the whole batch with threads in a single process. Therefore fields
+    that select options of JAX, such as `api` and `block`, get a fixed value. `jit` gets a value that the
+    library supports.
     """
     supported = getattr(module(case.engine), "JIT", (False,))
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
@@ -146,14 +147,14 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations that only the peer of a case offers, or () if its engine is JAX."""
+    """Return the formulations that only the AD library of a case offers, or () if the library is JAX."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return (reason, error message) if the peer of a case cannot run the case, or None if it can.
+    """Return (reason, error message) if the AD library of a case cannot run the case, or None if it can.
 
     The reason is "not_offered" or "not_installed".
     """
@@ -172,12 +173,12 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
     return ("not_installed", text) if text else None
 
 
-def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer in the shape `expected`, or raise `Refusal` if its size differs."""
-    if np.size(result) != math.prod(expected):
+def reshape_result(case: Case, result: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """Return the result of an AD library in a shape. Raise `Refusal` if its number of elements differs."""
+    if np.size(result) != math.prod(shape):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
-        raise Refusal(f"{returned}, where {expected} is expected")
-    return np.asarray(result).reshape(expected)
+        raise Refusal(f"{returned}, where {shape} is expected")
+    return np.asarray(result).reshape(shape)
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Prepare the program of a peer (another AD library) for a case, in the form in which it is timed."""
+"""Prepare the program of a peer (an AD library other than JAX) for a case, so that it can be timed."""
 
 import dataclasses
 import functools
@@ -13,22 +13,23 @@ from scaling.peers import interface
 
 
 def prepare_program(attempt: Attempt, case: Case, workload: Workload) -> PlacedProgram:
-    """Return the program of the peer of a case, and note its compile time and passes in the record.
+    """Return the program of an AD library other than JAX, with the inputs of a case in memory.
 
-    Raise `TooLarge` if the inputs and the result do not fit into memory.
+    The compile time in seconds and the number of passes are noted in the record of `attempt`. Raise
+    `TooLarge` if the inputs and the result do not fit into memory.
     """
     group, sizes = attempt.group, shape.derivative_shape(case, workload)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
     describe_shortage = functools.partial(
         describe_memory_shortage, one_device, group._replace(devices=group.devices[:1])
     )
-    compile_case.require_room(compile_case.lower_bound(one_device, workload, sizes), describe_shortage)
+    compile_case.raise_if_too_large(compile_case.lower_bound(one_device, workload, sizes), describe_shortage)
     expected_shape = shape.result_shape(case, workload, sizes)
     arrays = inputs.input_arrays(case, workload)
     prepared = interface.module(case.engine).prepare(case, workload, sizes, arrays, case.devices)
     attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
 
     def collect(result: object) -> np.ndarray:
-        return interface.collected(case, prepared.collect(result), expected_shape)
+        return interface.reshape_result(case, prepared.collect(result), expected_shape)
 
     return PlacedProgram(case, workload, sizes, prepared.call, collect, prepared.sample)

@@ -33,7 +33,7 @@ JIT = (False, True)
 
 _MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured number of arrays per seed
+_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured arrays in memory per seed
 
 Arrays = tuple[Any, ...]
 
@@ -55,7 +55,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Return the memory for the graph, seeds and derivative in bytes. A compiled case usually needs less."""
+    """Return an estimate of the bytes for graph, seeds and derivative. A compiled case usually needs less."""
     size = {name: math.prod(spec.shape) for name, spec in workload.inputs.items()}
     support = size.get("support", 0) if case.formulation == "rowwise" else 0
     width = max(sizes.values, size.get("d", 0), support)  # elements of the largest intermediate of a point
@@ -70,7 +70,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` object that computes the derivative. If `jit` is true, compile the derivative."""
+    """Return a `Prepared` object whose `call` computes the derivative. With `jit: true`, it is compiled."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX
@@ -95,13 +95,14 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _to_tensor(torch: Any, array: np.ndarray) -> Any:
+    """Return a copy of an array as a tensor of the same dtype."""
     if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 
 
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """Return a differentiated input.
+    """Return the tensor of a differentiated input, with `requires_grad` set if eager reverse mode needs it.
 
     In reverse mode with `batch: vmap`, a shared input is expanded along a new axis of points, so that its
     gradient is not summed over points.
@@ -112,7 +113,7 @@ def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
 
 
 def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
-    """Return the compiled derivative, and the time of its first call in seconds, which compiles it."""
+    """Return (compiled derivative, time in seconds of its first call, which compiles it)."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1

@@ -1,7 +1,7 @@
 """Convert the measured peaks and dispatch latencies of a CPU to the rates of its hardware model.
 
-options/machine_peaks.py measures the peaks. time_model.py predicts the run times of cases from the rates. No
-measured run time of a case is used.
+options/machine_peaks.py measures the peaks. time_model.py predicts the run times of benchmark cases from the
+rates. The measured run times of these cases are not used.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from scaling.options import machine_peaks
 from scaling.plan.hardware import Hardware, Level, Rates
 
 _MIN_LATENCY = 1e-9  # seconds per step; noise can make the measured difference negative
-_TARGETS = {  # rate -> target of the peak measurement
+_TARGETS = {  # field of `Rates` -> target of the peak measurement
     "arithmetic": "arithmetic", "divisions": "division", "transcendental": "transcendental",
     "reductions": "reduction",
 }  # fmt: skip
@@ -24,8 +24,8 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
     """Return a copy of the hardware model of a CPU with measured rates, one set of rates per device count.
 
     Args:
-        timings: Measured times. Only those of the peak and latency benchmarks are used.
-        bound_only: If true, peaks of a process that is not bound to one core per device are ignored.
+        timings: Measured times. Only the latest peak and latency benchmarks are used.
+        bound_only: If true, timings of a process that was not bound to one core per device are ignored.
     Raises:
         Refusal: If no rates are measured.
     """
@@ -42,11 +42,11 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
             "and then set hardware.ceilings=results/linear"
         )
     latest = [timing for timing in peaks if timing.environment == last.environment]
-    measured = (_measured_rates(devices, latest) for devices in sorted({t.case.devices for t in latest}))
-    rates = tuple(filter(None, measured))
+    device_counts = sorted({timing.case.devices for timing in latest})
+    rates = tuple(filter(None, (_measured_rates(devices, latest) for devices in device_counts)))
     if not rates:
         raise Refusal(f"hardware={hardware.name}: no copy and empty call were measured; run that study again")
-    config = {**hardware.config, "rates": [dataclasses.asdict(measured_rates) for measured_rates in rates]}
+    config = {**hardware.config, "rates": list(map(dataclasses.asdict, rates))}
     kind = last.records[0].environment.get("device_kind")
     return dataclasses.replace(hardware, device_kind=kind, rates=rates, config=config)
 
@@ -54,8 +54,8 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the measured rates of one device while `devices` devices work at the same time.
 
-    Timings with other numbers of devices are ignored. Return None unless both a copy and an empty call are
-    measured.
+    Timings of other numbers of devices are ignored. Return None unless the timings include both a copy of an
+    array and a call of an empty function.
     """
     # (target, dtype, precision) -> list of (work, work per second)
     speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}
@@ -74,8 +74,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         return max((speed for _, speed in speeds.get((target, dtype, precision), ())), default=None)
 
     def fastest_product(dtype: str) -> float | None:
-        measured = (fastest("matmul", dtype, precision) for precision in PRECISIONS)
-        return max(filter(None, measured), default=None)
+        peaks = (fastest("matmul", dtype, precision) for precision in PRECISIONS)
+        return max(filter(None, peaks), default=None)
 
     copies = tuple(sorted(speeds.get(("copy", "float32", "highest"), ())))
     calls = {api: seconds for (target, api), seconds in latencies.items() if target == "call"}
@@ -101,8 +101,9 @@ def _network(devices: int, speed: float | None, collective: float | None, call: 
     """Return the network of the CPU cores as one level, or () for one device or without measurements.
 
     Args:
-        speed: Measured bytes per second of an all-reduce.
-        collective, call: Measured seconds of a call with a small collective and of an empty call.
+        speed: Measured bytes per second of an all-reduce, or None.
+        collective: Measured seconds of a call with a small collective, or None.
+        call: Measured seconds of an empty call.
     """
     if devices < 2 or speed is None or collective is None:
         return ()

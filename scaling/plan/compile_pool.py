@@ -24,14 +24,16 @@ RecordFields = dict[str, Any]
 
 @dataclass
 class CompilePool:
-    """A pool of processes that compile cases for absent devices. A thread waits for each process.
+    """A pool of worker processes that compile benchmark cases for devices that need not exist.
+
+    A thread waits for each process.
 
     Attributes:
-        header: The first line that each worker receives, as a JSON object.
+        header: The JSON object that each worker receives first: the platform and its devices.
         size: The number of workers.
         seconds: The timeout of each request, in seconds.
-        report: Function that is called with each case that ends and the fields of its record.
-        begin: Function that is called with each case that begins.
+        report: Function that is called with (case, record fields) when the compilation of a case ends.
+        begin: Function that is called with each case when its compilation begins.
     """
 
     header: Mapping[str, Any]
@@ -41,12 +43,15 @@ class CompilePool:
     begin: Callable[[Case], None]
 
     def compile_all(self, cases: Iterable[Case]) -> None:
-        """Compile all cases, starting with those on the most devices."""
-        self._cases = iter(sorted(cases, key=lambda case: -case.devices))  # those that have not begun
+        """Compile all cases, in descending order of the number of devices.
+
+        Raise the first exception of a thread, such as `AllocationLost` if a worker does not start.
+        """
+        self._cases = iter(sorted(cases, key=lambda case: -case.devices))  # the cases that have not begun
         self._report_lock = threading.Lock()
         self._program_locks: dict[str, threading.Lock] = {}
         self._compiled: dict[str, dict[str, Any]] = {}  # program digest -> event of the compilation
-        self._failure: BaseException | None = None  # of one thread; the others then stop
+        self._failure: BaseException | None = None  # the exception of a thread; all threads then stop
         threads = [threading.Thread(target=self._compile_cases, daemon=True) for _ in range(self.size)]
         for thread in threads:
             thread.start()
@@ -56,24 +61,24 @@ class CompilePool:
         if self._failure is not None:
             raise self._failure
 
-    def _take(self) -> Case | None:
+    def _next_case(self) -> Case | None:
         return next(self._cases, None) if self._failure is None else None
 
     def _compile_cases(self) -> None:
         """Compile cases until none remains, and replace a worker that dies."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
         try:
-            while (case := self._take()) is not None:
+            while (case := self._next_case()) is not None:
                 with open_worker_group(self.header, variant, ProcessShape(1), None) as worker:
                     while case is not None and self._compile_case(worker, case):
-                        case = self._take()
+                        case = self._next_case()
         except WorkerDied as death:
             self._failure = AllocationLost(f"the compile worker did not start: {death}")
         except BaseException as error:
             self._failure = error
 
     def _compile_case(self, worker: WorkerGroup, case: Case) -> bool:
-        """Trace and compile a case, report it, and return whether the worker is still alive."""
+        """Trace and compile a case, report its record fields, and return whether the worker is alive."""
         self.begin(case)
         event = self._request(worker, {"do": "trace", "key": case.key, "case": non_default_fields(case)})
         if event["event"] == "traced":
@@ -84,10 +89,11 @@ class CompilePool:
         return event["event"] != "died"
 
     def _compile_once(self, worker: WorkerGroup, case: Case, program: str | None) -> dict[str, Any]:
-        """Return the result of compiling a traced case. A program with a known digest is compiled only once.
+        """Return the event with the result of compiling a traced case.
 
-        Other cases with the same digest wait for the result. After a failed compilation, the next case that
-        waits compiles the program again.
+        Cases with the same program digest are compiled only once: the first case is compiled, and the others
+        wait for its result. After a failed compilation, the next waiting case is compiled. If `program` is
+        None, the digest is unknown, and the case is always compiled.
         """
         request = {"do": "compile", "key": case.key}
         if program is None:

@@ -38,19 +38,23 @@ from scaling.options.program import hlo_cost, llvm_instructions, program_stats
 from scaling.options.sparse.coloring import coloring_fields
 from scaling.workers import event_channel
 
-_USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
+_OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
+_COMMUNICATING_PRIMITIVE = re.compile(
+    r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b"
+)
 # XLA's Triton kernels do not support some matrix products. With a GPU, XLA then falls back to cuBLAS. Without
 # one, cuBLAS must be selected explicitly.
-_NO_TILES = "Couldn't find output tile sizes"
-_WITH_CUBLAS = {"xla_gpu_enable_triton_gemm": False}
+_TRITON_FAILURE = "Couldn't find output tile sizes"
+_CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 RecordFields = dict[str, Any]
 
 
 def main() -> None:
-    """Process trace and compile requests until standard input ends."""
+    """Read trace and compile requests from standard input, and reply to each, until the input ends."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
@@ -76,7 +80,11 @@ def main() -> None:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields of a case that raised an exception: a dict with status, reason and text."""
+    """Return the record fields of a case whose compilation raised an exception.
+
+    The result is a dict with status, reason and text. If the case is too large, it also contains the bytes of
+    memory that the case needs.
+    """
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -88,7 +96,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
-    """Return `count` devices of the platform in the header, to compile for. The devices need not exist.
+    """Return `count` JAX devices of the platform in the header, to compile for. The devices need not exist.
 
     For a TPU, the devices form a complete slice. As an exception, a single device belongs to the smallest
     slice that libtpu supports (2 x 2).
@@ -108,6 +116,7 @@ def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
+    """Return a protocol buffer with these fields in the text format."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}"
         if isinstance(value, Mapping)
@@ -117,8 +126,10 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class TracedCase:
-    """A case whose program is built and traced for its devices.
+    """A benchmark case whose program is built and traced for devices that need not exist.
 
+    Args:
+        header: The description of the hardware that `plan_study.worker_header` returns.
     Attributes:
         jaxpr: Traced program, or None if it is too large to trace or unknown before compiling.
         program: Digest of the program of each device, or None if it is unknown before compiling.
@@ -127,14 +138,18 @@ class TracedCase:
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
         self.devices = _absent_devices(header, case.devices)
-        self.built = workload.build(case)
-        self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
+        self.workload = workload.build(case)
+        self.sizes = compile_case.settle_shape(case, self.workload, self._missing_memory)
         self.jaxpr: Any = None
         self.program: str | None = None
         if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return
         uncompiled = compile_case.compile_blocks(
-            case, self.built, self.sizes, self.devices, lambda program: timing.Stages(program.function, None)
+            case,
+            self.workload,
+            self.sizes,
+            self.devices,
+            lambda program: timing.Stages(program.function, None),
         )
         if not uncompiled.overflow:
             with contextlib.suppress(OverflowError):
@@ -143,6 +158,7 @@ class TracedCase:
                 self.program = _digest(case, self.jaxpr, uncompiled.steps, padding)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
+        """Return a message if a program does not fit into the memory of a device, otherwise None."""
         compiled = compiled_case.stages.compiled
         if isinstance(compiled, _RejectedProgram) and compiled_case.needs == memory.program_bytes(compiled):
             return _describe_shortage(compiled.message)
@@ -152,13 +168,13 @@ class TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case, and return its record fields: status, memory, operations and collectives."""
+        """Compile the case, and return a dict of record fields: status, memory, operations, collectives."""
         coloring = self.sizes.coloring
         fields = coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
         try:
             compiled_case = compile_case.compile_case(
-                self.case, self.built, self.devices, self.sizes, self._compile_stages, self._missing_memory
+                self.case, self.workload, self.devices, self.sizes, self._compile_stages, self._missing_memory
             )
         except shape.TooLarge as error:
             return fields | describe_failure(error)
@@ -168,7 +184,7 @@ class TracedCase:
             **vars(program_stats.program_work(compiled_case, self.devices, cost)), **compiled_case.needs,
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
             **_optimized_work(cost, compiled_case.steps),
-            "passes": shape.count_passes(compiled_case.case, self.built, self.sizes) or None,
+            "passes": shape.count_passes(compiled_case.case, self.workload, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
@@ -181,7 +197,7 @@ class TracedCase:
     def _compile_stages(
         self, program: layout.Program, options: dict[str, Any] | None = None
     ) -> timing.Stages:
-        """Compile a program, and return the executable with the time of each compilation stage.
+        """Compile a program, and return its executable and the time of each compilation stage.
 
         If the program does not fit into memory, the executable is a `_RejectedProgram`.
         """
@@ -190,22 +206,25 @@ class TracedCase:
                 return _compile_for_cpu(program)
             return timing.compile_stages(program.function, list(program.arguments.values()), options)
         except Exception as error:
-            if options is None and _NO_TILES in str(error):
-                return self._compile_stages(program, _WITH_CUBLAS)
-            if not _USED.search(str(error)) and not memory.is_out_of_memory(str(error)):
+            if options is None and _TRITON_FAILURE in str(error):
+                return self._compile_stages(program, _CUBLAS_OPTIONS)
+            if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not memory.is_out_of_memory(str(error)):
                 raise
             return timing.Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
 
 
 @dataclasses.dataclass(frozen=True)
 class _CpuStages(timing.Stages):
-    """The stages of a program for CPUs, with the operations of each kernel (llvm_instructions.py)."""
+    """The compilation stages of a CPU program, and a dict from kernel name to operations.
+
+    The operations are those that llvm_instructions.py counts.
+    """
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def _compile_for_cpu(program: layout.Program) -> _CpuStages:
-    """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
+    """Compile a program for CPUs, and count the operations of its kernels in the LLVM IR that XLA writes."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = list(program.arguments.values())
         stages = timing.compile_stages(program.function, arguments, llvm_instructions.dump_options(folder))
@@ -236,10 +255,12 @@ class _RejectedProgram:
 
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
+    """Return the memory statistics of a program from its shapes and the error message of the compiler."""
+
     def size(array: Any, shape: tuple[int, ...]) -> int:
         return math.prod(shape) * array.dtype.itemsize
 
-    arguments, used = list(program.arguments.values()), _USED.search(message)
+    arguments, used = list(program.arguments.values()), _OUT_OF_MEMORY_MESSAGE.search(message)
     argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
     outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
     output_bytes = sum(size(array, array.shape) for array in outputs) // devices
@@ -250,32 +271,31 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
 
 
 def _describe_shortage(message: str) -> str:
-    used = _USED.search(message)
+    """Return a text with the needed and the available memory from an error message of the compiler."""
+    used = _OUT_OF_MEMORY_MESSAGE.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
     needs, available = (format_bytes(float(used[k]) * _UNITS[used[k + 1]]) for k in (1, 3))
     return f"needs {needs}, a device has {available}"
 
 
-_MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
-_COMMUNICATION = re.compile(
-    r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b"
-)
+def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
+    """Return a hash of a traced program. Cases with equal hashes need only one compilation.
 
+    The hash depends on the number of devices only if the program communicates or uses its device index. It
+    depends on the number of steps, because cases may repeat the same program a different number of times.
 
-def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
-    """Return a digest of a traced program. Cases with equal digests need only one compilation.
-
-    The digest depends on the number of devices only if the program communicates or uses its device index.
-    With storage=host, it also depends on the number of steps, because cases may repeat the same program a
-    different number of times.
+    Args:
+        jaxpr: The traced program.
+        steps: The number of executions of the program per call.
+        padding: The fraction of the work that is padding, see `shape.padding_share`.
     """
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
     if case.axes[1] == 1:  # the device index along the seed axis is always 0
         text = text.replace(f"axis_index[axis_name={layout.SEEDS}]", "first")
     arrays = (np.ascontiguousarray(const) for const in getattr(jaxpr, "consts", ()))
     constants = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
-    communicates = _COMMUNICATION.search(text) is not None
+    communicates = _COMMUNICATING_PRIMITIVE.search(text) is not None
     settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit)
     mesh = (case.devices, case.axes) if communicates else None
     content = [text, constants, *settings, mesh, steps, padding]

@@ -1,4 +1,4 @@
-"""Class `Hardware`, a model of a machine from conf/hardware: rates, memory, network, valid device counts.
+"""Class `Hardware`: the model of a machine in conf/hardware with rates, memory, network and device counts.
 
 time_model.py predicts run times from the model. calibration.py determines the rates of a CPU.
 """
@@ -40,7 +40,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates and latencies of one device while `devices` devices work at the same time.
+    """Rates and latencies of one device of a machine while `devices` devices work at the same time.
 
     A rate is None if it is unknown.
 
@@ -79,8 +79,8 @@ class Hardware:
     Attributes:
         memory: Bytes per device. For a CPU this is the free memory per usable core, or None if unknown.
         rates: One set of rates per number of working devices, ascending. The rates of a CPU are measured.
-        attained: Lower and upper bound of the fraction of the rates that a program reaches (log-uniform).
-        asking: Lower and upper bound of a factor on the call and kernel latencies (log-uniform).
+        attained: Lower and upper bound of the fraction of the rates that a program reaches.
+        asking: Lower and upper bound of a factor on the call and kernel latencies.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
         per_host, per_chip: Number of devices per host and per chip.
@@ -88,7 +88,7 @@ class Hardware:
         most: Largest device count to compile for.
         price: Price per device and hour, or None.
         target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
-        config: Mapping from which this value was created.
+        config: Configuration (YAML mapping) from which this value was created.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Hardware:
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the torus shape in chips, such as (2, 2, 4), of the slice with the given number of devices.
+        """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with a number of devices.
 
         Return () for hardware without slices. Return None if the number of devices is not available.
         """
@@ -138,7 +138,7 @@ class Hardware:
     def device_counts(self) -> list[int]:
         """Return the available device counts up to `most`, in ascending order.
 
-        For hardware without slices, these are powers of two.
+        For hardware without slices, return only powers of two.
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
@@ -146,7 +146,7 @@ class Hardware:
         return [count for count in powers if count <= self.most and self.slice_shape(count) is not None]
 
     def check_devices(self, devices: int) -> None:
-        """Raise `Refusal` if a device count is not available.
+        """Raise `Refusal` if a device count is not available on this hardware.
 
         Counts beyond `most` are valid up to a million. Their times are predicted from smaller programs.
         """
@@ -159,17 +159,20 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware that a composed configuration defines. Raise `Refusal` if a field is invalid."""
-    fields = {field.name for kind in (Hardware, Rates) for field in dataclasses.fields(kind)}
-    field_names = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
-    if unknown := [name for name in config if name not in field_names]:
-        raise unknown_name("key of hardware", unknown[0], sorted(field_names))
+    """Return the hardware that a configuration defines, such as conf/hardware/v5p.yaml.
+
+    Raise `Refusal` if a field is unknown, missing or invalid.
+    """
+    fields = {field.name for owner in (Hardware, Rates) for field in dataclasses.fields(owner)}
+    valid_keys = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
+    if unknown := [name for name in config if name not in valid_keys]:
+        raise unknown_name("key of hardware", unknown[0], sorted(valid_keys))
     platform = config.get("platform")
     if platform not in PLATFORMS:
         raise unknown_name("hardware.platform", platform, PLATFORMS)
-    for name, (is_valid, valid) in (_RULES | _PLATFORM_RULES[platform]).items():
+    for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
         if not is_valid(config.get(name)):
-            raise Refusal(f"hardware.{name} must be {valid}, not {config.get(name)!r}")
+            raise Refusal(f"hardware.{name} must be {description}, not {config.get(name)!r}")
     slices = tuple(tuple(shape) for shape in config.get("slices") or ())
     if slices and math.prod(slices[-1]) * config["per_chip"] != config["most"]:
         raise Refusal(f"hardware.most must be the devices of the last slice, not {config['most']!r}")
@@ -194,13 +197,14 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_span(value: Any) -> bool:
+def _is_range(value: Any) -> bool:
     return (
         isinstance(value, list) and len(value) == 2 and all(map(is_positive, value)) and value[0] <= value[1]
     )
 
 
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a predicate of values that are mappings with exactly these keys and with valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
@@ -215,10 +219,12 @@ def _are_stragglers(value: Any) -> bool:
 
 
 def _are_slices(value: Any) -> bool:
-    shapes = isinstance(value, list) and all(
-        isinstance(s, list) and s and all(map(_is_count, s)) for s in value
+    return (
+        isinstance(value, list)
+        and value != []
+        and all(isinstance(shape, list) and shape and all(map(_is_count, shape)) for shape in value)
+        and math.prod(value[0]) == 1
     )
-    return bool(shapes and value) and math.prod(value[0]) == 1
 
 
 def _is_level(value: Any) -> bool:
@@ -239,7 +245,7 @@ def _is_network(value: Any) -> bool:
     )
 
 
-_NUMBER, _COUNT, _SPAN = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
+_NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
 _rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
@@ -250,8 +256,8 @@ _RULES: dict[str, _Rule] = {
     ),
     "title": (_or_none(_is_text), "a name or null"),
     "device_kind": (_or_none(_is_text), "a name or null"),
-    "attained": (_is_span, _SPAN),
-    "asking": (_is_span, _SPAN),
+    "attained": (_is_range, _RANGE),
+    "asking": (_is_range, _RANGE),
     "jitter": (lambda value: is_positive(value) and value <= 1, "a share, of 1 at most"),
     "stragglers": (
         _are_stragglers,
@@ -296,10 +302,10 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in a GPU or TPU configuration. The rates hold for any number of devices.
+    """Return the rates in a GPU or TPU configuration, which hold for any number of devices.
 
-    By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,
-    and a transposed array the memory bandwidth.
+    By default, the rate of divisions is that of transcendental functions, the rate of reductions is that of
+    other arithmetic, and the rate of transposes is the memory bandwidth.
     """
     bandwidth, arithmetic, transcendental = (
         config[name] for name in ("bandwidth", "arithmetic", "transcendental")

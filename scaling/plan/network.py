@@ -1,4 +1,4 @@
-"""Network cost model: the time of a collective from latency and bandwidth on a ring, tree, or torus.
+"""Network cost model: predict the time of a collective from latency and bandwidth on a ring, tree, or torus.
 
 Within a host and between hosts, the model uses the faster of a ring and a tree, as communication libraries
 do. On a torus, all axes transfer simultaneously. Other traffic is ignored.
@@ -36,7 +36,7 @@ _FREE = CollectiveCost(0.0, 0.0)
 def collective(
     kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
 ) -> CollectiveCost:
-    """Return the latency and transfer time of a collective operation, such as an all-reduce.
+    """Return the predicted latency and transfer time of a collective operation, such as an all-reduce.
 
     Args:
         kind: HLO name of the collective, such as all-reduce.
@@ -48,7 +48,7 @@ def collective(
     if devices < 2 or not levels:
         return _FREE
     if kind in ("all-reduce", "all-gather", "reduce-scatter"):
-        cost = _all_reduce(size, devices, levels, shape)
+        cost = _all_reduce_cost(size, devices, levels, shape)
         # An all-reduce is a reduce-scatter followed by an all-gather.
         return cost if kind == "all-reduce" else cost.times(0.5)
     level = next(level for level in levels if level.devices is None or devices <= level.devices)
@@ -61,25 +61,29 @@ def collective(
     return CollectiveCost(steps * level.latency, sent / level.bandwidth)
 
 
-def _all_reduce(
+def _all_reduce_cost(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """Return the cost of an all-reduce as the sum of its costs on the innermost and the outer levels."""
+    """Return the cost of an all-reduce as the sum of its costs on the innermost and the outer levels.
+
+    The arguments are those of `collective`.
+    """
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
-    inner = _torus(size, shape, level) if torus else _ring_or_tree(size, within, level)
+    inner = _torus_all_reduce_cost(size, shape, level) if torus else _ring_or_tree_cost(size, within, level)
     if within == devices or not outer:
         return inner
     # On the outer levels, a group of `within` devices acts as one device, with 1 / `within` of the bytes.
     outer_levels = [
         replace(level, devices=level.devices and math.ceil(level.devices / within)) for level in outer
     ]
-    outer_cost = _all_reduce(size / within, math.ceil(devices / within), tuple(outer_levels), ())
+    outer_cost = _all_reduce_cost(size / within, math.ceil(devices / within), tuple(outer_levels), ())
     return CollectiveCost(inner.latency + outer_cost.latency, inner.transfer + outer_cost.transfer)
 
 
-def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
+def _ring_or_tree_cost(size: float, devices: int, level: Level) -> CollectiveCost:
+    """Return the cost of an all-reduce on a ring or a binary tree, whichever is faster."""
     if devices < 2:
         return _FREE
     steps = 2 * (devices - 1)
@@ -88,7 +92,7 @@ def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
     return min(ring, tree, key=lambda cost: cost.seconds)
 
 
-def _torus(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
+def _torus_all_reduce_cost(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
     """Return the cost of an all-reduce on a torus of the given shape in chips.
 
     Each axis reduces one part of the bytes, and all axes transfer simultaneously. An axis that is a ring

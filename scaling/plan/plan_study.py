@@ -36,7 +36,7 @@ from scaling.workers.schedule import PreflightResult
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
-_EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
+_EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}  # extras of this package that install the compilers
 _RUN_OPTIONS = {"dry_run": False, "versus": None, "wait": None, "oversubscribe": False}  # option -> default
 Listener = Callable[[dict[str, Any]], None]
 
@@ -60,11 +60,11 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study whose cases are to be compiled for other hardware, to predict their run times.
+    """A study whose benchmark cases are compiled for other hardware to predict their run times.
 
     Attributes:
         folder: Results folder to which the records are written.
-        cells: Cases of the study.
+        cells: Cases of the study, each with its kind of scaling (`GridCell.scaling`).
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
     """
 
@@ -78,10 +78,10 @@ class PlannedStudy:
 
 @dataclass(frozen=True)
 class PlanSchedule:
-    """The cases of a planned study that are to be compiled, and those that cannot be.
+    """The cases of a planned study that are still to be compiled, and the cases that cannot be compiled.
 
     Attributes:
-        cases: Cases to plan, each with the case to compile for it. The latter is a smaller case if the
+        cases: Cases to plan, each with the case to compile for it: the case itself, or a smaller case if the
             machine has too few devices.
         environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
         rejected: Cases that cannot be planned, each with the reason and text of its record.
@@ -98,9 +98,12 @@ class PlanSchedule:
 
 
 def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
-    """Validate a composed configuration, and return the study and hardware that it describes.
+    """Validate a Hydra configuration, and return the study and hardware that it describes.
 
-    Raise `Refusal` if an input is invalid.
+    Raise `Refusal` if a value is invalid.
+
+    Args:
+        name: The name of the study.
     """
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
@@ -130,14 +133,18 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
+    """Return the model of this CPU with the rates that records in a results folder contain."""
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
-    share = None if free is None else free / len(cores.usable_cores())
-    return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or share)
+    per_core = None if free is None else free / len(cores.usable_cores())
+    return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or per_core)
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study. devices=all means every available device count that divides the points."""
+    """Return the cases of a study on the device counts of the hardware.
+
+    devices=all means every available device count that divides the points evenly.
+    """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -149,8 +156,10 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
     ]
 
 
-def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
-    """Check the cases of a study, and return the schedule of those that are not planned yet.
+def prepare_plan(
+    study: PlannedStudy, note: preflight.ProgressCallback = lambda done, total: None
+) -> PlanSchedule:
+    """Check the cases of a study, and return the schedule of the cases that are not planned yet.
 
     `note` is called several times a second with (number of checked cases, number of all cases).
     """
@@ -165,7 +174,9 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
         for result in results
     }
     plans = store.load(study.folder).plans if study.folder.is_dir() else []
-    planned_before = {(record.key, record.environment["digest"]) for record in plans if record.good}
+    planned_before = {
+        (record.key, record.environment["digest"]) for record in plans if record.status != "failed"
+    }
     keys = [(result.case.key, environments[result.environment_key]["digest"]) for result in results]
     new = [result for result, key in zip(results, keys, strict=True) if key not in planned_before]
     cases, rejected = [], []
@@ -186,6 +197,7 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
 
 
 def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
+    """Return the reason and a message if a case cannot be planned, otherwise None."""
     if outcome := result.failure or result.inapplicable:
         return outcome
     if result.case.engine != "jax":
@@ -198,11 +210,11 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
 
 
 def smaller_case(case: Case, hardware: Hardware) -> Case | None:
-    """Return a smaller case in which each device does the same work as in `case`, or None if there is none.
+    """Return a case on fewer devices in which each device does the same work, or None if there is none.
 
-    A case with more devices than the largest machine is compiled as such a smaller case. The smaller case has
-    fewer devices along the point axis of the mesh, fewer points (batch elements), and the same number of
-    devices along the seed axis.
+    It is compiled in place of a case with more devices than the largest machine. It has fewer devices along
+    the point axis of the mesh, fewer points (batch elements), and the same number of devices along the seed
+    axis.
     """
     over_points, over_seeds = case.axes
     if case.points % over_points and case.split != "both":
@@ -218,13 +230,13 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
     """Return (package, version) of the compiler for a machine. Raise `Refusal` if none is installed."""
-    found = _find_package(_COMPILERS[hardware.platform])
-    assembler = (
+    compiler = _find_package(_COMPILERS[hardware.platform])
+    has_assembler = (
         hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
     )
-    if found and assembler:
-        return found
-    missing = "CUDA assembler ptxas" if found else "compiler"
+    if compiler and has_assembler:
+        return compiler
+    missing = "CUDA assembler ptxas" if compiler else "compiler"
     raise Refusal(
         f"the {missing} for hardware={hardware.name} is not installed: "
         f"run `scripts/plan`, or pip install 'ad-scaling[{_EXTRA[hardware.platform]}]'"
@@ -232,6 +244,7 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return (name, version) of the first Python package that is installed, or None."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -239,45 +252,49 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
-    """Compile the cases, predict their times, and write the record of each case when it ends.
+    """Compile the cases of a schedule, predict their times, and write a record of each case when it ends.
 
     `listener` is called with a dict that describes the event when a case begins or ends.
     """
-    study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
+    study = schedule.study
+    results_of = dict[Case, list[PreflightResult]]()  # compiled case -> the cases that it is compiled for
     for result, compiled in schedule.cases:
-        by_program.setdefault(compiled, []).append(result)
+        results_of.setdefault(compiled, []).append(result)
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
 
-        def conclude(result: PreflightResult, fields: RecordFields) -> None:
+        def write_record(result: PreflightResult, fields: RecordFields) -> None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-            made_for = schedule.environments[result.environment_key]
-            record = Record(result.case, environment=made_for, started_at=now, **fields)
+            planned_environment = schedule.environments[result.environment_key]
+            record = Record(result.case, environment=planned_environment, started_at=now, **fields)
             writer.append(record)
             seconds = [record.predicted["seconds"]] if record.predicted else []
-            shown = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
-            listener({"event": "end", "seconds": seconds} | shown)
+            reported = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
+            listener({"event": "end", "seconds": seconds} | reported)
 
         def report(compiled: Case, fields: RecordFields) -> None:
-            for result in by_program[compiled]:
-                conclude(result, predict(result.case, compiled, study.hardware, fields))
+            for result in results_of[compiled]:
+                write_record(result, predict(result.case, compiled, study.hardware, fields))
 
         def begin(compiled: Case) -> None:
-            listener({"event": "begin", "key": by_program[compiled][0].case.key})
+            listener({"event": "begin", "key": results_of[compiled][0].case.key})
 
         _write_manifest(study)
         for result, reason, text in schedule.rejected:
             status = "failed" if result.failure else "skipped"
-            conclude(result, {"status": status, "reason": reason, "text": text})
-        if by_program:
-            header = worker_header(study.hardware, {case.devices for case in by_program})
-            size = min(len(cores.usable_cores()), len(by_program))
-            CompilePool(header, size, study.settings.case_seconds, report, begin).compile_all(by_program)
+            write_record(result, {"status": status, "reason": reason, "text": text})
+        if results_of:
+            header = worker_header(study.hardware, {case.devices for case in results_of})
+            size = min(len(cores.usable_cores()), len(results_of))
+            CompilePool(header, size, study.settings.case_seconds, report, begin).compile_all(results_of)
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the header that a compile worker reads first: a dict with the hardware and the device counts."""
+    """Return the first JSON object that a compile worker reads: its hardware, and the shapes of TPU slices.
+
+    `counts` contains the device counts of the cases to compile.
+    """
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -299,31 +316,33 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
     """
     if fields["status"] != "planned":
         return fields
-    if beyond := case != compiled:
-        larger = {compiled.devices: case.devices}
-        messages = [m | {"group": larger.get(m["group"], m["group"])} for m in fields["messages"]]
+    if is_extrapolated := case != compiled:
+        group_sizes = {compiled.devices: case.devices}
+        messages = [m | {"group": group_sizes.get(m["group"], m["group"])} for m in fields["messages"]]
         fields = {"compiled_as": compiled.key} | fields | {"messages": messages}
     if "host" in (compiled.storage, (fields.get("blocks") or {}).get("storage")):
         return fields | {"text": "not predicted: the model has no transfers between the host and its devices"}
     time = time_model.estimate(case, hardware, fields["kernels"], fields["messages"])
     if isinstance(time, str):
         return fields | {"text": f"not predicted: {time}"}
-    return fields | {"predicted": dataclasses.asdict(time) | {"by": "formula" if beyond else "program"}}
+    method = "formula" if is_extrapolated else "program"
+    return fields | {"predicted": dataclasses.asdict(time) | {"by": method}}
 
 
 def _write_manifest(study: PlannedStudy) -> None:
+    """Write the file of the results folder that describes the study and its hardware."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
     scaling = {cell.scaling for cell in study.cells}
-    before = store.read_json(path)  # may describe another study in the same folder
-    if isinstance(before, dict) and isinstance(before.get("scaling"), list):
-        scaling |= set(map(str, before["scaling"]))
-    described = {**hardware.config, "digest": hardware.digest, "device_kind": hardware.device_kind}
-    fields = {"study": study.name, "title": study.title, "scaling": sorted(scaling), "hardware": described}
-    store.write_json(path, store.stamp() | fields)
+    existing = store.read_json(path)  # may describe another study in the same folder
+    if isinstance(existing, dict) and isinstance(existing.get("scaling"), list):
+        scaling |= set(map(str, existing["scaling"]))
+    hardware_fields = {**hardware.config, "digest": hardware.digest, "device_kind": hardware.device_kind}
+    fields = {"study": study.name, "title": study.title, "scaling": sorted(scaling)}
+    store.write_json(path, store.schema_and_version() | fields | {"hardware": hardware_fields})
 
 
 def describe_work(schedule: PlanSchedule) -> str:
-    """Return one line of text with the numbers of cases to compile, already planned, skipped and failed."""
+    """Return one line of text with the numbers of cases to compile, planned before, skipped and failed."""
     failed = sum(result.failure is not None for result, *_ in schedule.rejected)
     parts = [
         f"{len(schedule.cases)} cases to compile",
@@ -335,26 +354,31 @@ def describe_work(schedule: PlanSchedule) -> str:
     return f"{study.name} for {study.hardware.title}: {', '.join(parts)}; results in {study.folder}"
 
 
-def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
+def plan_lines(schedule: PlanSchedule, findings: Findings, deadline: float | None) -> list[str]:
     """Return sentences that state the predicted times and the device-hours to measure the study.
 
-    If `deadline` is given, a sentence names the cheapest device count whose calls take at most `deadline`
-    seconds.
+    Args:
+        findings: The analysis of the results folder, which contains a forecast for each hardware.
+        deadline: A time in seconds. If it is not None, a sentence names the cheapest device count whose calls
+            take at most this time.
     """
     name, settings = schedule.study.hardware.name, schedule.study.settings
-    complete = next((item for item in found.forecasts if item.hardware == name), None)
-    if complete is None:
+    of_hardware = next((item for item in findings.forecasts if item.hardware == name), None)
+    if of_hardware is None:
         return ["no case could be planned"]
-    own = forecast.keep_cases(complete, schedule.keys)
-    planned = [record for record in own.records if record.status == "planned"]
+    of_study = forecast.keep_cases(of_hardware, schedule.keys)
+    planned = [record for record in of_study.records if record.status == "planned"]
     low, high, unknown = measurement_cost.device_hours(planned, settings)
     more = f" ({count_of(unknown, 'case')} without a prediction omitted)" if unknown else ""
-    price = f", {_format_range(low * own.price, high * own.price)} at the given price" if own.price else ""
-    how_often = "once" if settings.replicates == 1 else count_of(settings.replicates, "time")
+    price = ""
+    if of_study.price:
+        price = f", {_format_range(low * of_study.price, high * of_study.price)} at the given price"
+    repetitions = "once" if settings.replicates == 1 else count_of(settings.replicates, "time")
     hours = _format_range(low, high)
-    cost = f"Measuring the whole study {how_often} takes {hours} device-hours{more}{price}."
-    return [*forecast.plan_answers(own, deadline), cost]
+    cost = f"Measuring the whole study {repetitions} takes {hours} device-hours{more}{price}."
+    return [*forecast.plan_answers(of_study, deadline), cost]
 
 
 def _format_range(low: float, high: float) -> str:
+    """Return a text such as "2 to 3", or "2" if both numbers have the same text."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

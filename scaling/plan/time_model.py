@@ -1,4 +1,4 @@
-"""Time model: predict the time of a call from the kernels and messages of its compiled program.
+"""Time model: predict the time of a call from the kernels and messages (collectives) of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
 roofline model). On a CPU, the operations are those of the machine code (llvm_instructions.py), and an
@@ -7,8 +7,8 @@ slowest. Caches are ignored beyond the table of bandwidths and beyond kernels of
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
-All of these are log-uniform. The time of each device has a random lognormal factor. A small fraction of
-devices, the stragglers, is slower by a fixed factor.
+The fractions and the factor are log-uniform. The time of each device has a random lognormal factor. A small
+fraction of devices, the stragglers, is slower by a fixed factor.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
@@ -25,10 +25,10 @@ from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
 DRAWS = 2000  # number of random machines
-_KEPT = 100  # number of random machines whose times are recorded
+_RECORDED_DRAWS = 100  # number of random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
-_CACHE = 2**19  # bytes of a kernel that a CPU core keeps in its cache
+_CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
 # Work of a kernel or message by field of hlo_cost.py. A missing field is 0, except that `times` is 1.
 Work = dict[str, float]
@@ -36,19 +36,19 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Predicted time of a call in seconds: median, 95 % interval, and the medians of its parts.
+    """Predicted time of a call: median, 95 % interval, and the medians of its parts, all in seconds.
 
     Attributes:
         seconds: Median of the predicted time.
         low, high: Limits of the 95 % interval.
-        call: Dispatch of the call and launches of the kernels.
-        compute: Execution of the kernels on a typical device.
-        communication: Collectives.
+        call: Time to dispatch the call and to launch the kernels.
+        compute: Time to execute the kernels on a typical device.
+        communication: Time of the collectives.
         waiting: Waiting time for the slowest device.
         bound: What limits the kernels most: memory, overhead, or one of the kinds of operations. None if
             there is no work.
-        draws: Times on the first `_KEPT` random machines. The machines are the same for every program, so
-            that the times of two programs can be divided element by element.
+        draws: Times on the first `_RECORDED_DRAWS` random machines. The machines are the same for every
+            program, so that the times of two programs can be divided element by element.
     """
 
     seconds: float
@@ -63,7 +63,7 @@ class TimeEstimate:
 
 
 class _UnknownRate(Exception):
-    """Raised if a time cannot be predicted. The message states the reason."""
+    """Exception for a time that cannot be predicted. The message states the reason."""
 
 
 def estimate(
@@ -84,7 +84,7 @@ def estimate(
     if not (np.isfinite(seconds) & (seconds > 0)).all():
         return "the rates of the hardware give no finite time"
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
-    recorded_draws = [float(f"{value:.4g}") for value in seconds[:_KEPT]]
+    recorded_draws = [float(f"{value:.4g}") for value in seconds[:_RECORDED_DRAWS]]
     medians = {name: float(np.median(part)) for name, part in parts.items()}
     return TimeEstimate(middle, low, high, **medians, bound=bound, draws=recorded_draws)
 
@@ -94,9 +94,15 @@ def draw_time_parts(
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Return the parts of the predicted time of a call on each of `DRAWS` random machines, and its bound.
 
-    The parts are arrays of shape (DRAWS,) in seconds: "call", "compute", "communication" and "waiting", see
-    `TimeEstimate`. The machines are the same for every program, so that the times of two programs can be
-    divided element by element. Raise `_UnknownRate` if a rate or an amount of work is unknown.
+    Raise `_UnknownRate` if a rate or an amount of work is unknown.
+
+    Args:
+        kernels, messages: The kernels and collectives of the compiled program, as for `estimate`.
+    Returns:
+        A dict from "call", "compute", "communication" and "waiting" to an array of shape (DRAWS,) in seconds,
+            see `TimeEstimate`. The machines are the same for every program, so that the times of two programs
+            can be divided element by element.
+        What limits the kernels most, see `TimeEstimate.bound`.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownRate("the number of iterations of a loop is not known at compile time")
@@ -108,12 +114,13 @@ def draw_time_parts(
     memory_seconds, overhead = (seconds.pop(name)[:, None] for name in ("memory", "overhead"))
     operation_seconds = np.sum(list(seconds.values()), axis=0)[:, None]
     rng = np.random.default_rng(_SEED)
-    memory, arithmetic, network = (_draw_between(hardware.attained, rng) for _ in range(3))
-    latency_factor = _draw_between(hardware.asking, rng)
+    memory, arithmetic, network = (_draw_log_uniform(hardware.attained, rng) for _ in range(3))
+    latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = times @ (kernel_seconds + overhead / arithmetic)
-    sent = [_message_cost(message, hardware, rates) for message in messages]
-    latency, transfer = sum(cost.latency for cost in sent), sum(cost.transfer for cost in sent)
+    message_costs = [_message_cost(message, hardware, rates) for message in messages]
+    latency = sum(cost.latency for cost in message_costs)
+    transfer = sum(cost.transfer for cost in message_costs)
     parts = {
         "call": (rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
@@ -123,19 +130,20 @@ def draw_time_parts(
     return parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
 
 
-def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
+def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+    """Return `DRAWS` random numbers between two bounds, the logarithms of which are uniform."""
+    return np.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the times of the kernels at the full rates of the hardware.
+    """Return the times of the kernels at the full rates of the hardware, and their numbers of executions.
 
     Returns:
-        (seconds, times). `seconds` is a dict from "memory", "overhead" or a kind of operations to an array of
-        shape (kernels,) with the time of one execution of each kernel. `times` is an array of shape
-        (kernels,) with the number of executions of each kernel.
+        A dict from "memory", "overhead" or a kind of operations to an array of shape (kernels,) with the
+            seconds of one execution of each kernel.
+        An array of shape (kernels,) with the number of executions of each kernel.
     """
     dtype = case.dtype
     speeds: dict[str, float | None] = {
@@ -160,19 +168,19 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the time in which a kernel moves its bytes from and to memory."""
-    moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
-    bandwidth = _bandwidth(moved, rates)
+    """Return the seconds in which a kernel reads its bytes from memory and writes its bytes to memory."""
+    size = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
+    bandwidth = _bandwidth(size, rates)
     if kernel.get("operations"):  # they include loads and stores, in the order of the loops
-        return moved / bandwidth if moved > _CACHE else 0.0
-    transposed = min(kernel.get("turned", 0), moved)
-    return (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
+        return size / bandwidth if size > _CACHE_BYTES else 0.0
+    transposed = min(kernel.get("turned", 0), size)
+    return (size - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 
 
 def _float32_rate(rates: Rates) -> float | None:
-    """Return the rate of arithmetic in float32 in operations per second, or None if it is unknown.
+    """Return the float32 arithmetic rate in operations per second, or None if it is unknown.
 
-    If only the rate in float64 is known, twice this rate is returned.
+    If only the rate in float64 is known, return twice this rate.
     """
     in_float32, in_float64 = (rates.arithmetic[dtype] for dtype in ("float32", "float64"))
     return in_float32 or (in_float64 and 2 * in_float64)
@@ -189,6 +197,7 @@ def _bandwidth(size: float, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
+    """Return the predicted time of all executions of a collective."""
     group = int(message["group"])
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
     cost = collective(
@@ -198,7 +207,7 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return the time of the slowest device divided by the typical time, as an array of shape (draws,).
+    """Return the time of the slowest device divided by the typical time of a device, of shape (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
     power of the distribution function of one device.
@@ -206,9 +215,12 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     Args:
         uniform: Random numbers in [0, 1), an array of shape (draws,).
     """
-    share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
+    fraction, shift = (
+        hardware.stragglers["share"],
+        math.log(hardware.stragglers["slowdown"]) / hardware.jitter,
+    )
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations
-    above = (1 - share) * stats.norm.sf(grid) + share * stats.norm.sf(grid - shift)
+    above = (1 - fraction) * stats.norm.sf(grid) + fraction * stats.norm.sf(grid - shift)
     exceedance = -np.expm1(np.log(uniform) / devices)  # probability that one device exceeds the maximum
     maximum = np.interp(-np.log(exceedance), -np.log(above), grid)
     return np.maximum(np.exp(hardware.jitter * maximum), 1.0 if devices > 1 else 0.0)

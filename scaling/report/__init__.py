@@ -1,1 +1,1 @@
-"""Output of results: HTML page, figures, terminal tables, data exports and a compute-time proposal."""
+"""Write results as an HTML page, figures, terminal tables, data files and a compute-time proposal."""

@@ -1,19 +1,19 @@
-"""Tables and summary cards of the fastest AD mode for each problem, with its runner-up and certainty.
+"""Make the tables and summary cards of a report that name the fastest AD mode of each problem.
 
-A problem is a function to differentiate at fixed sizes. The tables contain measured times. The cards contain
-predicted times if nothing was measured. All text is free of markup.
+A problem is a function to differentiate with fixed input sizes. The tables contain measured times only. The
+cards contain predicted times if nothing was measured. All text is plain, without HTML or Markdown.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.answer import name_with_blocks
 from scaling.analysis.cases import family_key, group_by, least_by
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
+from scaling.analysis.summary import name_with_blocks
 from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
 from scaling.core.formatting import format_duration
@@ -30,10 +30,10 @@ NOTE = (
 class Card(NamedTuple):
     """The text of a summary card on the fastest AD method for the largest problem of a function."""
 
-    family: str  # the problem, such as 'mlp width=8 points=64'
-    sizes: str  # a note on the other sizes that were measured, or ''
+    problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
+    other_sizes: str  # a note on the other sizes that were measured, or ''
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
-    where: str  # device count, JAX API and split, such as '4 devices, shard_map, points split'
+    layout: str  # device count, JAX API and split, such as '4 devices, shard_map, points split'
     time: str  # the time of one call with its 95 % interval
     ratio: str  # the ratio of the runner-up's time to `time`, or ''
     certainty: str  # the result of `describe_certainty`, or 'predicted, not measured'
@@ -42,10 +42,10 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return text that says how certain it is that a method is the fastest.
+    """Return text that says how certain it is that `row.first` is the fastest AD method.
 
-    The text is 'sure' or 'not sure: ' with the reasons. It is another one if no other method was measured, if
-    the runner-up is not significantly slower, or if an empty call takes as long.
+    The text is 'sure', 'not sure: ' with the reasons, or 'not distinguished from the runner-up'. A different
+    text says that no other method was measured, or that an empty call takes as long.
     """
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
@@ -59,25 +59,26 @@ def describe_certainty(row: FastestMethod) -> str:
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
     """Return the name of the problem that was timed, such as 'mlp width=8 points=64'.
 
-    The environment is appended if there are several, and 'oversubscribed' if CPU devices shared cores.
+    The environment digest is appended if a workload was measured in several environments, and
+    'oversubscribed' if CPU devices shared cores.
     """
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
 def name_with_time(timing: Timing) -> str:
-    """Return the method and the time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
+    """Return the AD method and the median time of a timing as text, such as 'jacrev (vmap), 1.20 ms'."""
     return f"{timing.method.name}, {format_duration(timing.median)}"
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with the fastest AD mode and device count for each problem."""
-    rows = (_cells(findings, row) for row in _keep_best_device_counts(findings.fastest))
+    """Return a table with one row per problem: the fastest AD mode, its device count, and the runner-up."""
+    rows = (_format_row(findings, row) for row in _keep_best_device_counts(findings.fastest))
     return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
 
 def device_table(findings: Findings) -> Table:
-    """Return a table with the fastest AD mode for each problem on each device count."""
-    rows = (_cells(findings, row) for row in findings.fastest)
+    """Return a table with one row per problem and device count: the fastest AD mode and the runner-up."""
+    rows = (_format_row(findings, row) for row in findings.fastest)
     note = "The same for each number of devices."
     return make_table("each", "Fastest mode on each number of devices", note, rows)
 
@@ -86,7 +87,7 @@ def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMetho
     return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
 
 
-def _cells(findings: Findings, row: FastestMethod) -> dict[str, object]:
+def _format_row(findings: Findings, row: FastestMethod) -> dict[str, object]:
     return {
         "problem": problem_name(findings, row),
         "fastest": name_with_blocks(row.first),
@@ -110,12 +111,13 @@ def make_cards(findings: Findings) -> list[Card]:
 
 
 def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
+    # `rows` are the fastest methods of all sizes of a function, and `row` is that of the largest size.
     mode, ratio, speedup = name_with_blocks(row.first), "", ""
     if row.second is not None:
         second = row.second.method.name
         mode += "" if row.distinguished or second == mode else f" or {second}"
         ratio = format_time_ratio(second, *(row.ratio or ()))
-    curve, point = findings.places_of(row.first).get("strong", (None, None))
+    curve, point = findings.curves_of(row.first).get("strong", (None, None))
     if curve and point and not point.is_baseline:
         speedup = f"Speed-up over {curve.baseline}: {format_ratio(*point.speedup)}"
     return Card(
@@ -126,22 +128,24 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
 
 
 def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
-    best = _keep_best_device_counts(rows)
-    if len(best) < 2:
+    sizes = _keep_best_device_counts(rows)
+    if len(sizes) < 2:
         return ""
-    names = dict.fromkeys(name_with_blocks(each.first) for each in best if each.distinguished)
+    names = dict.fromkeys(name_with_blocks(each.first) for each in sizes if each.distinguished)
     others = [name for name in names if name != name_with_blocks(row.first)]
-    return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
+    return f"one of {len(sizes)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
 
 
 def largest_planned(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the predicted curves of each function's largest problem, as one list of curves per problem.
+    """Return the predicted scaling curves of the largest problem of each function, one list per function.
 
-    Curves of function values (without derivatives) come last, and larger problems before smaller ones.
+    Lists of function values (without derivatives) come last. Larger problems come before smaller ones.
     """
     families = group_by(curves, lambda curve: family_key(curve.case)).values()
-    problems = (group_by(family, lambda c: problem(c.program[1])).values() for family in families)
-    groups = [max(several, key=lambda same: same[0].volume) for several in problems]
+    groups = []
+    for family in families:
+        problems = group_by(family, lambda curve: problem(curve.program[1])).values()
+        groups.append(max(problems, key=lambda group: group[0].volume))
     return sorted(groups, key=lambda group: (group[0].case.ad_mode.is_value, -group[0].volume))
 
 

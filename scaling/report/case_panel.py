@@ -1,4 +1,4 @@
-"""Detail panels of the HTML page, one per measured case: plot of time samples, compile times and memory."""
+"""Make the detail panel of each measured case on the HTML page: time samples, compile times and memory."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,21 +9,25 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures.marks import Spec
 from scaling.report.figures.theme import BLUE, SHAPES, VERMILION
 
-MOST_SAMPLES = 40_000  # per page; if there are more, only every n-th sample is plotted
-_RANGES = (
+_MAX_SAMPLES = 40_000  # on one page; if there are more, only every n-th sample is plotted
+_RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel shows
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
 )  # fmt: skip
 
 
-def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
+def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
     """Return a JSON-compatible dict from the HTML anchor of each measured case to its detail panel.
 
-    A panel has `facts`, such as 'compile 1.20 s to 1.40 s', and `samples`, with a list for each process: the
-    name, the samples in seconds, and the indices of the disturbed ones. `groups` has the anchor and the
-    (process name, record) pairs of each case.
+    A panel is a dict with `facts`, a list of texts such as 'compile 1.20 s to 1.40 s', and `samples`, a list
+    with [process name, time samples in seconds, indices of disturbed samples] for each process. `step` is n
+    if every n-th sample is contained.
+
+    Args:
+        cases: The HTML anchor and the (process name, record) pairs of each case. Cases without records are
+            omitted.
     """
-    cases = list(groups)
-    step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // MOST_SAMPLES
+    cases = list(cases)
+    step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // _MAX_SAMPLES
     return {anchor: _make_panel(records, step) for anchor, records in cases if records}
 
 
@@ -32,32 +36,32 @@ def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, A
     samples = []
     for name, record in ordered:
         disturbed = disturbed_samples(record)[: len(record.seconds) : step]
-        marked = [index for index, is_marked in enumerate(disturbed) if is_marked]
-        samples.append([name, record.seconds[::step], marked])
+        indices = [index for index, is_disturbed in enumerate(disturbed) if is_disturbed]
+        samples.append([name, record.seconds[::step], indices])
     facts = [f"one of every {step} samples is drawn"] if step > 1 else []
-    return {"facts": facts + _list_facts([record for _, record in ordered]), "samples": samples}
+    return {"facts": facts + _list_facts([record for _, record in ordered]), "samples": samples, "step": step}
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:
-    words = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
-    for name in _RANGES:
-        if known := [value for record in records if (value := getattr(record, name)) is not None]:
-            write = format_bytes if name.endswith("_bytes") else format_duration
-            ends = dict.fromkeys((write(min(known)), write(max(known))))
-            what = name.replace("_seconds", "").replace("_bytes", " memory")
-            words.append(f"{what} {' to '.join(ends)}")
+    facts = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
+    for name in _RANGE_FIELDS:
+        if values := [value for record in records if (value := getattr(record, name)) is not None]:
+            format_value = format_bytes if name.endswith("_bytes") else format_duration
+            bounds = dict.fromkeys((format_value(min(values)), format_value(max(values))))
+            quantity = name.replace("_seconds", "").replace("_bytes", " memory")
+            facts.append(f"{quantity} {' to '.join(bounds)}")
     for mark in sorted({mark for record in records for mark in record.marked}):
         marked = sum(len(record.marked.get(mark, ())) for record in records)
         turns = count_of(sum(len(record.turns) for record in records), "turn")
-        words.append(f"{mark.replace('_', ' ')} in {marked} of {turns}")
+        facts.append(f"{mark.replace('_', ' ')} in {marked} of {turns}")
     errors = [(record.error, record.tolerance or 0.0) for record in records if record.error is not None]
     if errors:
-        words.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
-    return words
+        facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
+    return facts
 
 
 def samples_spec() -> Spec:
-    """Return a Vega-Lite specification without data that plots the time samples in a detail panel.
+    """Return the Vega-Lite specification of the plot of time samples in a detail panel, without data.
 
     The script page.js inserts the samples of the selected case.
     """

@@ -10,11 +10,11 @@ from pathlib import Path
 from scaling.core import environment
 from scaling.results import store
 
-_STATE = ".inputs.json"
+_STATE = ".inputs.json"  # file in the folder of the report
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the SHA-256 digest of the inputs of a report as hexadecimal digits.
+    """Return the SHA-256 digest of everything that determines the report of a results folder, in hexadecimal.
 
     The inputs are the folder name, the records, the plans, study.json and the source code of the package.
     """
@@ -28,18 +28,18 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether the report in a folder is complete and was written from inputs with this digest."""
-    state = store.read_json(folder / "report" / _STATE)
-    if (
-        not isinstance(state, dict)
-        or state.get("digest") != digest
-        or not isinstance(state.get("files"), list)
-    ):
-        return False
-    return all((folder / "report" / str(name)).is_file() for name in (*state["files"], "index.html"))
+    """Return whether the report of a results folder is complete and was written from inputs with a digest."""
+    report = folder / "report"
+    state = store.read_json(report / _STATE)
+    files = state.get("files") if isinstance(state, dict) and state.get("digest") == digest else None
+    return isinstance(files, list) and all((report / str(name)).is_file() for name in (*files, "index.html"))
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Save the digest of the inputs and the names of the report files to report/.inputs.json."""
-    files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
-    store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})
+    """Record that the report of a results folder was written from inputs with a digest.
+
+    The digest and the names of the report files are saved to report/.inputs.json.
+    """
+    report = folder / "report"
+    files = sorted(path.name for path in report.iterdir() if path.is_file() and path.name[0] != ".")
+    store.write_json(report / _STATE, {"digest": digest, "files": files})

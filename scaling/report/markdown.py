@@ -11,13 +11,13 @@ from scaling.report.figures.marks import Figure
 from scaling.report.text import Table, clean_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!^])")
-_LINE_START = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=])")  # of a list or a heading
+_LINE_START = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=])")  # text that would start a list or a heading
 
 
-class Part(NamedTuple):
+class MarkdownSection(NamedTuple):
     """A section of a document: paragraphs, then tables, figures and a list of items, without markup.
 
-    The document includes each figure from its folder, as NAME.png.
+    A figure becomes a reference to the image file NAME.png in the folder of the document.
     """
 
     title: str
@@ -34,20 +34,20 @@ def escape_markdown(text: str) -> str:
     return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
 
 
-def to_markdown(title: str, parts: Iterable[Part]) -> str:
-    """Return a document as Markdown text."""
+def to_markdown(title: str, sections: Iterable[MarkdownSection]) -> str:
+    """Return a document with a title and sections as Markdown text."""
     blocks = [f"# {escape_markdown(title)}"]
-    for part in parts:
-        blocks += [f"## {escape_markdown(part.title)}", *map(escape_markdown, part.paragraphs)]
-        for table in part.tables:
+    for section in sections:
+        blocks += [f"## {escape_markdown(section.title)}", *map(escape_markdown, section.paragraphs)]
+        for table in section.tables:
             blocks += [f"**{escape_markdown(table.title)}**"] * bool(table.title) + [to_markdown_table(table)]
-        blocks += [f"![{escape_markdown(figure.caption)}]({figure.name}.png)" for figure in part.figures]
-        if part.items:
-            blocks.append("\n".join(f"- {escape_markdown(item)}" for item in part.items))
+        blocks += [f"![{escape_markdown(figure.caption)}]({figure.name}.png)" for figure in section.figures]
+        if section.items:
+            blocks.append("\n".join(f"- {escape_markdown(item)}" for item in section.items))
     return "\n\n".join(blocks) + "\n"
 
 
 def to_markdown_table(table: Table) -> str:
-    """Return the column names and the rows of a table as Markdown, without its title."""
+    """Return a table as Markdown text: the column names and the rows, without the title."""
     head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
     return "\n".join([head, f"|{' --- |' * len(table.columns)}", *lines])

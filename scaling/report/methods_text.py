@@ -1,4 +1,4 @@
-"""Methods section of a compute-time proposal: cases, sampling, statistics and correctness."""
+"""Write the methods section of a compute-time proposal: cases, sampling, statistics and correctness."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -46,39 +46,44 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return paragraphs on cases, samples, intervals, the check of results and predictions."""
-    ok = [record for record in findings.records if record.status == "ok" and record.case.kind == "case"]
+    """Return the paragraphs of the methods section of a proposal.
+
+    They describe the measured cases, the samples, the confidence intervals, the check of the results and the
+    predictions.
+    """
+    measured = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     paragraphs = ["Nothing has been measured."]
-    if ok:
+    if measured:
         several = [curve for curve in findings.curves if len(curve.points) > 1]
         others = ", ".join(map(str, sorted({curve.baseline_devices for curve in several} - {1})))
         statistics = _STATISTICS.format(f" (here also {others} devices)" if others else "")
         statistics += _MESH if findings.comparisons["mesh"] else ""
         statistics += _WEAK if any(curve.kind == "weak" for curve in several) else ""
-        paragraphs = [_describe_cases(ok), _describe_samples(ok), statistics, _describe_check(ok)]
+        samples, check = _describe_samples(measured), _describe_check(measured)
+        paragraphs = [_describe_cases(measured), samples, statistics, check]
     if any(record.predicted for forecast in findings.forecasts for record in forecast.records):
         paragraphs.append(_PREDICTED.format(", ".join(forecast.title for forecast in findings.forecasts)))
     return paragraphs
 
 
-def _describe_cases(ok: Sequence[Record]) -> str:
-    workloads = ", ".join(dict.fromkeys(record.case.workload for record in ok))
-    methods = list(dict.fromkeys(base_method(record.case).name for record in ok))
-    settings = {method_of(record.case).memory_setting for record in ok}
-    kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in ok)
+def _describe_cases(records: Sequence[Record]) -> str:
+    workloads = ", ".join(dict.fromkeys(record.case.workload for record in records))
+    methods = list(dict.fromkeys(base_method(record.case).name for record in records))
+    settings = {method_of(record.case).memory_setting for record in records}
+    kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in records)
     sentences = [
-        f"{count_of(len({record.key for record in ok}), 'case')} of {workloads}, measured on "
-        f"{_format_range((r.case.devices for r in ok), 'device')}, in {', '.join(kinds)}.",
+        f"{count_of(len({record.key for record in records}), 'case')} of {workloads}, measured on "
+        f"{_format_range((r.case.devices for r in records), 'device')}, in {', '.join(kinds)}.",
         f"Methods: {list_first(methods, _MAX_METHODS)}.",
     ]
     if len(settings) > 1:
         sentences.append(f"{len(settings)} memory settings were measured.")
-    on_cpu = [record for record in ok if record.environment.get("platform") == "cpu"]
+    on_cpu = [record for record in records if record.environment.get("platform") == "cpu"]
     if bound := sum(bool(record.environment.get("bound")) for record in on_cpu):
         where = "" if bound == len(on_cpu) else f" in {bound} of {count_of(len(on_cpu), 'record')}"
         text = f"A CPU device is a core that the process was bound to before it started JAX{where}."
         sentences.append(text)
-    if shared := sum(not record.honest for record in ok):
+    if shared := sum(not record.honest for record in records):
         sentences.append(
             f"{count_of(shared, 'record')} without a core for each device are not part of any scaling curve "
             "or table."
@@ -86,12 +91,12 @@ def _describe_cases(ok: Sequence[Record]) -> str:
     return " ".join(sentences)
 
 
-def _describe_samples(ok: Sequence[Record]) -> str:
-    processes = Counter((record.key, record.setting, record.honest) for record in ok)
-    stops = Counter(_STOP_REASONS.get(str(r.stop_reason), "for an unrecorded reason") for r in ok)
-    batch = max(record.calls_per_sample or 1 for record in ok)
+def _describe_samples(records: Sequence[Record]) -> str:
+    processes = Counter((record.key, record.setting, record.honest) for record in records)
+    stops = Counter(_STOP_REASONS.get(str(r.stop_reason), "for an unrecorded reason") for r in records)
+    batch = max(record.calls_per_sample or 1 for record in records)
     ended = "; ".join(f"{why} ({count} times)" for why, count in stops.most_common())
-    samples = [len(record.seconds) for record in ok]
+    samples = [len(record.seconds) for record in records]
     return (
         "A sample is the time of one call until all outputs are ready, in the slowest process; of short "
         f"calls it is the mean of up to {batch}. After tracing, compiling, a first call and a warm-up, which "
@@ -101,15 +106,15 @@ def _describe_samples(ok: Sequence[Record]) -> str:
     )
 
 
-def _describe_check(ok: Sequence[Record]) -> str:
-    known = [(r.error, r.tolerance) for r in ok if r.error is not None and r.tolerance]
-    if not known:
+def _describe_check(records: Sequence[Record]) -> str:
+    checked = [(r.error, r.tolerance) for r in records if r.error is not None and r.tolerance]
+    if not checked:
         return "No record contains the error of its result."
-    worst = max(error / tolerance for error, tolerance in known)
-    ends = sorted(tolerance for _, tolerance in known)
-    allowed = " to ".join(dict.fromkeys(map(format_number, (ends[0], ends[-1]))))
-    unknown = len(ok) - len(known)
-    without = f" {count_of(unknown, 'record')} without a recorded error." if unknown else ""
+    worst = max(error / tolerance for error, tolerance in checked)
+    tolerances = sorted(tolerance for _, tolerance in checked)
+    allowed = " to ".join(dict.fromkeys(map(format_number, (tolerances[0], tolerances[-1]))))
+    unchecked = len(records) - len(checked)
+    without = f" {count_of(unchecked, 'record')} without a recorded error." if unchecked else ""
     return (
         "Every result was checked before its time was kept, at every point, against a reference in float64: "
         f"the largest error is {format_percentage(worst)} of its tolerance ({allowed}, relative to the "
@@ -118,7 +123,8 @@ def _describe_check(ok: Sequence[Record]) -> str:
 
 
 def _format_range(values: Iterable[int], noun: str) -> str:
-    known = sorted(set(values))
-    ends = " to ".join(map(str, dict.fromkeys((known[0], known[-1]))))
+    """Return the smallest and the largest value with a noun, such as '1 to 8 devices'."""
+    distinct = sorted(set(values))
+    bounds = " to ".join(map(str, dict.fromkeys((distinct[0], distinct[-1]))))
     plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{ends} {noun if known == [1] else plural}"
+    return f"{bounds} {noun if distinct == [1] else plural}"

@@ -1,20 +1,21 @@
-// Tables that sort and filter, figures, and the panels of single cases; what is shown is kept in the address of the page.
+// Sortable and filterable tables, figures, and detail panels of cases. The URL fragment stores the sorting and the filters.
 "use strict";
-const UNITS = { ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1 };
-const LEAST_ROWS = 12, MOST_CHOICES = 12, CHOSEN = ["mode", "status", "kind", "workload"];
+const UNITS = { ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
+const MIN_ROWS_OF_TOOLS = 12, MAX_CHOICES = 12, CHOICE_COLUMNS = ["mode", "status", "kind", "workload"];
 const inWords = new Intl.Collator("en", { numeric: true });
 
-// A number with its unit where a text begins with one, such as 12.3 ms, 1,024 or 1.77x; else nothing.
+// Return the number at the start of a text in base units, such as 0.0123 for "12.3 ms" or 1.77 for "1.77x", or NaN.
 function numberOf(text) {
-  const found = /^([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s)?(?![\w=])(?!\s*=)|^([-+]?[\d,]*\.?\d+)x/i.exec(text);
-  return found ? parseFloat((found[1] ?? found[3]).replaceAll(",", "")) * (UNITS[found[2]] ?? 1) : NaN;
+  const found = /^([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|[kMGT]?B|x)?(?![\w=]|\.\d)(?!\s*=)/i.exec(text);
+  return found ? parseFloat(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1) : NaN;
 }
 
+// Return a text without non-breaking spaces and surrounding white space.
 const wordsOf = (text) => text.replaceAll("\u00a0", " ").trim();
 
-// The address is #ANCHOR?q=WORDS&sort=COLUMN&down=1.
-function address() {
-  const [anchor, query] = decodeURI(location.hash.slice(1)).split("?");
+// Parse the URL fragment, #ANCHOR?q=WORDS&sort=COLUMN&down=1.
+function parseFragment() {
+  const [anchor, query] = location.hash.slice(1).split("?");
   return { anchor, query: new URLSearchParams(query ?? "") };
 }
 
@@ -30,14 +31,15 @@ function sortRows(table, heading, down) {
   });
   const numeric = rows.every((one) => one.text === "" || !Number.isNaN(one.number));
   rows.sort((a, b) => {
-    if ((a.text === "") !== (b.text === "")) return a.text === "" ? 1 : -1;  // what is not known comes last, either way
+    if ((a.text === "") !== (b.text === "")) return a.text === "" ? 1 : -1;  // empty cells come last in both directions
     const order = numeric ? a.number - b.number : inWords.compare(a.text, b.text);
     return (down ? -order : order) || 0;
   });
   table.tBodies[0].append(...rows.map((one) => one.row));
 }
 
-// A word such as devices=1 must be a whole word of a row; any other may stand anywhere. A whole label finds its own row alone.
+// Hide the rows without all words of the search. A word with "=", such as devices=1, must be a whole word of the row. If the
+// search is the complete label of a row, only rows with this label are visible.
 function filterRows(tools) {
   const rows = tools.rows, text = wordsOf(tools.search.value), words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length) tools.texts ??= rows.map((row) => wordsOf(row.textContent).toLowerCase());
@@ -56,7 +58,7 @@ function filterRows(tools) {
   tools.count.textContent = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
 }
 
-function labelled(words, input) {
+function labelledInput(words, input) {
   const label = document.createElement("label");
   label.append(words, input);
   return label;
@@ -69,24 +71,24 @@ function addTools(table) {
   const tools = { table, rows, selects: [], count: document.createElement("output") };
   tools.search = Object.assign(document.createElement("input"), { type: "search", placeholder: "words, or a case" });
   element.className = "tools";
-  element.append(labelled("filter", tools.search));
+  element.append(labelledInput("filter", tools.search));
   [...table.tHead.rows[0].cells].forEach((header, index) => {
-    const values = CHOSEN.includes(header.textContent) ? new Set(rows.map((row) => wordsOf(row.cells[index].textContent))) : new Set();
-    if (values.size < 2 || values.size > MOST_CHOICES) return;
+    const values = CHOICE_COLUMNS.includes(header.textContent) ? new Set(rows.map((row) => wordsOf(row.cells[index].textContent))) : new Set();
+    if (values.size < 2 || values.size > MAX_CHOICES) return;
     const select = document.createElement("select");
     select.append(new Option("any", ""), ...[...values].sort(inWords.compare).map((value) => new Option(value, value)));
     tools.selects.push({ index, name: header.textContent, select });
-    element.append(labelled(header.textContent, select));
+    element.append(labelledInput(header.textContent, select));
   });
-  element.addEventListener("input", () => { filterRows(tools); remember(table); });
+  element.addEventListener("input", () => { filterRows(tools); storeInFragment(table); });
   element.append(tools.count);
   table.parentElement.before(element);
   toolsOf.set(table, tools);
   filterRows(tools);
 }
 
-// Write what is filtered and sorted into the address, without a step in the history.
-function remember(table) {
+// Store the filters and the sorting of a table in the URL fragment, without a new entry in the browser history.
+function storeInFragment(table) {
   const query = new URLSearchParams(), tools = toolsOf.get(table), sorted = table.querySelector("th[aria-sort]");
   if (tools && tools.search.value) query.set("q", tools.search.value);
   for (const { name, select } of tools?.selects ?? []) if (select.value) query.set(name, select.value);
@@ -97,21 +99,21 @@ function remember(table) {
 }
 
 for (const table of document.querySelectorAll("table[data-anchor]")) {
-  if (table.tBodies[0].rows.length > LEAST_ROWS) addTools(table);
+  if (table.tBodies[0].rows.length > MIN_ROWS_OF_TOOLS) addTools(table);
   for (const header of table.tHead.rows[0].cells) {
     const button = Object.assign(document.createElement("button"), { type: "button" });
     button.append(...header.childNodes);
     button.addEventListener("click", () => {
       sortRows(table, wordsOf(header.textContent), header.getAttribute("aria-sort") === "ascending");
-      remember(table);
+      storeInFragment(table);
     });
     header.append(button);
   }
 }
 
-// What is folded is unfolded where somebody is sent to it; the row of a case opens its panel.
-function follow() {
-  const { anchor, query } = address(), target = anchor && document.getElementById(anchor);
+// Show the target of the URL fragment: expand its section, restore filters and sorting, and open the panel of a case.
+function showTarget() {
+  const { anchor, query } = parseFragment(), target = anchor && document.getElementById(anchor);
   if (!target) return;
   for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   const table = target.querySelector("table[data-anchor]"), tools = toolsOf.get(table);
@@ -125,7 +127,7 @@ function follow() {
   if (target.tagName === "TR") openPanel(target);
   target.scrollIntoView({ block: target.tagName === "TR" ? "center" : "start" });
 }
-addEventListener("hashchange", follow);
+addEventListener("hashchange", showTarget);
 
 let folded = [];
 addEventListener("beforeprint", () => {
@@ -136,7 +138,7 @@ addEventListener("afterprint", () => {
   for (const one of folded) one.open = false;
 });
 
-// Figures: each panel is a view of Vega, drawn without eval; a pressed entry of a legend isolates its line in all of them.
+// Figures: each panel is a Vega view, drawn without eval. A pressed legend button fades all other lines in all views.
 const views = [], tip = document.getElementById("tip");
 const read = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
 const specs = read("specs"), panels = read("panels");
@@ -195,16 +197,16 @@ addEventListener("resize", () => {
   }, 200);
 });
 
-// The panel of a case: its samples one after the other, and its stages, marks and memory in words.
+// The detail panel of a case: a plot of its time samples, and a text with its stages, marks and memory.
 function closePanel() {
   document.getElementById("panel")?.remove();
 }
 
 function sampleRows(of) {
-  let number = 0;
+  let number = 1 - of.step;
   return of.samples.flatMap(([process, seconds, marked]) => seconds.map((value, at) => ({
-    number: ++number, seconds: value, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
-    tip: `${process}, sample ${at + 1}\n${value.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
+    number: number += of.step, seconds: value, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
+    tip: `${process}, sample ${at * of.step + 1}\n${value.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
   })));
 }
 
@@ -232,5 +234,5 @@ document.addEventListener("click", (event) => {
   const row = event.target.closest("tbody th a")?.closest("tr");
   if (row && `#${row.id}` === location.hash) document.getElementById("panel") ? closePanel() : openPanel(row);
 });
-follow();
+showTarget();
 if (specs) drawFigures();

@@ -1,4 +1,4 @@
-"""HTML page of a results folder, or of a comparison (comparison.py), as one file that works offline.
+"""Render the report of a results folder, or of a comparison, as one HTML file that works offline.
 
 The template page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser,
 vega.min.js renders the figures.
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from scaling.analysis import trends
-from scaling.analysis.answer import summarize
+from scaling.analysis import summary_details
 from scaling.analysis.cases import join_words
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
+from scaling.analysis.summary import summarize
 from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES
 from scaling.report import answer_tables, page_tables
@@ -38,7 +38,7 @@ class Section(NamedTuple):
 
     anchor: str
     title: str
-    tells: str  # one-line summary
+    summary: str  # one line, which is also visible if the section is collapsed
     note: str = ""
     sentences: Sequence[str] = ()
     figure: Figure | None = None
@@ -50,35 +50,44 @@ class Page(NamedTuple):
     """The content of an HTML page: badges, cards, sections and detail panels. See `render`."""
 
     title: str
-    provenance: str
-    badges: Sequence[tuple[str, str]]  # pairs of status and text
+    provenance: str  # study, devices, dates and git commits
+    badges: Sequence[tuple[str, str]]  # pairs of CSS class, such as the status 'failed', and text
     sections: Sequence[Section]
     cards: Sequence[Card] = ()
     panels: Mapping[str, Any] = {}  # from HTML anchor to detail panel of a case
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a page section that contains a table.
+    """Return a section of the HTML page that contains a table.
 
-    The one-line summary of a collapsed section contains the first sentence of the table's note.
+    The one-line summary of the section contains the number of rows. If the section is collapsed, it also
+    contains the first sentence of the table's note.
     """
-    summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
-    tells = join_words(count_of(len(table.rows), "row"), summary)
-    return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
+    sentence = "" if opened else _first_sentence(table.note)
+    summary = join_words(count_of(len(table.rows), "row"), sentence)
+    return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a text without its full stop."""
+    return text.partition(". ")[0].rstrip(".")
 
 
 def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
-    """Return the content of the HTML page of a results folder, with tables in collapsed sections."""
+    """Return the content of the HTML page of a results folder.
+
+    Each of `folded_tables` becomes a collapsed section.
+    """
     answer = answer_tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
-    stated = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in summarize(findings) if sentence not in stated]:
-        tells = "the answer with all that went wrong"
-        sections.append(Section("sentences", "In sentences", tells, sentences=sentences))
+    shown = {sentence for section in sections for sentence in section.sentences}
+    if sentences := [sentence for sentence in summarize(findings) if sentence not in shown]:
+        summary = "the answer with all that went wrong"
+        sections.append(Section("sentences", "In sentences", summary, sentences=sentences))
     if answer.rows:
         sections.insert(0, table_section(answer, opened=True))
     else:
-        sections = [part._replace(opened=part.opened or bool(part.sentences)) for part in sections]
+        sections = [each._replace(opened=each.opened or bool(each.sentences)) for each in sections]
     panels = case_panels(
         (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
         for timing in findings.case_timings
@@ -88,26 +97,29 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
-    counts = Counter(store.states(findings.records).values()) + Counter(missing=len(findings.missing))
-    counts["planned"] = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
-    counted = [
-        (status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]
-    ]
-    return [*counted, ("review", f"reviewed: {verdict(lint_findings(findings))}")]
+    counts = Counter(store.latest_statuses(findings.records).values())
+    counts["missing"] = len(findings.missing)
+    counts["planned"] = sum(
+        r.status == "planned" for forecast in findings.forecasts for r in forecast.records
+    )
+    statuses = [status for status in (*STATUSES, "missing") if counts[status]]
+    badges = [(status, f"{counts[status]:,} {status}") for status in statuses]
+    return [*badges, ("review", f"reviewed: {verdict(lint_findings(findings))}")]
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
     figures = {figure.name: figure for figure in make_figures(findings)}
-    stems = file_stems(each.hardware for each in findings.forecasts)
+    stems = file_stems(forecast.hardware for forecast in findings.forecasts)
     planned = []
-    for each in findings.forecasts:
-        name, title = f"plan-{stems[each.hardware]}", f"Planned for {each.title}"
-        note, answers, figure = describe_plan(each), plan_answers(each), figures.pop(name, None)
+    for forecast in findings.forecasts:
+        name, title = f"plan-{stems[forecast.hardware]}", f"Planned for {forecast.title}"
+        note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
         planned.append(Section(name, title, "predicted, not measured", note, answers, figure))
-    notes = {f"scaling-{kind}": trends.describe_laws(findings, [kind]) for kind in KINDS}
-    notes |= {"crossover": trends.describe_crossovers(findings), "size": trends.describe_growth(findings)}
+    notes = {f"scaling-{kind}": summary_details.describe_laws(findings, [kind]) for kind in KINDS}
+    notes["crossover"] = summary_details.describe_crossovers(findings)
+    notes["size"] = summary_details.describe_growth(findings)
     measured = [
-        Section(name, figure.title, figure.caption.partition(". ")[0].rstrip("."),
+        Section(name, figure.title, _first_sentence(figure.caption),
                 sentences=notes.get(name, ()), figure=figure, opened=name == "devices")
         for name, figure in figures.items()
     ]  # fmt: skip
@@ -126,7 +138,7 @@ def _load_template() -> jinja2.Template:
 
 
 def render(page: Page) -> str:
-    """Return a page as HTML text."""
+    """Return the HTML text of a page."""
     figures = [section.figure for section in page.sections if section.figure]
     cases = {"spec": files.to_page_colours(samples_spec()), "cases": page.panels}
     vega = (_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or page.panels else ""

@@ -1,4 +1,4 @@
-"""Collapsed tables of the report: measured and failed cases, lint, plans, scaling laws, sparsity, machine.
+"""Make the tables in the collapsed sections of a report: cases, lint, plans, scaling laws, environments.
 
 Each generator yields the rows of one table, as dicts from column name to cell.
 """
@@ -41,7 +41,10 @@ _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables for the collapsed page sections, in page order. Tables without rows are omitted."""
+    """Return the tables for the collapsed sections of the HTML page, in page order.
+
+    Tables without rows are omitted.
+    """
     tables = [
         device_table(findings),
         _measured_table(findings),
@@ -61,8 +64,8 @@ def folded_tables(findings: Findings) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def _table(anchor: str, title: str, note: str = "") -> Callable[[Callable], Callable[[Findings], Table]]:
-    """Return a decorator that turns a generator of rows into a function that returns a table."""
+def _as_table(anchor: str, title: str, note: str) -> Callable[[Callable], Callable[[Findings], Table]]:
+    """Return a decorator that turns a function from findings to table rows into one that returns a table."""
     return lambda rows: lambda findings: make_table(anchor, title, note, rows(findings))
 
 
@@ -86,12 +89,12 @@ def _measured_table(findings: Findings) -> Table:
 
 def _measured_rows(findings: Findings) -> Iterator[Row]:
     baselines = {id(each.timing): each for each in findings.baselines}
-    overlaps = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
-    gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in overlaps}
+    pairs = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
+    overlap_gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in pairs}
     eager = {_key_without_jit(timing): timing for timing in findings.case_timings if not timing.case.jit}
     for timing in findings.case_timings:
         case, baseline = timing.case, baselines[id(timing)]
-        points = {kind: point for kind, (_, point) in findings.places_of(timing).items()}
+        points = {kind: point for kind, (_, point) in findings.curves_of(timing).items()}
         against_jit = next((point.against_jit for point in points.values()), None)
         by_hand, bound = baseline.by_hand, baseline.bound
         without_jit = eager.get(_key_without_jit(timing)) if case.jit else None
@@ -108,32 +111,34 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
             "first call": _format_seconds(first_call_seconds(timing)),
-            "remarks": _describe_remarks(findings, timing, without_jit, gains.get(id(timing))),
+            "remarks": _describe_remarks(findings, timing, without_jit, overlap_gains.get(id(timing))),
         }
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
-    words = {
+    """Return the values of a field of points by kind of scaling as text, such as '1.9x, weak 0.95x'."""
+    ratios = {
         kind: format_relative(point, getattr(point, field), sign) + point.relative
         for kind, point in points.items()
     }
-    return ", ".join(word if kind == "strong" else f"{kind} {word}" for kind, word in words.items())
+    return ", ".join(ratio if kind == "strong" else f"{kind} {ratio}" for kind, ratio in ratios.items())
 
 
 def _describe_remarks(
     findings: Findings, timing: Timing, eager: Timing | None, overlap: Estimate | None
 ) -> str:
-    floor, record, padded = near_floor(timing), timing.record, padding_share(timing)
-    auto, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
-    kinds = " and ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
+    record, floor, padding = timing.record, near_floor(timing), padding_share(timing)
+    blocks, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
+    counts = (record.collectives or {}).items()
+    collectives = " and ".join(f"{count} {name}" for name, count in counts if count)
     return join_words(
         findings.suffix(timing.environment, timing.honest).strip(" []"),
         floor and f"{SHORT}: {format_duration(floor)}",
         calls and f"compiling pays after {count_of(calls, 'call')}",
-        auto and f"takes {auto}",
-        padded and f"{format_percentage(padded)} padding",
+        blocks and f"takes {blocks}",
+        padding and f"{format_percentage(padding)} padding",
         overlap and f"without overlap {format_ratio(*overlap)} as long",
-        kinds and f"sends {_format_megabytes(record.collective_bytes)} in {kinds}",
+        collectives and f"sends {_format_megabytes(record.collective_bytes)} in {collectives}",
     )
 
 
@@ -149,23 +154,23 @@ def _format_seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_duration(seconds)
 
 
-@_table(
+@_as_table(
     "unmeasured",
     "Failed, skipped and missing",
     "Cases without a time, and why. The same command runs failed and missing ones again.",
 )
 def _unmeasured_table(findings: Findings) -> Iterator[Row]:
-    bad = [record for record in findings.records if record.status != "ok"]
-    for record in sorted(bad, key=lambda record: (record.status, record.reason or "")):
+    unmeasured = [record for record in findings.records if record.status != "ok"]
+    for record in sorted(unmeasured, key=lambda record: (record.status, record.reason or "")):
         yield _unmeasured_cells(record, findings.suffix(record.setting))
     for case in findings.missing:
         yield {"case": case, "status": "missing", "reason": "not run yet", "memory": "", "what happened": ""}
 
 
-def _unmeasured_cells(record: Record, where: str = "") -> Row:
+def _unmeasured_cells(record: Record, suffix: str = "") -> Row:
     reason = f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
     return {
-        "case": label(record.case) + where,
+        "case": label(record.case) + suffix,
         "status": record.status,
         "reason": reason,
         "memory": _describe_memory(record),
@@ -174,21 +179,20 @@ def _unmeasured_cells(record: Record, where: str = "") -> Row:
 
 
 def _plan_tables(findings: Findings) -> list[Table]:
-    tables, stems = list[Table](), file_stems(each.hardware for each in findings.forecasts)
+    tables: list[Table] = []
+    stems = file_stems(forecast.hardware for forecast in findings.forecasts)
     note = (
         "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
         "relative to the fewest devices that were planned. Communication is a fraction of the time. By "
         "formula: more devices than programs were compiled for."
     )
-    for each in findings.forecasts:
-        stem, without_time = stems[each.hardware], _planned_records(each, "failed", "skipped")
-        planned, unplanned = (
-            f"Every case planned for {each.title}",
-            f"Not planned for {each.title}: what does not fit or failed",
-        )
-        tables.append(make_table(f"planned-{stem}", planned, note, _planned_rows(each)))
-        tables.append(make_table(f"unplanned-{stem}", unplanned, "", map(_unmeasured_cells, without_time)))
-    stems = file_stems(each.hardware for each in findings.plan_scores)
+    for forecast in findings.forecasts:
+        stem, title = stems[forecast.hardware], f"Every case planned for {forecast.title}"
+        tables.append(make_table(f"planned-{stem}", title, note, _planned_rows(forecast)))
+        title = f"Not planned for {forecast.title}: what does not fit or failed"
+        rows = map(_unmeasured_cells, _planned_records(forecast, "failed", "skipped"))
+        tables.append(make_table(f"unplanned-{stem}", title, "", rows))
+    stems = file_stems(scores.hardware for scores in findings.plan_scores)
     note = "The same cases planned and measured. Above 1: it was predicted to take longer than it did."
     for scores in findings.plan_scores:
         title = f"Errors of the predictions: {scores.hardware}"
@@ -246,17 +250,17 @@ def _score_rows(scores: PlanScores) -> Iterator[Row]:
         }
 
 
-@_table("published", "Published and measured", "Published numbers and those measured here.")
+@_as_table("published", "Published and measured", "Published numbers and those measured here.")
 def _published_table(findings: Findings) -> Iterable[Mapping[str, str]]:
     return published_results.published_rows(findings)
 
 
-@_table("damaged", "Damaged lines", "These lines are ignored; their cases run again.")
+@_as_table("damaged", "Damaged lines", "These lines are ignored; their cases run again.")
 def _damaged_table(findings: Findings) -> Iterator[Row]:
     return ({"line": line} for line in findings.damaged)
 
 
-@_table(
+@_as_table(
     "laws",
     "Laws of scaling",
     "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
@@ -279,7 +283,7 @@ def _law_table(findings: Findings) -> Iterator[Row]:
             }
 
 
-@_table(
+@_as_table(
     "losses",
     "Where the efficiency goes",
     "Shares of the device-seconds: the efficiency is the part that does the work of the one-device program. "
@@ -305,7 +309,7 @@ def _loss_table(findings: Findings) -> Iterator[Row]:
             }
 
 
-@_table(
+@_as_table(
     "growth",
     "Growth with size",
     "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten empty "
@@ -324,7 +328,7 @@ def _growth_table(findings: Findings) -> Iterator[Row]:
         }
 
 
-@_table(
+@_as_table(
     "sparsity",
     "Sparse derivatives",
     "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. Pays after: the "
@@ -342,13 +346,13 @@ def _sparse_table(findings: Findings) -> Iterator[Row]:
             "detecting and colouring": _format_seconds(stage_seconds(timing, *SPARSITY_STAGES)),
             "compiling": _format_seconds(stage_seconds(timing, *COMPILING_STAGES)),
             "time": format_time(timing),
-            "all seeds": name_with_time(gain.other) if gain.other else "not measured",
+            "all seeds": name_with_time(gain.uncolored) if gain.uncolored else "not measured",
             "times as long": gain.ratio and format_ratio(*gain.ratio),
-            "pays after": gain.other and pays,
+            "pays after": gain.uncolored and pays,
         }
 
 
-@_table("systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.")
+@_as_table("systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.")
 def _peer_table(findings: Findings) -> Iterator[Row]:
     for baseline in findings.baselines:
         timing, jax = baseline.timing, baseline.jax
@@ -363,7 +367,7 @@ def _peer_table(findings: Findings) -> Iterator[Row]:
             }
 
 
-@_table("machine", "What the machine can do", "Peak rates of a device, and the latency of an empty call.")
+@_as_table("machine", "What the machine can do", "Peak rates of a device, and the latency of an empty call.")
 def _machine_table(findings: Findings) -> Iterator[Row]:
     for timing in (timing for timing in findings.timings if timing.case.kind != "case"):
         case = timing.case
@@ -385,21 +389,21 @@ def _format_rate(peak: Timing) -> str:
     return f"{format_number(giga / peak.median)} G{PEAKS[str(peak.case.target)]}/s{interval}"
 
 
-@_table("environments", "Where it was measured")
-def environment_table(findings: Findings) -> Iterator[Row]:
+def environment_table(findings: Findings) -> Table:
     """Return a table of hardware and software facts, with one row per fact and one column per environment."""
     facts: dict[str, dict[str, object]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
         for name, values in _environment_facts(records).items():
             facts.setdefault(name, dict.fromkeys(findings.environments, ""))[digest] = _join_first(values)
-    return ({"environment": name} | values for name, values in facts.items())
+    rows = ({"environment": name} | values for name, values in facts.items())
+    return make_table("environments", "Where it was measured", "", rows)
 
 
 def _environment_facts(records: Sequence[Record]) -> dict[str, list[str]]:
     cells = (cell for record in records for cell in environment_columns(record.environment))
-    known = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-    facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in known.items()}
+    by_name = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
+    facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in by_name.items()}
     facts["records"] = [str(len(records))]
     if started := sorted(record.started_at for record in records if record.started_at):
         facts |= {"first case started": [started[0]], "last case started": [started[-1]]}
@@ -407,5 +411,5 @@ def _environment_facts(records: Sequence[Record]) -> dict[str, list[str]]:
 
 
 def _join_first(values: Sequence[str]) -> str:
-    more = len(values) - _MAX_VALUES
-    return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")
+    omitted = len(values) - _MAX_VALUES
+    return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(omitted, 'other')}" if omitted > 0 else "")

@@ -1,31 +1,31 @@
-"""Compute-time proposal in Markdown: recommended AD mode, speed-up, node-hours, extrapolation, methods.
+"""Write a compute-time proposal in Markdown: AD mode, speed-up, node-hours, extrapolation and methods.
 
-The proposal recommends one mode for the largest problem of each function. A weak scaling curve is omitted if
-the work per device is not constant.
+The proposal recommends one AD mode for the largest problem of each function. A weak scaling curve is omitted
+if the work per device is not constant.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.analysis.answer import count_unmeasured
 from scaling.analysis.curves import Curve, derivative_curves, format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
+from scaling.analysis.summary import count_unmeasured
+from scaling.analysis.summary_details import describe_fit
 from scaling.analysis.timings import format_time
-from scaling.analysis.trends import describe_fit
 from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.report import methods_text
 from scaling.report.figures import files, over_devices
 from scaling.report.figures.marks import Figure
-from scaling.report.markdown import Part, to_markdown
+from scaling.report.markdown import MarkdownSection, to_markdown
 from scaling.report.page_tables import environment_table
 from scaling.report.text import Table
 from scaling.results.store import replace_file
 
 FOLDER = "proposal"  # subfolder of the report
 CALLS = 10**6  # number of calls of the derivative for which time is requested
-_NOT_WEAK = "Not weak scaling: "  # prefix of the sentences of curves.weak_refusals
+_NOT_WEAK = "Not weak scaling: "  # prefix of the sentences in `Findings.weak_refusals`
 _NO_CURVE = (
     "No curve of the scaling of a derivative came of this study: that takes the same program on several "
     "numbers of devices, for the same problem or at constant work for each."
@@ -33,7 +33,10 @@ _NO_CURVE = (
 
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
-    """Write the text and the figures of a compute-time proposal, and return the path of the text."""
+    """Write the text and the figures of a compute-time proposal for a study, and return the path of the text.
+
+    The files are written to report/proposal in the results folder.
+    """
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
@@ -41,12 +44,14 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.remove_stale(target)
     files.write_figures(figures, findings, target, ["png"])
-    text = to_markdown(f"Scaling of {findings.name}", _document_parts(findings, curves, figures))
+    text = to_markdown(f"Scaling of {findings.name}", _make_sections(findings, curves, figures))
     replace_file(target / "proposal.md", text.encode())
     return target / "proposal.md"
 
 
-def _document_parts(findings: Findings, curves: Sequence[Curve], figures: Sequence[Figure]) -> list[Part]:
+def _make_sections(
+    findings: Findings, curves: Sequence[Curve], figures: Sequence[Figure]
+) -> list[MarkdownSection]:
     described = [_describe_curve(findings, curve) for curve in curves] or [_NO_CURVE]
     hours = [_describe_requested_hours(curve) for curve in curves if curve.kind == "strong"]
     predicted = [sentence for curve in curves for sentence in _describe_predictions(findings, curve)]
@@ -55,15 +60,16 @@ def _document_parts(findings: Findings, curves: Sequence[Curve], figures: Sequen
         "command, which the records do not contain; for the proposal: scaling report DIR --proposal.",
         f"Result of scaling lint: {verdict(lint_findings(findings))}.",
     ]
-    parts = [
-        Part("Results", described, tables=[_curve_table(findings, c) for c in curves], figures=figures),
-        Part("Requested compute time", items=hours),
-        Part("Extrapolation", items=predicted),
-        Part("Methods", methods_text.describe_methods(findings)),
-        Part("Limitations", items=_list_limitations(findings)),
-        Part("Provenance", provenance, tables=[environment_table(findings)]),
+    tables = [_curve_table(findings, curve) for curve in curves]
+    sections = [
+        MarkdownSection("Results", described, tables=tables, figures=figures),
+        MarkdownSection("Requested compute time", items=hours),
+        MarkdownSection("Extrapolation", items=predicted),
+        MarkdownSection("Methods", methods_text.describe_methods(findings)),
+        MarkdownSection("Limitations", items=_list_limitations(findings)),
+        MarkdownSection("Provenance", provenance, tables=[environment_table(findings)]),
     ]
-    return [part for part in parts if part.paragraphs or part.items]
+    return [section for section in sections if section.paragraphs or section.items]
 
 
 def _describe_program(curve: Curve) -> str:
@@ -122,12 +128,16 @@ def _describe_requested_hours(curve: Curve) -> str:
 
 
 def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
-    """Return a sentence for each plan that contains the program of a curve, with the error of the plan."""
+    """Return a sentence for each hardware for which the program of a curve was planned.
+
+    The sentence contains the predicted time, and if it is known the median error of all predictions for the
+    hardware.
+    """
     sentences = []
     errors = {
-        each.hardware: f"its median error is {format_percentage(each.total.error)} over "
-        f"{count_of(len(each.total.pairs), 'case')} that were also measured"
-        for each in findings.plan_scores
+        scores.hardware: f"its median error is {format_percentage(scores.total.error)} over "
+        f"{count_of(len(scores.total.pairs), 'case')} that were also measured"
+        for scores in findings.plan_scores
     }
     unknown = "none of its predictions was compared with a measurement, so that its error is not known"
     for forecast in findings.forecasts:

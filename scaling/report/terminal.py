@@ -1,6 +1,7 @@
-"""Console output of `scaling report` (tables and sentences), and the summary at the end of `scaling run`.
+"""Print the results of a study on a console: tables and sentences, or a summary that fits on one screen.
 
-If a table is too wide for the console, each row is printed as a paragraph.
+`scaling report` prints the tables, and `scaling run` prints the summary at its end. If a table is too wide
+for the console, each row is printed as a paragraph.
 """
 
 import textwrap
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scaling.analysis import answer, lint
+from scaling.analysis import lint, summary
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate import format_ratio, format_time_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
@@ -24,7 +25,7 @@ from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_wh
 _MAX_CURVES = 6  # number of curves in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
 _RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
-_MAX_WARNINGS = 4
+_MAX_WARNINGS = 4  # number of warnings in a summary
 
 
 def print_report(findings: Findings, console: Console) -> None:
@@ -34,12 +35,15 @@ def print_report(findings: Findings, console: Console) -> None:
         _print_table(table, console)
     for curves in derivative_curves(findings.curves):
         _print_table(curve_table(findings, curves), console)
-    for sentence in answer.summarize(findings):
+    for sentence in summary.summarize(findings):
         _print_wrapped(f"- {sentence}", console)
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups of one problem: a row for each of the first six curves."""
+    """Return a table of the times and speed-ups of one problem, with a column for each device count.
+
+    The table has a row for each of the first six scaling curves of the problem.
+    """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:
@@ -47,10 +51,10 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
         cells = (_curve_cell(points[count]) if count in points else "" for count in counts)
         rows.append((curve.program_name, *cells))
     omitted = len(curves) - len(rows)
-    more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
+    omission = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
-    title += f"{first.points[0].relative}{more}"
+    title += f"{first.points[0].relative}{omission}"
     return Table("curves", title, "", ("on devices", *map(str, counts)), rows)
 
 
@@ -73,47 +77,55 @@ def _print_table(table: Table, console: Console) -> None:
             named = (f"{name} {value}" for name, value in zip(rows[0][1:], values, strict=True) if value)
             _print_wrapped(f"{head}: {', '.join(named)}", console)
         return
-    drawn = RichTable()
+    rich_table = RichTable()
     for name in rows[0]:
-        drawn.add_column(Text(name), no_wrap=True)
+        rich_table.add_column(Text(name), no_wrap=True)
     for row in rows[1:]:
         cells = (wrap_text(cell, width) for cell, width in zip(row, widths, strict=True))
-        drawn.add_row(*(Text("\n".join(lines)) for lines in cells))
-    console.print(drawn)
+        rich_table.add_row(*(Text("\n".join(lines)) for lines in cells))
+    console.print(rich_table)
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the table does not fit into `width`.
+    """Return the width of each table column in characters, or None if the table does not fit into `width`.
 
-    Columns are narrowed if necessary, but not below their longest word.
+    `columns` contains the cells of each column. Columns are narrowed if necessary, but not below their
+    longest word.
     """
-    full = [max(map(len, column)) for column in columns]
-    least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
-    spare = width - _BORDERS * len(columns) - 1 - sum(least)
-    missing = sum(full) - sum(least)
-    share = min(1.0, spare / missing) if missing else 0.0
+    largest = [max(map(len, column)) for column in columns]
+    smallest = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    spare = width - _BORDERS * len(columns) - 1 - sum(smallest)
     if spare < 0:
         return None
-    return [low + int(share * (high - low)) for low, high in zip(least, full, strict=True)]
+    wanted = sum(largest) - sum(smallest)
+    fraction = min(1.0, spare / wanted) if wanted else 0.0
+    return [low + int(fraction * (high - low)) for low, high in zip(smallest, largest, strict=True)]
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the summary that `scaling run` prints at its end, as lines that fit on one screen."""
+    """Return the summary that `scaling run` prints at its end, as lines that fit on one screen.
+
+    The summary contains the fastest AD mode of each function, warnings, and the next commands. `folder` is
+    the results folder, and `width` is the width of the console in characters.
+    """
     width = min(width, WIDTH)
-    below = _list_warnings(findings, folder, width)
-    steps = {"report": "every problem, curves and figures", "lint": "all warnings, and how to fix them"}
-    for verb, what in steps.items():
-        command, comment = f"scaling {verb} {folder}", f"  # {what}"
-        below.append(command + comment if len(command + comment) <= width else command)
+    last_lines = _list_warnings(findings, folder, width)
+    verbs = {"report": "every problem, curves and figures", "lint": "all warnings, and how to fix them"}
+    for verb, purpose in verbs.items():
+        command, comment = f"scaling {verb} {folder}", f"  # {purpose}"
+        last_lines.append(command + comment if len(command + comment) <= width else command)
     rows = [row for _, (row, *_) in largest_problems(findings.fastest)]
-    sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)
+    sentences = [_describe_fastest(findings, row) for row in rows] or summary.summarize(findings)
     paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
-    space = LINES - _RESERVED_LINES - len(below)
-    return [*_fit_paragraphs(paragraphs, space, f"scaling report {folder}"), *below]
+    max_lines = LINES - _RESERVED_LINES - len(last_lines)
+    return [*_fit_paragraphs(paragraphs, max_lines, f"scaling report {folder}"), *last_lines]
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of as many paragraphs as fit into `max_lines`, and how to see the others."""
+    """Return the lines of the first paragraphs that fit into `max_lines` lines.
+
+    If paragraphs are omitted, the last line contains their number and the command that prints them.
+    """
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1
@@ -126,7 +138,7 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     time = f"{format_time(row.first)} on {row.devices_text}"
     verb = "is fastest" if row.distinguished else "takes"
-    words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
+    words = f"{problem_name(findings, row)}: {summary.name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
         words += f"; {format_time_ratio(row.second.method.name, *(row.ratio or ()))}"
     return f"{words}; {describe_certainty(row)}."
@@ -135,13 +147,13 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
     remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
     lines = [f"{r.severity}: {r.rule} ({r.count}); {r.fix}" for r in remarks[:_MAX_WARNINGS]]
-    if more := len(remarks) - len(lines):
-        lines.append(f"{count_of(more, 'more remark')}: scaling lint {folder}")
+    if omitted := len(remarks) - len(lines):
+        lines.append(f"{count_of(omitted, 'more remark')}: scaling lint {folder}")
     return [textwrap.shorten(clean_text(line), width, placeholder=" ...") for line in lines]
 
 
 def _to_one_line(text: str, console: Console) -> str:
-    """Return the text on one line, restricted to characters that the console can display."""
+    """Return the text on one line. Characters that the console cannot display are replaced."""
     words = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
         return words

@@ -1,4 +1,4 @@
-"""Read a record from a line of JSON, and reject records of newer versions and impossible values."""
+"""Read a record from a line of JSON. Reject records of newer versions, and fields with impossible values."""
 
 import json
 import types
@@ -12,15 +12,16 @@ from scaling.core.case import CEILING, FLOORS, PEAKS, Refusal, from_dict
 from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
 
 _MAX_SECONDS = 1e9  # 30 years
-
-_PREDICTED_SECONDS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")  # of a plan
-_REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}  # of a plan
+# Keys of the field `predicted` of a plan with times in seconds.
+_PREDICTED_SECONDS = ("seconds", "low", "high", "call", "compute", "communication", "waiting")
+_REQUIRED_KEYS = {"kernels": (), "messages": ("kind", "bytes", "group")}  # field of a plan -> its keys
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Return the record in a line of JSON. `path` is the file to name in an error message.
+    """Return the record in a line of JSON.
 
     Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
+    `path` is the file that contains the line. The error message names the file.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -41,7 +42,10 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if the JSON value of a record or a study has a newer schema than this version reads."""
+    """Raise `Refusal` if a newer version of this package wrote the JSON value of a record or a study.
+
+    `path` is the file that contains the value. The error message names the file.
+    """
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -72,7 +76,7 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
 
 
 def _type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a predicate that is true for JSON values of the annotated type without negative numbers."""
+    """Return a function that tests whether a JSON value has a type and contains no negative number."""
     origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)
@@ -91,6 +95,7 @@ _TYPE_CHECKS = {name: _type_check(hint) for name, hint in typing.get_type_hints(
 
 
 def _check_numbers(name: str, value: Any) -> None:
+    """Raise ValueError if a field contains NaN, infinity, or a number that is too large for a record."""
     if isinstance(value, list | dict):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_numbers(f"{name}.{key}", item)
@@ -100,6 +105,7 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def _check_record(record: Record) -> None:
+    """Raise ValueError if a record has a field of the wrong type or with an impossible value."""
     case, environment = record.case, record.environment
     for name, matches in _TYPE_CHECKS.items():
         value = getattr(record, name)
@@ -120,7 +126,7 @@ def _check_record(record: Record) -> None:
         stages = [value for name, value in compilation.items() if name != "samples" and value is not None]
         is_valid = _are_seconds(stages) and _is_count(compilation.get("samples", 0))
         _require(is_valid, f"compilations contains {_shorten(compilation)}")
-    if record.of_plan:
+    if record.is_prediction:
         _check_plan(record)
 
 
@@ -133,13 +139,14 @@ def _check_plan(record: Record) -> None:
     _require(isinstance(record.environment.get("platform"), str), "a plan without a platform")
     if record.predicted is not None:
         _check_prediction(record.predicted)
-    for name, required in _REQUIRED_FIELDS.items():
+    for name, required in _REQUIRED_KEYS.items():
         for fields in getattr(record, name) or ():
             is_valid = None not in map(fields.get, required) and all(map(_is_work_field, fields.items()))
             _require(is_valid, f"{name} contains {_shorten(fields)}")
 
 
 def _is_work_field(item: tuple[str, Any]) -> bool:
+    """Return whether a (key, value) pair of a kernel or collective message has a possible value."""
     name, value = item
     if name in ("kind", "library"):
         return isinstance(value, str | None)
@@ -147,6 +154,7 @@ def _is_work_field(item: tuple[str, Any]) -> bool:
 
 
 def _check_prediction(predicted: Mapping[str, Any]) -> None:
+    """Raise ValueError if a predicted time, its interval, or its method is impossible."""
     are_times = _are_seconds([predicted.get(name) for name in _PREDICTED_SECONDS], -_MAX_SECONDS)
     is_known = predicted.get("by") in ("program", "formula") and isinstance(
         predicted.get("bound"), str | None

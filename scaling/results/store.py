@@ -1,4 +1,4 @@
-"""Load the records of a results folder from its JSON lines files, lock the folder, and replace other files.
+"""Load the records of a results folder, select the latest records, lock the folder, and replace its files.
 
 `scaling.core.record.Writer` writes the records. Small JSON files are replaced atomically.
 """
@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return all records and all damaged lines of a results folder.
+    """Return all records, plans, and damaged lines in the JSON lines files of a results folder.
 
     Raise `Refusal` if a newer version of this package wrote a record.
     """
@@ -57,15 +57,16 @@ def load(folder: Path) -> Loaded:
                 damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
                 damaged.append(f"{path.name}:{number}: {(str(error) or type(error).__name__)[:120]}")
-    return Loaded([r for r in records if not r.of_plan], damaged, [r for r in records if r.of_plan])
+    plans = [record for record in records if record.is_prediction]
+    return Loaded([record for record in records if not record.is_prediction], damaged, plans)
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return a list with one record for each combination of case, `setting` and replicate.
+    """Return a list with one record for each combination of case, environment, and replicate.
 
-    Of several attempts, the last one with the best status is returned. The order of the statuses is ok (or
-    planned), skipped, failed. If a peer (another AD system) ran in several versions, the version that ran
-    last is returned. A record with the reason not_installed is returned only if the peer was never installed.
+    Of several attempts, the list contains the last attempt with the best status: ok or planned, then skipped,
+    then failed. If a peer (another AD package) ran in several versions, the list contains the version that
+    ran last. A record with the reason not_installed is included only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -80,16 +81,19 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(kept.values())
 
 
-def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return a dict from (case key, replicate) to the status in the environment of the last run."""
+def latest_statuses(records: Iterable[Record]) -> dict[tuple[str, int], str]:
+    """Return a dict from (case key, replicate number) to the status of the case.
+
+    If a case ran in several environments, the status is that in the environment of its last run.
+    """
     return {
         (record.key, record.replicate): record.status
         for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     }
 
 
-def replicates_of(cell: Mapping[str, Any]) -> int:
-    """Return the number of replicates of a case in study.json, by default 1."""
+def count_replicates(cell: Mapping[str, Any]) -> int:
+    """Return the number of replicates of a case, from its entry in study.json. The default is 1."""
     count = cell.get("replicates")
     return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
@@ -98,7 +102,8 @@ def replicates_of(cell: Mapping[str, Any]) -> int:
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Return a context manager that locks a folder and yields the file descriptor of the lock.
 
-    Raise `Refusal` if another process still holds the lock after `seconds` seconds.
+    `name` is the name of the lock file. Raise `Refusal` if another process still holds the lock after
+    `seconds` seconds.
     """
     descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
     deadline = time.monotonic() + seconds
@@ -121,7 +126,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of a results folder. Raise `Refusal` if the folder contains no results."""
+    """Return the results folder at a path. Raise `Refusal` if the folder contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -136,7 +141,7 @@ def folder_of(path: str) -> Path:
 
 
 def check_schemas(folder: Path) -> None:
-    """Raise `Refusal` if a newer version of this package wrote a record or the study in a folder."""
+    """Raise `Refusal` if a newer version of this package wrote a record, plan, or study in a folder."""
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         require_known_schema(read_json(path), path)
     # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
@@ -148,8 +153,8 @@ def check_schemas(folder: Path) -> None:
                     require_known_schema(_parse_json(line), path)
 
 
-def stamp() -> dict[str, Any]:
-    """Return the schema and the version of this package as a dict of fields for a JSON file."""
+def schema_and_version() -> dict[str, Any]:
+    """Return a dict with the record schema and the version of this package, to be added to a JSON file."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
@@ -185,7 +190,10 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Return a context manager that yields a temporary path and renames that file to `path` on success."""
+    """Return a context manager that yields a temporary path, and then renames that file to `path`.
+
+    After an exception, the temporary file is removed, and the file `path` is unchanged.
+    """
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

@@ -1,1 +1,1 @@
-"""Expand a study configuration into cases, check them, and decide which of them can run."""
+"""Expand the YAML configuration of a study into cases, and check before a run which cases can run."""

@@ -1,7 +1,7 @@
-"""Decide which cases are skipped because their combination of options is undefined or not offered.
+"""Decide which cases are skipped, because their combination of AD mode, target and layout cannot run.
 
-Every rule gives the reason that is recorded for a skipped case, such as `not_defined`, `not_offered`,
-`indivisible` or `not_installed`. Invalid input raises `Refusal` in other modules.
+Each rule contains the reason that the record of a skipped case states: `not_defined`, `not_offered`,
+`indivisible` or `not_installed`. Other modules raise `Refusal` for invalid input.
 """
 
 from scaling.core import load_option
@@ -10,27 +10,34 @@ from scaling.core.modes import HESSIAN, MODES
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
 
-_Rule = tuple[str, bool, str]  # (reason, whether the rule applies, text)
+_Rule = tuple[str, bool, str]  # (reason, whether the case is skipped for this reason, explanation)
 _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return the (reason, text) to record for a case that cannot run, or None if the case can run.
+    """Return why a case cannot run, as (reason, explanation) for its record, or None if the case can run.
 
-    The reason is a code such as "not_defined". The case must have its defaults filled in (see completion.py).
+    Args:
+        case: A case with its defaults filled in (see completion.py).
+        workload: The function of the case.
+        sizes: The numbers of outputs, inputs and seeds of the derivative.
+
+    Returns:
+        The reason is a code such as "not_defined". The explanation is one line of text.
     """
     rules = _list_rules(case, workload, sizes)
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
         missing = load_option("sparse").why_unavailable() if needs_asdex else ""
         rules += [("not_installed", bool(missing), missing), *_list_layout_rules(case, sizes)]
-    found = next(((reason, text) for reason, applies, text in rules if applies), None)
-    if found is None and case.engine != JAX:
-        found = load_option("peers").why_not_offered(case, workload, sizes)
-    return found
+    first = next(((reason, text) for reason, applies, text in rules if applies), None)
+    if first is None and case.engine != JAX:
+        first = load_option("peers").why_not_offered(case, workload, sizes)
+    return first
 
 
 def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
+    """Return the rules about mode, target, reduction and seeds. The first one that applies counts."""
     mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
     name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
     by_point = f"target={case.target} is computed for each point"
@@ -104,6 +111,7 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
+    """Return the rules about the devices, the JAX API and compilation."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     return [

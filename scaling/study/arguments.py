@@ -1,6 +1,7 @@
-"""Parse the arguments of `scaling run` and `scaling plan`: options, and overrides such as devices=2.
+"""Parse the command-line arguments of `scaling run` and `scaling plan`.
 
-An invalid argument raises `Refusal`, and the message suggests the most similar valid one.
+An argument is an option such as --multirun, or a Hydra override of a field, such as devices=2. An invalid
+argument raises `Refusal` with a message that suggests the most similar valid argument.
 """
 
 import argparse
@@ -16,23 +17,32 @@ FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose `error` raises `Refusal` instead of exiting."""
+    """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Refusal` with the message of argparse. If an option is unknown, suggest a similar one."""
+        """Raise `Refusal` with the error message of argparse, and suggest a similar option if possible."""
         wrong = message.partition("unrecognized arguments: ")[2].split()
         near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
         hint = f"; did you mean {near[0]}?" if near else ""
         raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
 
 
-def parse(words: Sequence[str], fields: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `scaling run` or `scaling plan`, with the other arguments as `overrides`.
+def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> argparse.Namespace:
+    """Parse the arguments of `scaling run` or `scaling plan` that follow the subcommand.
 
-    `fields` are the names of all fields and groups of the configuration. Raise `Refusal` if an argument is
-    neither an option nor an override of a field.
+    Args:
+        words: The arguments.
+        fields: The names of all fields and groups of the configuration, which overrides may set.
+        verb: The subcommand, for error messages.
+
+    Returns:
+        A namespace with the options help, multirun, cfg and config_dir, and the list `overrides` of the other
+        arguments.
+
+    Raises:
+        Refusal: An argument is neither an option nor an override of a field.
     """
-    parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
+    parser = Parser(prog=f"scaling {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--cfg", "-c", choices=["job"])
@@ -40,13 +50,14 @@ def parse(words: Sequence[str], fields: Sequence[str]) -> argparse.Namespace:
     for word in words:  # argparse would read -mode=jacfwd as the option -m
         if word.startswith("-") and word.lstrip("-").partition("=")[0] in fields:
             raise _unknown_option(word, fields)
-    given, overrides = parser.parse_known_args(list(words))
-    if given.config_dir is not None and not os.path.isdir(given.config_dir):
-        raise Refusal(f"--config-dir takes a folder, such as --config-dir my_conf, not {given.config_dir!r}")
+    options, overrides = parser.parse_known_args(list(words))
+    if options.config_dir is not None and not os.path.isdir(options.config_dir):
+        example = "such as --config-dir my_conf"
+        raise Refusal(f"--config-dir takes a folder, {example}, not {options.config_dir!r}")
     for word in overrides:
         _check_override(word, fields)
-    given.overrides = overrides
-    return given
+    options.overrides = overrides
+    return options
 
 
 def _check_override(word: str, fields: Sequence[str]) -> None:
@@ -70,13 +81,13 @@ def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
     if near and (word.startswith("--") or near[0] == name):
-        meant = f"{near[0]}={value}" if sign else _example(near[0], fields)
+        suggestion = f"{near[0]}={value}" if sign else _example(near[0], fields)
     else:
-        meant = next(iter(difflib.get_close_matches(word, _OPTIONS, n=1)), "")
-    hint = f"; did you mean {meant}?" if meant else ""
-    known = ", ".join(_OPTIONS)
+        suggestion = next(iter(difflib.get_close_matches(word, _OPTIONS, n=1)), "")
+    hint = f"; did you mean {suggestion}?" if suggestion else ""
+    options = ", ".join(_OPTIONS)
     return Refusal(
-        f"unknown option {word!r}: choose from {known}{hint}; `scaling run --help` lists every field"
+        f"unknown option {word!r}: choose from {options}{hint}; `scaling run --help` lists every field"
     )
 
 

@@ -1,8 +1,8 @@
-"""Fill in the defaults that a case takes from its workload, and reset the fields that have no effect.
+"""Complete a case: fill in the defaults of its workload, and reset the fields that have no effect.
 
-A completed case has the target, the variant, the sizes and the inputs that its workload defines. A field that
-has no effect with the mode, target or layout of the case has its default value. applicability.py decides
-whether a completed case can run.
+A completed case has the default target, variant, sizes and inputs of its workload, unless the study sets
+them. A field that has no effect with the mode, target or layout of the case has its default value, so that
+equal computations are equal cases. applicability.py decides whether a completed case can run.
 """
 
 import dataclasses
@@ -32,9 +32,14 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Return a case of a study with its defaults filled in, and with the fields that have no effect reset.
+    """Return the completed case: defaults are filled in, and fields that have no effect are reset.
 
-    `make` returns the `Workload` of a case. Raise `Refusal` if a value in the case is invalid.
+    Args:
+        case: A case as given in a study.
+        make: A function that takes a case and returns its `Workload`.
+
+    Raises:
+        Refusal: A field of the case has an invalid value.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -46,63 +51,63 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that are set in a case but have no effect, as a dict from field name to reason."""
-    settled, found = _resolve_names(case), dict[str, UnusedField]()
-    target = f"with target={settled.target}"
-    if settled.mode != case.mode:
-        found["mode"] = UnusedField(f"{target}, which is the value of the function", ("target",))
-    if case.target not in (None, settled.target):
-        found["target"] = UnusedField(f"with mode=value, which computes {settled.target}", ("mode",))
-    if settled.points != case.points and case.points not in settled.sizes.values():
-        found["points"] = UnusedField(f"{target}, which has one point", ("target",))
-    unused = unused_in_layout(settled)
-    kept = defaults(unused) | _reset_values(settled)
-    found |= {name: why for name, why in unused.items() if getattr(settled, name) != kept[name]}
+    """Return why fields that are set in a case have no effect, as a dict from field name to `UnusedField`."""
+    resolved, reasons = _resolve_names(case), dict[str, UnusedField]()
+    target = f"with target={resolved.target}"
+    if resolved.mode != case.mode:
+        reasons["mode"] = UnusedField(f"{target}, which is the value of the function", ("target",))
+    if case.target not in (None, resolved.target):
+        reasons["target"] = UnusedField(f"with mode=value, which computes {resolved.target}", ("mode",))
+    if resolved.points != case.points and case.points not in resolved.sizes.values():
+        reasons["points"] = UnusedField(f"{target}, which has one point", ("target",))
+    unused = unused_in_layout(resolved)
+    completed = defaults(unused) | _reset_values(resolved)
+    reasons |= {name: why for name, why in unused.items() if getattr(resolved, name) != completed[name]}
     if not case.jit:  # both fields remain part of the key of the case
-        because = UnusedField("with jit=false, which compiles nothing", ("jit",))
-        found |= {name: because for name in ("cache", "memory_limit") if getattr(case, name) is not None}
-    if case.formulation is not None and settled.formulation is None and "formulation" in unused:
-        found["formulation"] = unused["formulation"]
+        uncompiled = UnusedField("with jit=false, which compiles nothing", ("jit",))
+        reasons |= {name: uncompiled for name in ("cache", "memory_limit") if getattr(case, name) is not None}
+    if case.formulation is not None and resolved.formulation is None and "formulation" in unused:
+        reasons["formulation"] = unused["formulation"]
     if case.engine != JAX:
-        because = UnusedField(f"with engine={case.engine}, which ignores it", ("engine",))
-        fixed = peers.complete_case(settled) | {"cache": None}
-        found |= {name: because for name, value in fixed.items() if getattr(settled, name) != value}
-    return found
+        ignored = UnusedField(f"with engine={case.engine}, which ignores it", ("engine",))
+        fixed = peers.complete_case(resolved) | {"cache": None}
+        reasons |= {name: ignored for name, value in fixed.items() if getattr(resolved, name) != value}
+    return reasons
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with the defaults of its workload for target, mode, variant, formulation and sizes.
+    """Return the case with target, mode, variant, formulation, sizes and points as its workload defines them.
 
     Raise `Refusal` if a field has a value that the workload does not offer.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
     variant = _choose_name(case, "variant", tuple(getattr(module, "VARIANTS", ())))
-    written = getattr(module, "FORMULATIONS", ())
-    written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
-    formulation = _choose_name(case, "formulation", written, peers.formulations(case))
+    declared = getattr(module, "FORMULATIONS", ())  # for all variants, or a dict from variant to names
+    formulations = tuple(declared.get(variant, ()) if isinstance(declared, Mapping) else declared)
+    formulation = _choose_name(case, "formulation", formulations, peers.formulations(case))
     dtypes = tuple(getattr(module, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
     sizes = dict(getattr(module, "SIZES", {}))
     if unknown := [name for name in case.sizes if name not in sizes]:
         raise unknown_name(f"size of {case.workload}", unknown[0], sizes or ["none"])
-    settled = dataclasses.replace(
+    resolved = dataclasses.replace(
         case,
         target=target,
         mode=mode,
         variant=variant,
-        formulation=None if formulation in written[:1] else formulation,  # the first is the default
+        formulation=None if formulation in formulations[:1] else formulation,  # the first is the default
         sizes={k: case.points if v == "points" else v for k, v in sizes.items()} | dict(case.sizes),
         points=1 if target in getattr(module, "SINGLE", ()) else case.points,
     )
-    return dataclasses.replace(settled, formulation=None) if settled.ad_mode.by_workload else settled
+    return dataclasses.replace(resolved, formulation=None) if resolved.ad_mode.by_workload else resolved
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the AD mode and the target of a case, with the default target filled in.
+    """Return (AD mode, target) of a case, with the default target of its workload filled in.
 
-    If the mode or the target selects the function value, the other one is set accordingly.
+    mode=value implies a target that is the value of the function, and such a target implies mode=value.
     """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -110,16 +115,16 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     mode = case.ad_mode
     second = LAPLACIAN if mode.laplacian_only else SECOND[0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])
-    known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
-    if target not in known:
-        raise unknown_name(f"target of {case.workload}", target, known)
+    valid = tuple(dict.fromkeys((*targets, *values, *SECOND)))
+    if target not in valid:
+        raise unknown_name(f"target of {case.workload}", target, valid)
     if target in values:
         return "value", target
     return case.mode, values[0] if mode.is_value else target
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, by default the first of `names`.
+    """Return the value of a field such as `variant`: the first of `names` if the case does not set the field.
 
     Raise `Refusal` if the value is neither in `names` nor in `others`.
     """
@@ -130,9 +135,9 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[s
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return the fields to reset in a case, as a dict from field name to new value, mostly the default.
+    """Return the new values of the fields that `complete` resets, as a dict from field name to value.
 
-    Raise `Refusal` if the case needs a mesh (split=both) but has none that matches its number of devices.
+    Raise `Refusal` if the case has split=both, but no mesh for its number of devices.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
@@ -150,12 +155,15 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields without effect due to mode, target or layout, as a dict from field name to reason."""
+    """Return the fields that have no effect with the mode, target or layout of a case, and why.
+
+    The result is a dict from field name to `UnusedField`. It also contains fields that the case does not set.
+    """
     mode, plain = case.ad_mode, case.api == "jit"
-    whole, by_hand = not mode.has_seeds, mode.by_workload
-    with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
+    seedless, by_hand = not mode.has_seeds, mode.by_workload
+    with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
     adds_points = case.split == "data" or (case.reduce == "points" and case.target not in SECOND)
-    all_points = case.batch == "whole" and not by_hand and not adds_points
+    one_block = case.batch == "whole" and not by_hand and not adds_points
     value_only, alone = mode.is_value and case.reduce != "points", case.devices == 1 or plain
     one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which uses one seed"
     which = ("mode", "target")
@@ -172,29 +180,29 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
         ("reduce", case.target in SECOND, f"with target={case.target}", ("target", "mode")),
         ("reduce", value_only, "with mode=value, which has no Jacobian", which),
         ("batch", by_hand, with_mode, ("mode",)),
-        ("chunk", whole, f"{with_mode}, which has no seeds", which),
-        ("chunk", seedless and case.chunk != AUTO, one_seed, which),
-        ("block", whole, with_mode, which),
+        ("chunk", seedless, f"{with_mode}, which has no seeds", which),
+        ("chunk", unchunked and case.chunk != AUTO, one_seed, which),
+        ("block", seedless, with_mode, which),
         ("block", case.chunk == AUTO, "with chunk=auto, which chooses the blocks", ("chunk",)),
-        ("block", all_points, "with batch=whole, which computes all points at once", ("batch",)),
+        ("block", one_block, "with batch=whole, which computes all points at once", ("batch",)),
         ("seeds", mode.is_value, "with mode=value, which has no seeds", which),
-        ("storage", whole, with_mode, which),
+        ("storage", seedless, with_mode, which),
         ("remat", not mode.uses_reverse, f"{with_mode}, which has no reverse mode", ("mode",)),
         ("forward", not mode.parts, f"{with_mode}; it is an option of mode=mixed", ("mode",)),
         ("forward", case.seeds != "identity", f"with seeds={case.seeds}", ("seeds",)),
         ("overlap", case.split != "data", "without split=data", ("split",)),
         ("overlap", alone, "on one device; it needs devices=2 or more", ("devices", "api")),
-        ("overlap", whole, with_mode, ("mode",)),
+        ("overlap", seedless, with_mode, ("mode",)),
         ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
         ("wrt", mode.is_value, "with mode=value, which has no derivative", which),
     ]
-    return {name: UnusedField(words, because) for name, holds, words, because in reversed(rules) if holds}
+    return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` of all seeds of a device and without a `block` of all its points.
+    """Return the case without a `chunk` or a `block` that contains all seeds or all points of a device.
 
-    They do not change the compiled program. With storage=host, the block is kept.
+    Such a chunk or block does not change the compiled program. With storage=host, the block is kept.
     """
     from scaling.core.shape import ceil_div
 

@@ -1,6 +1,6 @@
-"""Compose the configuration of a study with Hydra: from overrides and YAML files to a plain dict.
+"""Compose the configuration of a study with Hydra, from YAML files and command-line overrides.
 
-Errors of Hydra are raised as `Refusal` with a message of one line.
+The result is a plain dict. An error of Hydra is raised as `Refusal` with a message of one line.
 """
 
 import dataclasses
@@ -13,58 +13,66 @@ from scaling.cluster.cluster_settings import NAMES, ClusterSettings
 from scaling.core.case import Refusal, unknown_name
 from scaling.study import arguments, yaml_files
 
-_CLUSTER = [field.name for field in dataclasses.fields(ClusterSettings)]
+_CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 
 
-def compose(words: Sequence[str]) -> list[Composed]:
-    """Return the configuration of a study, or with --multirun one for each combination of values.
+def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
+    """Return the configuration and the name of each study that command-line arguments select.
 
-    `words` are the arguments after the subcommand. With --cfg, print the configurations instead, and return
-    an empty list. Raise `Refusal` if a configuration cannot be composed.
+    There is one study, or with --multirun one for each combination of values. With --cfg, print the
+    configurations as YAML instead, and return an empty list.
+
+    Args:
+        words: The arguments of `scaling run` or `scaling plan` after the subcommand.
+        verb: The subcommand, for error messages.
+
+    Raises:
+        Refusal: An argument or a YAML file is invalid.
     """
     from hydra import initialize_config_dir
 
-    given = arguments.parse(words, known_keys())
-    overrides = [_in_hydra_syntax(word) for word in given.overrides]
+    options = arguments.parse(words, known_keys(), verb)
+    overrides = [_in_hydra_syntax(word) for word in options.overrides]
     search = []
-    if given.config_dir:
-        for group, _, names in (word.lstrip("+").partition("=") for word in given.overrides):
+    if options.config_dir:
+        for group, _, names in (word.lstrip("+").partition("=") for word in options.overrides):
             for name in names.split(",") if group in _GROUPS else ():
-                yaml_files.check(Path(given.config_dir, group, f"{name}.yaml"))
-        search = [f"hydra.searchpath={[f'file://{Path(given.config_dir).absolute()}']}"]
+                yaml_files.check_selected(Path(options.config_dir), group, name)
+        search = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
     _read_times_as_text()
     try:
-        with initialize_config_dir(str(configuration()), version_base=None):
-            combinations = _split_sweep(overrides) if given.multirun else [overrides]
-            composed = [_compose_once([*each, *search], given.cfg) for each in combinations]
+        with initialize_config_dir(str(configuration_folder()), version_base=None):
+            combinations = _split_sweep(overrides) if options.multirun else [overrides]
+            composed = [_compose_once([*each, *search], options.cfg) for each in combinations]
     except Refusal:
         raise
     except Exception as error:
         raise _explain_hydra_error(error, words) from None
-    return [] if given.cfg else composed
+    return [] if options.cfg else composed
 
 
-def configuration() -> Path:
-    """Return the path of `conf`, the folder of YAML files in the installed package or source checkout."""
+def configuration_folder() -> Path:
+    """Return the path of `conf`, the folder of the YAML files, in the installed package or the checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
 def known_keys() -> list[str]:
-    """Return the names of all fields and groups of the configuration."""
-    return [*_read_keys(configuration() / "config.yaml"), *_GROUPS]
+    """Return the names of all fields and groups of the configuration, such as "devices" and "cluster"."""
+    return [*_read_keys(configuration_folder() / "config.yaml"), *_GROUPS]
 
 
 def _read_keys(file: Path) -> list[str]:
+    """Return the top-level keys of a YAML file, except `defaults`."""
     keys = re.findall(r"^([a-z_]+):", file.read_text(encoding="utf-8"), re.MULTILINE)
     return [key for key in keys if key != "defaults"]
 
 
 def _split_sweep(overrides: list[str]) -> list[list[str]]:
-    """Return the overrides of each combination of values, such as study=rbf and study=linear."""
+    """Return a list of overrides for each combination of swept values, such as study=rbf,linear."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -75,6 +83,10 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
+    """Return a configuration as a plain dict and the name of its study.
+
+    If `only_print` is true, print the configuration as YAML, and return an empty dict and an empty name.
+    """
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -94,6 +106,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
+    """Raise `Refusal` if a top-level key is unknown or missing, or if a group has no single choice."""
     known = known_keys()
     if unknown := [name for name in config if name not in known]:
         raise unknown_name("key", unknown[0], known)
@@ -106,11 +119,11 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
 
 def _check_cluster(config: Any) -> None:
-    """Raise `Refusal` if a field of the cluster is unknown or has no effect with this kind of cluster."""
+    """Raise `Refusal` if a field of the cluster is unknown, or has no effect for the kind of cluster."""
     kind = config.get("name") if isinstance(config, Mapping) else None
-    used = _read_keys(configuration() / "cluster" / f"{kind}.yaml") if kind in NAMES else []
+    used = _read_keys(configuration_folder() / "cluster" / f"{kind}.yaml") if kind in NAMES else []
     for name in (name for name in config if used and name not in used):
-        if name not in _CLUSTER:
+        if name not in _CLUSTER_FIELDS:
             raise unknown_name(f"key of cluster={kind}", name, used)
         text = f"cluster.{name} has no effect with cluster={kind}"
         raise Refusal(f"{text}: leave it out, or use {', '.join(used)}")
@@ -121,11 +134,12 @@ def _read_times_as_text() -> None:
     import yaml
 
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
-    for first, known in resolvers.items():
-        resolvers[first] = [(tag, _INTEGER if tag.endswith(":int") else pattern) for tag, pattern in known]
+    for first, patterns in resolvers.items():
+        resolvers[first] = [(tag, _INTEGER if tag.endswith(":int") else regex) for tag, regex in patterns]
 
 
 def _in_hydra_syntax(word: str) -> str:
+    """Return an override in the grammar of Hydra: ++ may add a key, and quotes protect special characters."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
@@ -135,6 +149,7 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
+    """Return a `Refusal` that explains an error of Hydra, OmegaConf or PyYAML in one line."""
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -157,7 +172,7 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         key = unknown[1] or unknown[2]
         return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
     selected = " ".join(word for word in words if word.lstrip("+").partition("=")[0] in _GROUPS)
-    endless = next((word for word in words if re.search("[0-9]{4301}", word)), "")
+    digits = next((word for word in words if re.search("[0-9]{4301}", word)), "")
     ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
     name, values = ambiguous.groups() if ambiguous else ("", "")
     explanations = [
@@ -167,8 +182,8 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
          f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
         ("more than once in the final defaults" in text or "Multiple values for" in text,
          f"{selected!r} adds a second file: write it without the +"),
-        (endless != "",
-         f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
+        (digits != "",
+         f"{digits[:40]}... has a number of {len(digits)} characters: write one of at most 15 digits"),
         (name in _GROUPS, f"{name}={values} names several files: add --multirun to run one after another"),
         (ambiguous is not None, f"{name}={values}: write several values in brackets, '{name}=[{values}]'"),
         (True, f"cannot compose the configuration: {text[:300]}"),

@@ -1,8 +1,8 @@
 """Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
-A condition compares names and constants, and combines comparisons with `and`, `or` and `not`. Conditions are
-evaluated without `eval`. The numbers in arithmetic have a magnitude of at most `_LARGEST`, so that every
-condition can be evaluated with little time and memory.
+A condition is a Python expression that compares names and constants, and combines comparisons with `and`,
+`or` and `not`. It is evaluated without `eval`. Numbers in arithmetic are limited in magnitude, so that no
+condition takes much time or memory to evaluate.
 """
 
 import ast
@@ -12,8 +12,8 @@ from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
 
-_LONGEST = 2000  # maximum length of a condition, in characters
-_LARGEST = 10**18  # maximum magnitude of a number in arithmetic
+_MAX_LENGTH = 2000  # maximum length of a condition, in characters
+_MAX_NUMBER = 10**18  # maximum magnitude of a number in arithmetic
 _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
@@ -23,7 +23,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
-_FORMS = (
+_ALLOWED_NODES = (
     *_COMPARISONS, *_ARITHMETIC, ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
     ast.Compare, ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
 )  # fmt: skip
@@ -32,8 +32,9 @@ _FORMS = (
 def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
     """Return a function that evaluates a `where` condition, or None if `where` is None.
 
-    The function takes a dict from name to value, and returns whether the condition holds. It raises `Refusal`
-    if the condition cannot be evaluated. `parse` raises `Refusal` if the condition cannot be parsed.
+    The returned function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and
+    returns whether the condition holds. It raises `Refusal` if the condition cannot be evaluated. `parse`
+    raises `Refusal` if the condition is not a valid expression, is too long, or contains a call or attribute.
     """
     if where is None:
         return None
@@ -42,19 +43,19 @@ def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
             f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}"
         )
     text = str(where)
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         start = f"{text[:40]!r}..."
-        raise Refusal(f"where has {len(text)} characters, and at most {_LONGEST} are allowed: {start}")
+        raise Refusal(f"where has {len(text)} characters, and at most {_MAX_LENGTH} are allowed: {start}")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
-    if wrong := [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _FORMS)]:
+    if wrong := [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _ALLOWED_NODES)]:
         raise Refusal(f"where={text!r}: {wrong[0]} is not allowed; compare fields, join with and, or, not")
 
     def holds(names: Mapping[str, Any]) -> bool:
         try:
-            return bool(_value(tree.body, names))
+            return bool(_evaluate(tree.body, names))
         except Refusal:
             raise
         except Exception as error:
@@ -63,7 +64,8 @@ def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
     return holds
 
 
-def _value(node: Any, names: Mapping[str, Any]) -> Any:
+def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
+    """Return the value of a node of the syntax tree. `names` is a dict from name to value."""
     match node:
         case ast.Constant():
             return node.value
@@ -72,18 +74,19 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
                 raise unknown_name("name in where", node.id, names)
             return names[node.id]
         case ast.List() | ast.Tuple():
-            return [_value(each, names) for each in node.elts]
+            return [_evaluate(each, names) for each in node.elts]
         case ast.BoolOp():
-            every = isinstance(node.op, ast.And)
-            return (all if every else any)(_value(each, names) for each in node.values)
+            combine = all if isinstance(node.op, ast.And) else any
+            return combine(_evaluate(each, names) for each in node.values)
         case ast.UnaryOp():
-            operand = _value(node.operand, names)
+            operand = _evaluate(node.operand, names)
             return not operand if isinstance(node.op, ast.Not) else _compute(operator.sub, 0, operand)
         case ast.BinOp():
-            return _compute(_ARITHMETIC[type(node.op)], _value(node.left, names), _value(node.right, names))
-    left = _value(node.left, names)
+            operands = _evaluate(node.left, names), _evaluate(node.right, names)
+            return _compute(_ARITHMETIC[type(node.op)], *operands)
+    left = _evaluate(node.left, names)
     for comparison, each in zip(node.ops, node.comparators, strict=True):
-        right = _value(each, names)
+        right = _evaluate(each, names)
         if not _COMPARISONS[type(comparison)](left, right):
             return False
         left = right
@@ -91,10 +94,11 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return `operation(left, right)`. Raise `ValueError` if an operand is not a small enough number."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")
     result = operation(left, right)
-    if any(abs(number) > _LARGEST for number in (left, right, result)):
-        raise ValueError(f"a number is too large; the largest allowed is {_LARGEST:.0e}")
+    if any(abs(number) > _MAX_NUMBER for number in (left, right, result)):
+        raise ValueError(f"a number is too large; the largest allowed is {_MAX_NUMBER:.0e}")
     return result

@@ -1,7 +1,7 @@
-"""Format the help text of every configuration field for `scaling run --help`, from conf/config.yaml.
+"""Format the help text of `scaling run --help` about the configuration fields, such as devices and mode.
 
-The meaning of a field is its comment in that file. The allowed values and the defaults come from the code
-that validates cases. The lines of the text have at most 79 characters.
+The meaning of a field is its comment in conf/config.yaml. The allowed values and the defaults are those of
+`Case`. The lines of the text have at most 79 characters.
 """
 
 import dataclasses
@@ -18,16 +18,20 @@ from scaling.peers import interface
 from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS
 
-_WIDTH, _NAME = 79, 22
-# A key with its default, and its comment, which may continue on lines of its own.
+_WIDTH, _NAME_WIDTH = 79, 22  # of a line and of its first column, in characters
+# A key, its default, and its comment, which may continue on the following lines.
 _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
-_GROUPS = ("defaults", "sampling")  # keys with a nested mapping, whose own keys are listed one per line
+_GROUPS = ("defaults", "sampling")  # keys whose value is a nested mapping or list
 _MISSING = dataclasses.MISSING
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
 
 
 def describe_groups(folders: Sequence[Path]) -> str:
-    """Return a line for each group of YAML files in the folders: its name and the names of its files."""
+    """Return one line per configuration group, such as "cluster: local, none, slurm".
+
+    Args:
+        folders: The folders that contain a folder of YAML files for each group.
+    """
     groups: dict[str, set[str]] = {}
     for folder in folders:
         for path in folder.glob("*/**/*.yaml"):
@@ -41,7 +45,8 @@ def describe_groups(folders: Sequence[Path]) -> str:
 def describe(conf: Path) -> str:
     """Return the help text of all configuration fields: name, meaning, allowed values and default.
 
-    `conf` is the folder that contains config.yaml.
+    Args:
+        conf: The folder that contains config.yaml.
     """
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
@@ -57,27 +62,28 @@ def describe(conf: Path) -> str:
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
     """Parse config.yaml into a dict from key, such as "sampling.seconds", to (default, comment)."""
-    found: dict[str, tuple[str, str]] = {}
+    fields: dict[str, tuple[str, str]] = {}
     group = ""
     for indent, key, default, comment in _KEY.findall(text):
         if key in _GROUPS:
             group = key
         else:
-            found[f"{group}.{key}" if indent else key] = default, re.sub(r"\n +# ?", " ", comment)
-    return found
+            fields[f"{group}.{key}" if indent else key] = default, re.sub(r"\n +# ?", " ", comment)
+    return fields
 
 
 def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
+    """Return the help text of one field, wrapped to lines of 79 characters."""
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))
     sentence = re.sub(r"(?<=[^.])$", ".", meaning.strip())
     values = f" Values: {', '.join(map(_in_yaml, allowed))}." if allowed else ""
-    first = f"  {name}".ljust(_NAME)
+    first = f"  {name}".ljust(_NAME_WIDTH)
     return textwrap.fill(
         f"{sentence}{values} Default: {default or 'none'}.".strip(), _WIDTH, break_long_words=False,
-        break_on_hyphens=False, initial_indent=first if len(first) <= _NAME else f"{first} ",
-        subsequent_indent=" " * _NAME,
+        break_on_hyphens=False, initial_indent=first if len(first) <= _NAME_WIDTH else f"{first} ",
+        subsequent_indent=" " * _NAME_WIDTH,
     )  # fmt: skip
 
 

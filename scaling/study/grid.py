@@ -1,6 +1,7 @@
-"""Expand the shared fields, grids and command-line overrides of a study into a list of cases.
+"""Expand the grids of a study into a list of cases, one for each combination of the swept values.
 
-If the value of a field is a list, the field is swept over its elements. A `where` condition excludes cases.
+The value of a field comes from the command line, from the grid, or from the fields that all grids of the
+study share. If the value is a list, the field is swept over its elements. A `where` condition excludes cases.
 With weak scaling, the number of points is multiplied by the number of devices. completion.py fills in the
 defaults of the workloads.
 """
@@ -16,9 +17,9 @@ from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, from_dict
 from scaling.study import conditions
 
 SCALINGS = ("strong", "weak")
-_OWN = ("scaling", "where")  # keys of a grid that are not fields of a case
-_STUDY = ("title", "grids", "parts", "ceilings")
-_BYTES = {
+_GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a case
+_STUDY_KEYS = ("title", "grids", "parts", "ceilings")  # keys of a study that are not keys of a grid
+_BYTES = {  # unit in lower case -> number of bytes
     "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
@@ -29,19 +30,19 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field has no effect, such as "with api=jit, ...", and the fields that cause this."""
+    """Why a field of a case has no effect, such as "with api=jit, which runs on one device"."""
 
-    words: str
-    because: tuple[str, ...]
+    reason: str
+    causes: tuple[str, ...]  # the names of the fields whose values cause this, such as "api"
 
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-    """A case as given in a study, before defaults are filled in and weak scaling multiplies its points."""
+    """A case of a study as given, without the defaults of its workload and before weak scaling is applied."""
 
     case: Case
     scaling: str = "strong"  # or "weak"
-    stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one for each of its grids
+    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one for each of its grids
 
     def scaled(self, completed: Case) -> Case:
         """Return the completed case. With weak scaling, multiply its points by its number of devices."""
@@ -55,14 +56,18 @@ def expand_study(
 ) -> list[GridCell]:  # fmt: skip
     """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
 
-    The fields of a grid replace the shared fields of the study, and overrides replace both. A study may
-    contain other studies by name as `parts`, whose cells come first. The cases that `ceilings` adds (see
-    options/machine_peaks.py) are not included. Raise `Refusal` if the study is invalid or has no cells.
+    The fields of a grid replace the shared fields of the study, and overrides replace both. The cells of the
+    `parts`, which are studies within the study, come first. The cases that `ceilings` adds (see
+    options/machine_peaks.py) are not included.
 
     Args:
+        study: The configuration of the study: shared fields, `grids`, `parts`, `ceilings` and `title`.
         overrides: The values on the command line, as a mapping from field to value. None means not given.
         most: The maximum number of cells, counted before `where` excludes any, or None for no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
+
+    Raises:
+        Refusal: The study is invalid, has no cells, or has more cells than `most`.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     aliases = [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]
@@ -83,8 +88,8 @@ def expand_study(
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
         for cell in _expand_cells(fields, "batch" in given):
-            stated = cells[cell].stated if cell in cells else ()
-            cells[cell] = dataclasses.replace(cell, stated=(*stated, sources))
+            earlier = cells[cell].sources if cell in cells else ()
+            cells[cell] = dataclasses.replace(cell, sources=(*earlier, sources))
     if not cells:
         raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
     return list(cells.values())
@@ -95,9 +100,13 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `sources` are those of the fields that an enclosing study or the command line sets.
+    Args:
+        study: The configuration of the study, or of a part of it.
+        given: The fields on the command line, which replace those of the study.
+        place: Where the study is, for error messages, such as "in the study".
+        sources: The sources of the fields that the command line or an enclosing study sets.
     """
-    shared = {k: v for k, v in study.items() if k not in _STUDY}
+    shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {parts!r}")
@@ -117,13 +126,16 @@ def _expand_grids(
         yield _merge(_merge(shared, grid), given), stated | in_grid
 
 
-def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two mappings of fields without None. `upper` takes precedence. `sizes` is merged by name."""
-    if unknown := [name for name in (*under, *upper) if name not in FIELDS + _OWN]:
-        raise unknown_name("study key", unknown[0], FIELDS + _OWN + _STUDY)
-    merged = {k: v for layer in (under, upper) for k, v in layer.items() if v is not None}
-    if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
-        merged["sizes"] = {**under["sizes"], **upper["sizes"]}
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
+    """Return the fields of two mappings, except those that are None. The fields of `upper` take precedence.
+
+    The mappings `sizes` are merged by name. Raise `Refusal` if a name is not a field.
+    """
+    if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
+        raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
+    merged = {k: v for layer in (lower, upper) for k, v in layer.items() if v is not None}
+    if isinstance(lower.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
+        merged["sizes"] = {**lower["sizes"], **upper["sizes"]}
     return merged
 
 
@@ -132,7 +144,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from field, such as `mode` or `sizes.p`, to the list of its values in a grid."""
+    """Return the values of each field of a grid, as a dict from field, such as "sizes.p", to a list."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -142,6 +154,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
+    """Yield a cell for each combination of the swept values of a grid that fulfills its `where` condition."""
     holds, axes = conditions.parse(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
@@ -155,12 +168,18 @@ def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
 
 
 def list_meshes(devices: int) -> list[str]:
-    """Return all meshes of a device count. "2x4" partitions the points into 2 and the seeds into 4 parts."""
+    """Return all device meshes of a device count as text.
+
+    The mesh "2x4" partitions the points over 2 devices and the seeds over 4.
+    """
     return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
 
 
 def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
-    """Return the cell with the given fields. If `batch_is_given`, modes such as vmap_jacfwd do not set it."""
+    """Return the cell with the given fields. Raise `Refusal` if a field has an invalid value.
+
+    A mode such as vmap_jacfwd sets mode and batch. It does not set batch if `batch_is_given`.
+    """
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
@@ -180,14 +199,15 @@ def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
             fields[name] = value = fields.get("points", 1)
         count = name.startswith("sizes.") or name in ("points", "devices", "chunk", "block", "memory_limit")
         if count and isinstance(value, int) and value > LARGEST:
-            found = f"{float(value):g}" if value < 1e300 else "a larger one"
-            raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {found}")
+            shown = f"{float(value):g}" if value < 1e300 else "a larger one"
+            raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {shown}")
     sizes = {k.removeprefix("sizes."): v for k, v in fields.items() if k.startswith("sizes.")}
     plain = {k: v for k, v in fields.items() if not k.startswith("sizes.")}
     return GridCell(from_dict(plain | {"sizes": sizes}), scaling)
 
 
 def _parse_bytes(text: str) -> int:
+    """Return the number of bytes of a text such as "2GB" or "512MiB"."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit > LARGEST:
@@ -198,20 +218,23 @@ def _parse_bytes(text: str) -> int:
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
     """Raise `Refusal` if a study sets a field to a value that has no effect in any case with this value.
 
-    `unused` contains the fields without effect of each cell. A value from a file is accepted if it has no
-    effect only because the command line sets another field.
+    A value from a file is accepted if it has no effect only because the command line sets another field.
+
+    Args:
+        cells: The cases of the study.
+        unused: For each cell, a dict from the name of a field without effect to `UnusedField`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
-    for cell, without in zip(cells, unused, strict=True):
-        for stated in cell.stated:
-            replaced = {name for name, source in stated.items() if source == _COMMAND_LINE}
-            for name in stated.keys() & {*FIELDS} - {"sizes"}:
-                why = without.get(name)
-                if why and name not in replaced and replaced & {*why.because}:
+    for cell, without_effect in zip(cells, unused, strict=True):
+        for sources in cell.sources:
+            overridden = {name for name, source in sources.items() if source == _COMMAND_LINE}
+            for name in sources.keys() & {*FIELDS} - {"sizes"}:
+                why = without_effect.get(name)
+                if why and name not in overridden and overridden & {*why.causes}:
                     why = None
-                reasons.setdefault((stated[name], name, getattr(cell.case, name)), []).append(why)
+                reasons.setdefault((sources[name], name, getattr(cell.case, name)), []).append(why)
     for (source, name, value), whys in reasons.items():
         if whys[0] and all(whys):
             text = str(value).lower() if isinstance(value, bool) else value
-            fix = f"leave it out, or change {' or '.join(whys[0].because)}"
-            raise Refusal(f"{name}={text} has no effect {whys[0].words}: {fix} (it is stated {source})")
+            fix = f"leave it out, or change {' or '.join(whys[0].causes)}"
+            raise Refusal(f"{name}={text} has no effect {whys[0].reason}: {fix} (it is stated {source})")

@@ -1,9 +1,12 @@
-"""Preflight, parent process: check cases in child processes before a study starts, and cache the answers.
+"""Preflight, parent process: start child processes that check the cases of a study before the study runs.
 
-The child processes (preflight_process.py) import JAX and the user's modules. There is one process for each
-set of user modules, and one for all cases without user modules. Therefore, a module that crashes or hangs
-affects only the cases that use it. The answers about built-in workloads are cached in the results folder, so
-that an unchanged study starts without JAX. This module does not import JAX.
+The child processes (preflight_process.py) import JAX and the user's modules, and send one answer for each
+case: the completed case, or why it is invalid or cannot run. There is one process for each set of user
+modules, and one for all cases without user modules. Therefore, a module that crashes or hangs affects only
+the cases that use it.
+
+The answers about built-in workloads are cached in the results folder, so that an unchanged study starts
+without JAX. This module does not import JAX.
 """
 
 import contextlib
@@ -30,32 +33,37 @@ from scaling.workers.schedule import PreflightResult
 if TYPE_CHECKING:
     from scaling.workers.worker_group import WorkerGroup
 
-_MOST_HANGS, _MOST_DEATHS = 3, 20  # timeouts or failures in a row after which all remaining cells fail
+_MAX_TIMEOUTS, _MAX_FAILURES = 3, 20  # in a row, after which all remaining cells fail without a check
 _POLL_SECONDS = 0.1
-_STEPS = {"import": "while it was imported", "answer": "while workload(case) was called"}
-_EXITED = "(SystemExit)"  # part of the text of a failure if a module exits
-_FILE = ".examined.json"
+_STEP_PHRASES = {"import": "while it was imported", "answer": "while workload(case) was called"}
+_EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
+_CACHE_FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
 Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
-Note = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]  # (number of checked cells, number of all cells)
 
 
 def examine_cells(
-    cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
+    cells: Sequence[GridCell], seconds: float = 600.0, note: ProgressCallback = lambda done, total: None
 ) -> list[PreflightResult]:
     """Check the cases of a study, and return one `PreflightResult` for each different case.
 
-    `seconds` is the time limit for the check of one case. `note` is called several times a second with the
-    numbers of checked cells and of all cells. If any case is invalid, raise `Refusal` for the first one.
+    Args:
+        cells: The cases as given in the study.
+        seconds: The time limit for the check of one case.
+        note: A callback that is called several times a second.
+
+    Raises:
+        Refusal: A case is invalid, or a field that the study sets has no effect.
     """
-    return judge_answers(cells, ask_cells(cells, seconds, note))
+    return results_from_answers(cells, check_cells(cells, seconds, note))
 
 
-def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
-    """Check the cells of a study in child processes, and return one answer per cell, in the same order.
+def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
+    """Check the cases of a study in child processes, and return one answer for each of them, in order.
 
-    An answer is the JSON object that the child process sends, or {"failure": (reason, text)} if the check
-    itself failed. The arguments are those of `examine_cells`.
+    An answer is the JSON object that a child process sends, or {"failure": (reason, text)} if the process
+    crashed or reached its time limit. The arguments are those of `examine_cells`.
     """
     groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
     for number, cell in enumerate(cells):
@@ -77,66 +85,67 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     return [examination.answers[number] for number in range(len(cells))]
 
 
-def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers of `ask_cells` to one result for each different case.
+def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
+    """Convert the answers of `check_cells` to one `PreflightResult` for each different case.
 
-    Raise `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every
-    check ends with SystemExit.
+    Raise `Refusal` if any case is invalid, if a field that the study sets has no effect, or if the module of
+    every case calls sys.exit.
     """
     if refusals := list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer)):
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
         raise Refusal(refusals[0] + more)
     unused = [answer.get("unused", {}) for answer in answers]
     refuse_unused(cells, [{name: UnusedField(*why) for name, why in each.items()} for each in unused])
-    if all(_EXITED in answer.get("failure", ("", ""))[1] for answer in answers):  # a script, not a workload
+    if all(_EXIT_MARK in answer.get("failure", ("", ""))[1] for answer in answers):  # the module is a script
         raise Refusal(answers[0]["failure"][1])
-    examined: dict[Case, PreflightResult] = {}
+    results: dict[Case, PreflightResult] = {}
     for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
             case = cell.scaled(cell.case)
-            examined.setdefault(case, PreflightResult(case, None, None, failure=answer["failure"]))
+            results.setdefault(case, PreflightResult(case, None, None, failure=answer["failure"]))
         else:
             case, engine = from_dict(answer["case"]), tuple(map(tuple, answer["engine"]))
-            unfit = tuple(answer["unfit"]) if answer["unfit"] else None
-            examined[case] = PreflightResult(case, unfit, answer["workload_digest"], engine)
-    return list(examined.values())
+            inapplicable = tuple(answer["unfit"]) if answer["unfit"] else None
+            results[case] = PreflightResult(case, inapplicable, answer["workload_digest"], engine)
+    return list(results.values())
 
 
 def without_layout(case: Case) -> Case:
     """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
 
-    `workload(case)` does not depend on the layout, so that cases that differ only in it share one workload.
+    Cases that differ only in their layout have the same workload, which is therefore built only once.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 @dataclass
 class _Examination:
-    """The state of the checks of a study."""
+    """The checks of the cells of a study: the answers so far, and the child processes that give them."""
 
     cells: Sequence[GridCell]
-    seconds: float
+    seconds: float  # time limit for the check of one case
     answers: dict[int, Answer] = field(default_factory=dict)  # by index of the cell
-    stopped: bool = False  # whether the checks must stop, for example after Ctrl-C
+    stopped: bool = False  # whether the threads must return
     processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Make every thread that waits for an answer return."""
+        """Make all threads that wait for an answer return, for example after Ctrl-C."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
 
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
-        """Check cells in a child process, and in a new one after a crash or hang.
+        """Check cells in a child process, and start a new process after each crash or timeout.
 
-        If the check of a cell fails, the remaining cells of its problem fail without a check. After several
-        failures in a row, or after a failure during import, all remaining cells fail.
+        A problem is a group of cells that differ only in their layout. If the check of a cell fails, the
+        remaining cells of its problem fail without a check. After several failures in a row, or after a
+        failure during import, all remaining cells fail.
 
         Args:
             modules: The user modules of the cells.
-            problems: The indices of the cells, in one list for all cells that differ only in layout.
+            problems: For each problem, the indices of its cells. This method removes the checked cells.
         """
-        reasons: list[str] = []  # the reasons of the failures in a row
+        reasons: list[str] = []  # of the failures since the last answer
         while problems and not self.stopped:
             first = problems[0][0]
             failure = self._answer_in_order(modules, problems)
@@ -146,7 +155,7 @@ class _Examination:
             reasons = [*(reasons if problems[0][0] == first else []), reason]
             case = self.cells[problems[0][0]].case
             self._answer_all([problems.pop(0)], failure)
-            if reasons.count("timeout") == _MOST_HANGS or len(reasons) == _MOST_DEATHS:
+            if reasons.count("timeout") == _MAX_TIMEOUTS or len(reasons) == _MAX_FAILURES:
                 text += f" ({len(reasons)} cases in a row ended like this; this one was not examined)"
                 self._answer_all(problems, {"failure": (reason, text)})
                 return
@@ -154,12 +163,13 @@ class _Examination:
             problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
 
     def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
+        """Store the same answer for all cells of the given problems."""
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells in a child process, and remove each cell that is answered from `problems`.
+        """Check cells in one child process until a check fails, and remove the checked cells from `problems`.
 
-        Return the failure of the first of the remaining cells, or None if no cell remains.
+        Return the failure of the first cell that remains, or None if no cell remains.
         """
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
@@ -188,7 +198,11 @@ class _Examination:
         return None
 
     def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], number: int, step: str) -> Answer:
-        """Return the reply of a child process to a request about a cell, or a failure if it dies or hangs."""
+        """Send a request about a cell to a child process, and return its answer.
+
+        If the process dies or reaches the time limit, return {"failure": (reason, text)}. `number` is the
+        index of the cell, and `step` is the request, "import" or "answer".
+        """
         from scaling.workers.worker_group import WorkerDied
 
         cell = self.cells[number]
@@ -198,13 +212,13 @@ class _Examination:
         except WorkerDied as death:
             text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
             subject = " and ".join(modules) or cell.case.workload
-            return {"failure": (death.reason, f"{subject}: {text} {_STEPS[step]}{death.detail}")}
+            return {"failure": (death.reason, f"{subject}: {text} {_STEP_PHRASES[step]}{death.detail}")}
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of everything that determines the answers about the given cells.
+    """Return a hash of everything that determines the answers about the cells of a study.
 
-    Return None if a cell uses a user's module or another engine, whose answers must not be cached.
+    Return None if a cell uses a user's module or an engine other than JAX. Such answers must not be cached.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -215,24 +229,30 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the cached answers of a results folder, or None if it has none for this `cache_key`."""
-    cached = store.read_json(folder / _FILE)
+    """Return the answers that are cached in a results folder.
+
+    Return None if there are none, if they have another `cache_key`, or if the file is damaged.
+    """
+    cached = store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
     return cached["answers"] if cached.get("digest") == _digest(cached.get("answers")) else None
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache the answers in a results folder with their `cache_key`, unless a case is invalid or failed.
+    """Write the answers and their `cache_key` to a file in a results folder, for `load_answers`.
 
-    Nothing is written if `key` is None. Write errors, such as a full disk, are ignored.
+    Nothing is written if `key` is None, or if a case is invalid, too large or failed. Write errors, such as a
+    full disk, are ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            store.write_json(folder / _FILE, {"key": key, "digest": _digest(answers), "answers": answers})
+            content = {"key": key, "digest": _digest(answers), "answers": answers}
+            store.write_json(folder / _CACHE_FILE, content)
 
 
 def _digest(value: Any) -> str:
+    """Return the SHA-256 hash of a JSON value as hexadecimal digits."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()

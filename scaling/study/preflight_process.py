@@ -1,13 +1,14 @@
-"""Preflight, child process: import user workloads, and complete and check each case before a study starts.
+"""Preflight, child process: import workloads, and complete and check the cases of a study before it runs.
 
 `python -m scaling.study.preflight_process` imports JAX, and then reads requests about cells (cases as given
 in a study) from standard input, one JSON object per line:
 
     {"do": "import", "case", "scaling"}  import the user's modules of the cell; reply "imported" or "answer"
-    {"do": "answer", "case", "scaling"}  reply "answer": fields of the completed case, or a refusal
+    {"do": "answer", "case", "scaling"}  reply "answer": the completed case, or the text of a `Refusal`
 
-If a user's module raises an error that only its own cases should suffer from, the reply is "refused". If the
-module crashes or hangs this process, preflight.py reports it as a failure of the case.
+If a user's module exits, runs out of memory or changes settings of JAX, the reply is "refused", and only the
+cases of this module fail. If the module crashes or hangs this process, preflight.py reports a failure of the
+case.
 """
 
 import functools
@@ -30,12 +31,12 @@ from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
 from scaling.workers import event_channel, module_side_effects
 
-_REMEMBERED = 8  # number of cached workloads; the parent sends the cells of one workload consecutively
-_TEXT = 300  # maximum length of an exception message, in characters
+_MAX_WORKLOADS = 8  # number of cached workloads; the parent sends the cells of one workload consecutively
+_MAX_TEXT = 300  # maximum length of an exception message, in characters
 
 
 def main() -> None:
-    """Process requests until standard input ends."""
+    """Reply to requests on standard input until it ends."""
     channel = event_channel.open_channel()
     event_channel.die_with_parent(json.loads(channel.requests.readline())["parent"])
     memory.limit_process()
@@ -44,8 +45,8 @@ def main() -> None:
     for line in channel.requests:
         request = json.loads(line)
         cell = GridCell(from_dict(request["case"]), request["scaling"])
-        process = answer if request["do"] == "answer" else _import_modules
-        event = _call_user_code(cell.case.workload, functools.partial(process, cell))
+        handle = check_cell if request["do"] == "answer" else _import_modules
+        event = _call_user_code(cell.case.workload, functools.partial(handle, cell))
         if "refusal" not in event and (changed := changes()):
             event = _failure("error", *changed)
         channel.send_event(**event)
@@ -53,17 +54,23 @@ def main() -> None:
 
 
 def _import_modules(cell: GridCell) -> dict[str, Any]:
+    """Import the modules of the workload and the engine of a cell, and return an "imported" event."""
     find_module(cell.case.workload)
     if cell.case.engine != interface.JAX:
         interface.module(cell.case.engine)
     return {"event": "imported"}
 
 
-def answer(cell: GridCell) -> dict[str, Any]:
-    """Check a cell (a case as given in a study), and return an "answer" event with the completed case.
+def check_cell(cell: GridCell) -> dict[str, Any]:
+    """Complete and check a cell (a case as given in a study), and return an "answer" event.
 
-    The field `unfit` of the event is (reason, text) if the case cannot run, otherwise None. Raise `Refusal`
-    if the case is invalid.
+    Returns:
+        A dict with the keys "case" (fields of the completed case), "unfit" ((reason, text) if the case cannot
+        run, otherwise None), "workload_digest" (hash of its code), "engine" (list of (package, version)) and
+        "unused" (dict from the name of a field without effect to `UnusedField`).
+
+    Raises:
+        Refusal: The case is invalid.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -71,24 +78,24 @@ def answer(cell: GridCell) -> dict[str, Any]:
     built = workload.build(completed, _make_workload)
     unused = unused_fields(cell.case)
     is_lower = completed.engine == interface.JAX and completed.precision != "highest"
-    if is_lower and not multiplies(completed, built):
-        because = "workload", "variant", "formulation", "batch"
-        unused["precision"] = UnusedField("for a function without matrix products", because)
+    if is_lower and not has_matrix_product(completed, built):
+        causes = "workload", "variant", "formulation", "batch"
+        unused["precision"] = UnusedField("for a function without matrix products", causes)
     try:
         sizes = shape.derivative_shape(completed, built)
         completed = without_trivial_blocks(completed, sizes)
-        unfit = why_inapplicable(completed, built, sizes) or _why_indivisible(completed)
+        inapplicable = why_inapplicable(completed, built, sizes) or _why_indivisible(completed)
     except shape.TooLarge as error:
-        unfit = "too_large", scrub(str(error))[:_TEXT]
+        inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
-        "event": "answer", "case": to_dict(completed), "unfit": unfit,
+        "event": "answer", "case": to_dict(completed), "unfit": inapplicable,
         "workload_digest": workload.digest(completed.workload),
         "engine": list(interface.versions(completed.engine).items()), "unused": unused,
     }  # fmt: skip
 
 
-def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return False if a case contains no matrix product, so that its field `precision` has no effect."""
+def has_matrix_product(case: Case, built: workload.Workload) -> bool:
+    """Return whether a case may compute a matrix product. Otherwise, its field `precision` has no effect."""
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
     function, inputs = built.function, shape.point_structs(case, built)
@@ -109,15 +116,15 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) if a single point would have to be partitioned over devices, otherwise None.
+    """Return (reason, text) if the case partitions a single point over several devices, otherwise None.
 
-    Raise `Refusal` if several points do not divide evenly over the devices.
+    Raise `Refusal` if the points are several and do not divide evenly over the devices.
     """
     devices = case.axes[0]
-    if case.engine != interface.JAX or case.split == "both" or not (rest := case.points % devices):
+    if case.engine != interface.JAX or case.split == "both" or not (remainder := case.points % devices):
         return None
     if case.points > 1:
-        near = case.points - rest, case.points - rest + devices
+        near = case.points - remainder, case.points - remainder + devices
         raise Refusal(
             f"points={case.points} of {case.workload} do not divide over devices={case.devices}: "
             f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where, "
@@ -127,15 +134,18 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
     return "indivisible", text
 
 
-_make_problem = functools.lru_cache(_REMEMBERED)(workload.make_user_workload)
+_make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_user_workload)
 
 
 def _make_workload(case: Case) -> Any:
-    return _make_problem(without_layout(case))
+    return _make_cached_workload(without_layout(case))
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns. If it raises an exception, return an event that describes it."""
+    """Return the event that `do()` returns, or an event that describes the exception that `do()` raises.
+
+    `name` is the import path of the user's module, for the text of the event.
+    """
     try:
         return do()
     except Refusal as refusal:
@@ -151,13 +161,15 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
     except KeyboardInterrupt:
         return _failure("killed", "raised KeyboardInterrupt, as signal 2 (SIGINT) would,")
     except Exception as error:
-        return {"event": "answer", "refusal": f"{name}: {type(error).__name__}: {scrub(str(error))[:_TEXT]}"}
+        text = f"{name}: {type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
+        return {"event": "answer", "refusal": text}
     except BaseException as error:
-        text = f"{type(error).__name__}: {scrub(str(error))[:_TEXT]}"
+        text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
         return _failure("error", f"raised {text.removesuffix(': ')}")
 
 
 def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:
+    """Return a "refused" event, which fails the cases of the user's module."""
     return {"event": "refused", "reason": reason, "text": text, "fix": fix}
 
 

@@ -10,7 +10,10 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path. Raise `Refusal` if it is not a valid path of a folder."""
+    """Return the value of `results=PATH` as a path, which may not exist yet.
+
+    Raise `Refusal` if the value is not the path of a folder, or if one of its parents is not a folder.
+    """
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
@@ -25,16 +28,21 @@ def parse_results(value: Any) -> Path:
 
 
 def create_results(folder: Path, option: str = "results=") -> None:
-    """Create the results folder. Raise `Refusal` if it is not writable or has unreadable result files.
+    """Create a results folder if it does not exist.
 
-    `option` is the option of the command that names the folder.
+    Args:
+        folder: The path of the folder.
+        option: The option that names the folder in error messages, such as "results=" or "--output ".
+
+    Raises:
+        Refusal: The folder cannot be created or written, or contains result files that cannot be read.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
     except OSError as error:
         raise _not_writable(folder, error.strerror, option) from None
-    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # else their cases would run again
+    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # unread cases would run again
         if path.is_file() and not os.access(path, os.R_OK):
             reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
             raise Refusal(f"{reason}; make it readable, or give another folder with {option}PATH")

@@ -1,6 +1,7 @@
-"""Import the module named by `workload=NAME` in a study, and check the result of its `workload(case)`.
+"""Import the module of `workload=NAME`, and check the `Workload` that its function `workload(case)` returns.
 
-Invalid input raises `Refusal`. The message contains the value, the alternatives and a fix.
+The module is a built-in workload or a module of the user. Invalid input raises `Refusal`, with a message that
+contains the value, the alternatives and a fix.
 """
 
 import os
@@ -22,9 +23,13 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import the module of a workload, given by an import path or the name of a built-in workload.
+    """Import and return the module of a workload.
 
-    Raise `Refusal` for the path of a file, or if a file of the user has the name of a built-in workload.
+    Args:
+        name: The name of a built-in workload, such as "linear", or the import path of a module of the user.
+
+    Raises:
+        Refusal: `name` is the path of a file, or a file of the user has the name of a built-in workload.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
@@ -39,11 +44,14 @@ def find_module(name: str) -> ModuleType:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a workload file in the working directory or on PYTHONPATH is also called `name`."""
-    folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
+    """Raise `Refusal` if a file of the user has the name of a built-in workload.
+
+    Only the working directory and the folders of PYTHONPATH are searched.
+    """
+    built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
-            is_users = file.is_file() and file.resolve().parent != folder_of_package
+            is_users = file.is_file() and file.resolve().parent != built_in_folder
             if is_users and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
                 raise Refusal(
                     f"workload={name} is built in, and {file} has the same name: "
@@ -51,30 +59,37 @@ def _check_not_shadowed(name: str) -> None:
                 )
 
 
-def check_workload(name: str, made: Any) -> Workload:
-    """Return `made`, the result of a user's function `workload(case)`. Raise `Refusal` if it is invalid.
+def check_workload(name: str, result: Any) -> Workload:
+    """Return the result of a user's function `workload(case)`, after checking it.
 
     The inputs of the workload are checked later, when they are flattened.
+
+    Args:
+        name: The import path of the module, for error messages.
+        result: The object that the function returned.
+
+    Raises:
+        Refusal: `result` is not a `Workload`, or one of its fields has an invalid value.
     """
-    if not isinstance(made, Workload):
-        expected = f"must return a scaling.workload.Workload, not {type(made).__name__}"
+    if not isinstance(result, Workload):
+        expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"
         raise Refusal(f"workload(case) of {name!r} {expected}")
-    reductions = [name for name in REDUCTIONS if name != WHOLE.name]
-    if made.reduce not in (None, *reductions):
-        raise unknown_name("reduce", made.reduce, reductions)
-    if not isinstance(made.wrt, str):
-        raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", made.wrt)
-    if not isinstance(made.whole_modes, Mapping):
+    reductions = [key for key in REDUCTIONS if key != WHOLE.name]
+    if result.reduce not in (None, *reductions):
+        raise unknown_name("reduce", result.reduce, reductions)
+    if not isinstance(result.wrt, str):
+        raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", result.wrt)
+    if not isinstance(result.whole_modes, Mapping):
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
-        raise _wrong_type(f"whole_modes of {name!r}", words, made.whole_modes)
+        raise _wrong_type(f"whole_modes of {name!r}", words, result.whole_modes)
     whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
-    if unknown := [mode for mode in made.whole_modes if mode not in whole_modes]:
+    if unknown := [mode for mode in result.whole_modes if mode not in whole_modes]:
         raise unknown_name(f"mode in whole_modes of {name!r}", unknown[0], whole_modes)
-    optional = {name: getattr(made, name) for name in ("whole", "reference", "second", "pattern", "nonzeros")}
-    for what, value in {**optional, "function": made.function, **made.whole_modes}.items():
-        if not callable(value) and not (value is None and what in optional):
-            raise _wrong_type(f"{what} of {name!r}", "a function", value)
-    return made
+    optional = {key: getattr(result, key) for key in ("whole", "reference", "second", "pattern", "nonzeros")}
+    for key, value in {**optional, "function": result.function, **result.whole_modes}.items():
+        if not callable(value) and not (value is None and key in optional):
+            raise _wrong_type(f"{key} of {name!r}", "a function", value)
+    return result
 
 
 def _wrong_type(what: str, expected: str, value: Any) -> Refusal:

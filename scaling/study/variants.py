@@ -1,9 +1,11 @@
-"""Prepare the baseline of `versus=KIND:WHAT`: another git revision, JAX version, interpreter or XLA flags.
+"""Prepare the program that `versus=KIND:VALUE` compares the current program with, the baseline.
 
-With `versus=self`, the baseline is the same program.
+The baseline is another git revision, JAX version, Python interpreter or set of XLA flags. With `versus=self`,
+it is the same program.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -24,33 +26,37 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline of `versus`, which has one of the `FORMS`, and yield it as a `Variant`.
+    """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    Raise `Refusal` if the baseline cannot be prepared.
+    Args:
+        text: The value of `versus`, in one of the `FORMS`, such as "commit:main" or "jax:0.10.0".
+
+    Raises:
+        Refusal: The value is invalid, or the baseline cannot be installed or run.
     """
-    kind, _, what = text.partition(":")
-    if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
+    kind, _, value = text.partition(":")
+    if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
         raise Refusal(f"unknown versus={text!r}: choose from {', '.join(FORMS)}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "commit":
-            variant = _check_out_revision(what, folder)
+            variant = _check_out_revision(value, folder)
         elif kind == "xla":
-            flags = f"{os.environ.get('XLA_FLAGS', '')} {what}".strip()
-            variant = Variant(f"xla-{_digest(what)}", variables={"XLA_FLAGS": flags})
+            flags = f"{os.environ.get('XLA_FLAGS', '')} {value}".strip()
+            variant = Variant(f"xla-{_digest(value)}", variables={"XLA_FLAGS": flags})
         elif kind == "self":
             variant = Variant("self")
         else:
             (folder / "scaling").symlink_to(_PACKAGE)
-            python = _install_jax(what) if kind == "jax" else Path(what).absolute()
-            label = re.sub(r"[^0-9A-Za-z.]", "-", what) if kind == "jax" else _digest(str(python))
+            python = _install_jax(value) if kind == "jax" else Path(value).absolute()
+            label = re.sub(r"[^0-9A-Za-z.]", "-", value) if kind == "jax" else _digest(str(python))
             variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _python_path(folder)})
         _check_variant(text, variant)
         yield variant
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision of the current repository into `folder`, and return it as a `Variant`."""
+    """Write the files of a branch, tag or commit into an empty folder, and return them as a `Variant`."""
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
@@ -76,13 +82,20 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Return the path of a Python interpreter with a JAX version, which is installed first if necessary."""
+    """Return the path of a Python interpreter that has the given version of JAX.
+
+    The interpreter is in a virtual environment in the user's cache folder, which is created if it is missing.
+    """
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
-    if not (folder / "made").exists():
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may install the same version
+        if (folder / "made").exists():
+            return python
         create = [sys.executable, "-m", "venv", "--clear", str(folder)]
         for command in (create, [str(python), "-m", "pip", "install", "-qq", f"jax=={version}"]):
             process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -93,6 +106,10 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
+    """Raise `Refusal` if a variant cannot import JAX, or if its worker uses another protocol.
+
+    `text` is the value of `versus`, for error messages.
+    """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
@@ -111,6 +128,7 @@ def _check_variant(text: str, variant: Variant) -> None:
 
 
 def _python_path(*folders: Path) -> str:
+    """Return the folders, followed by the current PYTHONPATH, as a value of PYTHONPATH."""
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

@@ -1,6 +1,6 @@
 """Create or update the W&B workspace and W&B report of a study with the package wandb-workspaces.
 
-The child process that publish.py starts runs this module. No text from records is rendered as Markdown.
+The child process of publish.py runs this module. Text from records is never interpreted as Markdown.
 """
 
 import re
@@ -24,49 +24,63 @@ _PLOTS = {  # from kind of plot to title of its section
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Create or update the W&B workspace and W&B report of a study, and return a text with their URLs.
+    """Create or update the W&B workspace and W&B report of a study, and return text with their URLs.
 
-    `current` is a dict from the series of a run (see `TrackedRun`) to its ID on the server.
+    `current` is a dict from `TrackedRun.series` to the ID of the verified run on the W&B server.
     """
-    series, sections = job.runs[-1].series, _make_sections(job, current)
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
-    shown = ws.And(ws.Config("study_digest") == series, ws.Tags().notin(["superseded"]))
+    is_from_study = ws.Config("study_digest") == job.runs[-1].series
+    current_runs = ws.And(is_from_study, ws.Tags().notin(["superseded"]))
     # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
     title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
-    entity, project = str(job.settings.entity), job.settings.project
+    sections = _make_sections(job, current)
+    workspace_url = _save_workspace(job, title, sections, current_runs)
+    report_url = _save_report(job, title, sections, current_runs)
+    return f"dashboard {workspace_url}, report {report_url}"
+
+
+def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any]], runs: Any) -> str:
+    """Create or update the W&B workspace of a study and return its URL. `runs` is a filter for W&B runs."""
     columns = ["run:displayName", *(f"config:{name}.value" for name in ("method", "api", "split", "host"))]
     workspace = ws.Workspace(
-        entity=entity, project=project, name=title, sections=[
+        entity=str(job.settings.entity), project=job.settings.project, name=title, sections=[
             ws.Section(name, panels, is_open=True, layout_settings=ws.SectionLayoutSettings(
                 columns=min(2, len(panels)), rows=-(-len(panels) // 2)
             )) for name, panels in sections.items()
         ],
         settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
-        runset_settings=ws.RunsetSettings(filters=shown, pinned_columns=columns),
+        runset_settings=ws.RunsetSettings(filters=runs, pinned_columns=columns),
     )  # fmt: skip
-    workspace._internal_name = internal._url_query_str_to_internal_name(series[:11])  # same on all machines
+    # The name is the same on all machines.
+    workspace._internal_name = internal._url_query_str_to_internal_name(job.runs[-1].series[:11])
     try:
         workspace._internal_id = ws.Workspace.from_url(str(workspace.url))._internal_id
     except ValueError as error:
         if "not found" not in str(error):
             raise
     workspace.save()
-    runs = wr.Runset(entity=entity, project=project, name="current runs", filters=shown)
+    return str(workspace.url)
+
+
+def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]], runs: Any) -> str:
+    """Create or update the W&B report of a study and return its URL. `runs` is a filter for W&B runs."""
+    entity, project = str(job.settings.entity), job.settings.project
+    runset = wr.Runset(entity=entity, project=project, name="current runs", filters=runs)
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(job.sentences))]
     for name, panels in sections.items():
-        blocks += [wr.H1(name), wr.PanelGrid(runsets=[runs], panels=panels)]
-    note = f"Written by `scaling publish`, which writes it anew each time (study {series})."
+        blocks += [wr.H1(name), wr.PanelGrid(runsets=[runset], panels=panels)]
+    note = f"Written by `scaling publish`, which writes it anew each time (study {job.runs[-1].series})."
     report = wr.Report(
         entity=entity, project=project, title=title, width="fluid", description=note, blocks=blocks
     )
     reports = wandb.Api().reports(f"{entity}/{project}")
     report.id = next((old.id for old in reports if old.description == note), "")
     report.save()
-    return f"dashboard {workspace.url}, report {report.url}"
+    return str(report.url)
 
 
 def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return the panels of each section that has any, by title."""
+    """Return a dict from the title of each nonempty dashboard section to its W&B line plots."""
     bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
         f"{current.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))
@@ -74,11 +88,11 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, lis
     sections: dict[str, list[Any]] = {}
     for kind, title in _PLOTS.items():
         plots = [plot for plot in job.plots if plot.kind == kind]
-        shown = ([plot for plot in plots if plot.width > 1] or plots)[:_MAX_PLOTS]
-        if len(plots) > len(shown):
-            title += f" ({len(shown)} of {len(plots)} plots; `scaling report` has all)"
-        shown.sort(key=lambda plot: plot.title)
-        sections[title] = [_make_line_plot(plot, bounds) for plot in shown]
+        selected = ([plot for plot in plots if plot.x_count > 1] or plots)[:_MAX_PLOTS]
+        if len(plots) > len(selected):
+            title += f" ({len(selected)} of {len(plots)} plots; `scaling report` has all)"
+        selected.sort(key=lambda plot: plot.title)
+        sections[title] = [_make_line_plot(plot, bounds) for plot in selected]
     for panels in sections.values():
         width = 24 // min(2, len(panels) or 1)
         for number, panel in enumerate(panels):

@@ -1,4 +1,4 @@
-"""Classes PublishJob, TrackedRun, Plot and Line: what the process of wandb (remote.py) receives.
+"""Define the job that publish.py sends to the W&B child process (remote.py): runs, plots and sentences.
 
 The module does not import SciPy or the analysis that computes the data.
 """
@@ -12,8 +12,8 @@ from scaling.analysis.estimate import Estimate
 from scaling.core.environment import scrub
 from scaling.wandb.settings import TrackingSettings
 
-UPLOADS = 3  # finishing a run uploads its files, which may take this many times `timeout`
-# From the prefix of a metric (before the slash) to the metric of its x-axis.
+FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
+# From the prefix of a metric (the part before the slash) to the metric of its x-axis.
 STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 Fields = dict[str, Any]
 
@@ -28,9 +28,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """The data of a W&B line plot.
+    """The data of a W&B line plot: a line of estimates for each W&B run.
 
-    The values are logged as `metric`, and the ends of their 95 % intervals as `metric`_low and `metric`_high.
+    The values are logged as `metric`, and the bounds of their 95 % intervals as `metric`_low and
+    `metric`_high.
     """
 
     kind: str  # strong, weak or size
@@ -43,29 +44,29 @@ class Plot:
     baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
 
     @property
-    def width(self) -> int:
+    def x_count(self) -> int:
         """Return the number of distinct values on the x-axis."""
         return len({x for line in self.lines.values() for x in line})
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run."""
+    """The content of a W&B run: its name, group, tags, config, history and summary."""
 
     digest: str  # a hash of the entire content
     series: str  # an identifier that does not depend on the results
     name: str
-    group: str
-    job_type: str
+    group: str  # the name of the study
+    job_type: str  # "method", or "study" for the summary run
     tags: tuple[str, ...]
     config: Fields
-    rows: list[Fields]  # the history
+    rows: list[Fields]  # the history: dicts from metric to value
     summary: Fields
 
 
 @dataclass(frozen=True)
 class PublishJob:
-    """The settings, and the W&B runs, plots and sentences to publish."""
+    """A publication: the settings, and the W&B runs, plots and sentences to publish."""
 
     settings: TrackingSettings
     runs: tuple[TrackedRun, ...]  # the run of the study last
@@ -74,11 +75,14 @@ class PublishJob:
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the W&B metric name of the ideal speed-up over a device count, such as 'ideal/from_2'."""
+    """Return the W&B metric of the ideal speed-up relative to a number of devices, such as 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
 
 
-def reason_of(error: BaseException) -> str:
-    """Return an exception's message as one line of up to 200 characters, without secrets or folder names."""
-    first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return scrub(first)[:200].rstrip(" .")
+def describe_error(error: BaseException) -> str:
+    """Return the first line of an exception's message, without secrets and folder names.
+
+    The text has up to 200 characters. If the message is empty, it is the name of the exception class.
+    """
+    line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return scrub(line)[:200].rstrip(" .")

@@ -1,8 +1,8 @@
 """Publish a results folder to W&B in a child process, and report the outcome.
 
 wandb can hang, print, and change signal handlers and the environment. The child process (remote.py) protects
-the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON: the
-digest of a W&B run as `run` with its `state`, or the `reason` for a failure. No error stops a study.
+the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON with the
+digest (`run`) and the `state` of a W&B run, or the `reason` for a failure. No error stops a study.
 """
 
 import base64
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import answer, findings
+from scaling.analysis import findings, summary
 from scaling.core.formatting import count_of, list_first
 from scaling.results import store
-from scaling.wandb.job import UPLOADS, PublishJob, reason_of
+from scaling.wandb.job import FINISH_FACTOR, PublishJob, describe_error
 from scaling.wandb.runs import make_plots, study_runs
 from scaling.wandb.settings import TrackingSettings
 from scaling.workers.child_process import ChildProcess, Event
@@ -34,6 +34,7 @@ _ENVIRON = {
     "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
     "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
 }
+# Names of environment variables of the user, without WANDB_, that would change where wandb writes.
 _REDIRECTS = "RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED", "TAGS"
 
 
@@ -41,19 +42,22 @@ _REDIRECTS = "RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MOD
 class Outcome:
     """The outcome of a publication: the state of each W&B run, whether all succeeded, and lines to print."""
 
-    mode: str
+    mode: str  # the mode of the settings; "auto" becomes "online" or "offline" once it is decided
     states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
     succeeded: bool
     lines: tuple[str, ...]
 
 
 def publish(folder: Path, settings: TrackingSettings) -> Outcome:
-    """Publish the results of a folder that are not on the W&B server yet, and return the outcome."""
+    """Publish a results folder to W&B, or write offline copies of its W&B runs, and return the outcome.
+
+    Runs that are already on the server are not uploaded again. Errors are part of the outcome.
+    """
     events: list[Event] = [{"mode": settings.mode}]
     try:
         events.extend(_publish(folder, settings))
     except Exception as error:
-        events.append({"reason": reason_of(error)})
+        events.append({"reason": describe_error(error)})
     states = {event["run"]: event["state"] for event in events if "run" in event}
     reasons = list(dict.fromkeys(event["reason"] for event in events if event.get("reason")))
     fields = {name: value for event in events for name, value in event.items()}
@@ -65,23 +69,23 @@ def _publish(folder: Path, settings: TrackingSettings) -> Iterator[Event]:
     loaded = store.load(folder)
     if settings.mode == "disabled" or not loaded.records:
         return
-    found = findings.read(folder, loaded=loaded)
-    plots = make_plots(found)
-    runs = study_runs(found, plots)
-    job = PublishJob(settings, tuple(runs), tuple(plots), tuple(answer.answer_sentences(found)))
+    study = findings.read(folder, loaded=loaded)
+    plots = make_plots(study)
+    runs = study_runs(study, plots)
+    job = PublishJob(settings, tuple(runs), tuple(plots), tuple(summary.answer_sentences(study)))
     yield from ({"run": run.digest, "state": "lost"} for run in runs)
-    with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # avoids sending everything twice
+    with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
         (folder / "wandb").mkdir(exist_ok=True)
         yield from _run_job(folder, job, lock)
 
 
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
-    """Run a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
+    """Publish a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
 
     If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
     inherits `lock`, the file descriptor of the lock of the results folder.
     """
-    redirects = {f"WANDB_{name}" for name in _REDIRECTS}  # variables of the user that redirect wandb
+    redirects = {f"WANDB_{name}" for name in _REDIRECTS}
     environ = {name: value for name, value in os.environ.items() if name not in redirects} | _ENVIRON
     text = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote"]
@@ -95,7 +99,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
                     yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
                 return
             yield event
-            limit = (1 + UPLOADS) * job.settings.timeout + _GRACE_SECONDS
+            limit = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS
         yield {"reason": f"wandb fell silent for {limit:g} s"}
     finally:
         process.close()
@@ -103,7 +107,10 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Remove the files of wandb from a folder, except offline copies. Logs contain paths and are removed."""
+    """Delete all files of wandb in a folder except the offline copies of runs.
+
+    The logs in the copies are deleted too, because they contain absolute paths.
+    """
     copies = list(wandb_folder.glob("offline-run-*"))
     extra = [path for path in wandb_folder.glob("*") if path not in copies]
     for path in [*extra, *(copy / name for copy in copies for name in ("logs", "tmp"))]:
@@ -114,7 +121,11 @@ def _remove_caches_and_logs(wandb_folder: Path) -> None:
 def _format_outcome(
     folder: Path, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    counts, again, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
+    """Yield the lines that report the states of the runs and the reasons for failures.
+
+    `fields` contains the last value of each field of the events, such as 'page' and 'dashboard'.
+    """
+    counts, command, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
         superseded = fields.get("superseded", 0)
@@ -122,12 +133,12 @@ def _format_outcome(
         runs = ", ".join(f"{count} {word}" for word, count in words.items() if count)
         yield f"published to {fields['page']}, read back and equal: runs {runs}"
     if counts["kept"]:
-        yield f"kept {count_of(counts['kept'], 'run')} offline in {copies}; {again} sends them, given a key"
+        yield f"kept {count_of(counts['kept'], 'run')} offline in {copies}; {command} sends them, given a key"
     if counts["there before"]:
         yield f"{count_of(counts['there before'], 'run')} went to {copies} before"
     if reasons:
         text = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
-        yield f"{text}; the records in {folder} are whole, {again} tries again"
+        yield f"{text}; the records in {folder} are whole, {command} tries again"
     elif not states:
         why = (
             f"there are no records in {folder}" if fields["mode"] != "disabled" else "WANDB_MODE is disabled"

@@ -25,7 +25,7 @@ from typing import Any
 
 import wandb
 
-from scaling.wandb.job import STEP_METRICS, UPLOADS, PublishJob, TrackedRun, reason_of
+from scaling.wandb.job import FINISH_FACTOR, STEP_METRICS, PublishJob, TrackedRun, describe_error
 
 _SUPERSEDED = "superseded"
 _THREADS = 8  # most of the time is spent waiting for the server
@@ -34,14 +34,15 @@ _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` ha
 _MAX_ROWS = 10_000  # the server returns only part of a longer history
 
 
-def do_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
-    """Publish the W&B runs of a job, and write offline copies of those that could not be uploaded.
+def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
+    """Upload the W&B runs of a job, and write offline copies of those that could not be uploaded.
 
-    Mode `auto` is online if wandb finds an API key. `send_event` sends its arguments to the parent process.
+    In mode `auto`, upload runs only if wandb finds an API key. `send_event` sends its keyword arguments to
+    the parent process.
     """
     server, settings, states = wandb.setup().settings, job.settings, dict[str, str]()
 
-    def report(run: TrackedRun, state: str, why: str = "") -> None:
+    def report_state(run: TrackedRun, state: str, why: str = "") -> None:
         states[run.digest] = state
         send_event(run=run.digest, state=state, reason=why and f"{run.name}: {why}")
 
@@ -52,29 +53,32 @@ def do_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
             app = re.sub("//.*@", "//", server.app_url.rstrip("/"))
             send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
-            _publish_online(api, job, report, send_event)
+            _publish_online(api, job, report_state, send_event)
     except Exception as error:
         if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no API key
             send_event(mode="offline")
         else:
-            send_event(reason=reason_of(error))
+            send_event(reason=describe_error(error))
     for digest, state in states.items():
         if state in ("published", "unchanged"):
             _remove_copies(digest)  # `wandb sync` would send them again
-    rest = [run for run in job.runs if run.digest not in states]
+    unsent = [run for run in job.runs if run.digest not in states]
 
-    def keep_copy(run: TrackedRun) -> None:
+    def write_copy(run: TrackedRun) -> None:
         try:
-            report(run, _keep_offline_copy(job, run))
+            report_state(run, _write_offline_copy(job, run))
         except Exception as error:  # a full disk, or a folder that is not writable
-            send_event(reason=f"{run.name}: {reason_of(error)}")
+            send_event(reason=f"{run.name}: {describe_error(error)}")
 
-    _map_in_threads(keep_copy, rest)
+    _map_in_threads(write_copy, unsent)
     wandb.teardown()
 
 
-def _keep_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a W&B run unless a complete copy exists, and return the state of the run."""
+def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
+    """Write an offline copy of a W&B run unless a complete copy exists.
+
+    Return the state of the run: 'kept', or 'there before' if a complete copy existed.
+    """
     if any(map(_is_complete, Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb"))):
         return "there before"
     _remove_copies(run.digest)
@@ -92,9 +96,12 @@ def _remove_copies(digest: str) -> None:
 
 
 def _publish_online(
-    api: wandb.Api, job: PublishJob, report: Callable[..., None], send_event: Callable[..., Any]
+    api: wandb.Api, job: PublishJob, report_state: Callable[..., None], send_event: Callable[..., Any]
 ) -> None:
-    """Upload and verify the runs that the server lacks, tag superseded runs, and save the dashboard."""
+    """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
+
+    `report_state` and `send_event` send the state of a run and other events to the parent process.
+    """
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # from series to ID of its correct run on the server
     wrong: set[str] = set()  # the IDs of uploaded runs with wrong content
@@ -103,12 +110,12 @@ def _publish_online(
         try:
             state, run_id, why = _publish_run(api, job, run, listed)
         except Exception as error:  # a rejected run does not stop the others
-            return send_event(reason=f"{run.name}: {reason_of(error)}")
+            return send_event(reason=f"{run.name}: {describe_error(error)}")
         if why:
             wrong.add(run_id)
         else:
             current[run.series] = run_id
-        return report(run, state, why)
+        return report_state(run, state, why)
 
     _map_in_threads(publish_run, job.runs)
     changes = _map_in_threads(lambda stored: _update_tag(stored, current, wrong), _list_runs(api, job))
@@ -118,7 +125,10 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a run unless the server has it, and return its state, its ID, and what is wrong or ''."""
+    """Upload a run to the W&B server unless it contains an equal run, and read the run back.
+
+    Return the state ('unchanged', 'published' or 'differs'), the run ID, and the error message or ''.
+    """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
             return "unchanged", stored.id, ""
@@ -148,36 +158,44 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
-    """Log a run with wandb, or write a copy to disk if `mode` is 'offline', and return its new ID."""
+    """Upload a run with wandb, or write an offline copy if `mode` is 'offline', and return the new run ID.
+
+    Raise `OSError` if the offline copy is not complete.
+    """
     settings = job.settings
-    lean = wandb.Settings(
-        init_timeout=settings.timeout, finish_timeout=UPLOADS * settings.timeout, finish_timeout_raises=True,
-        console="off", silent=True, disable_git=True, disable_code=True, save_code=False, symlink=False,
+    wandb_settings = wandb.Settings(
+        init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
+        finish_timeout_raises=True, console="off", silent=True, disable_git=True, disable_code=True,
+        save_code=False, symlink=False,
         x_save_requirements=False, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
         ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both anyway
     )  # fmt: skip
-    live = wandb.init(
+    wandb_run = wandb.init(
         id=f"{run.digest}-{uuid.uuid4().hex[:6]}", name=run.name, group=run.group, job_type=run.job_type,
         config=run.config, tags=(*settings.tags, *run.tags), mode=mode,  # type: ignore[arg-type]
-        project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new", settings=lean,
+        project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new",
+        settings=wandb_settings,
     )  # fmt: skip
     for quantity, x in STEP_METRICS.items():
-        live.define_metric(f"{quantity}/*", step_metric=x)
+        wandb_run.define_metric(f"{quantity}/*", step_metric=x)
     for step, row in enumerate(run.rows):
-        live.log(row, step=step)
-    live.summary.update(run.summary)
-    log = Path(live.settings.sync_file)
-    live.finish()
+        wandb_run.log(row, step=step)
+    wandb_run.summary.update(run.summary)
+    log = Path(wandb_run.settings.sync_file)
+    wandb_run.finish()
     deadline = time.monotonic() + _CLOSE_SECONDS
     while mode == "offline" and not _is_complete(log):
         if time.monotonic() > deadline:
             raise OSError("wandb's copy on disk is not whole; is the disk full?")
         time.sleep(0.05)
-    return live.id
+    return wandb_run.id
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log contains the end of its run, which it lacks if the disk was full."""
+    """Return whether a wandb log contains the exit record of its run.
+
+    The record is missing if the disk was full.
+    """
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -185,7 +203,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the name of the first part of a run that differs on the server, such as 'summary', or ''."""
+    """Return the first part of a W&B run that differs on the server, such as 'config', or '' if none does."""
     try:
         return next((name for name, is_equal in _comparisons(run, stored) if not is_equal), "")
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -203,9 +221,10 @@ def _comparisons(run: TrackedRun, stored: Any) -> Iterator[tuple[str, bool]]:
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Add or remove the tag 'superseded' of a run on the server, and return whether the tag was added.
+    """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
 
-    A run is superseded if its content is wrong, or if another run is the current one of its series.
+    A run is superseded if its ID is in `wrong`, or if `current`, a dict from series to run ID, has another
+    run of the same series.
     """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)
@@ -225,7 +244,7 @@ def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
     except ModuleNotFoundError:
         return {"dashboard": "no dashboard: it needs a package more: pip install 'ad-scaling[dashboard]'"}
     except Exception as error:
-        return {"reason": f"the dashboard could not be saved: {reason_of(error)}"}
+        return {"reason": f"the dashboard could not be saved: {describe_error(error)}"}
 
 
 def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -234,11 +253,11 @@ def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> lis
 
 
 def main() -> None:
-    """Read a `PublishJob` from standard input, publish it, and print its events as lines of JSON."""
+    """Read a pickled `PublishJob` from standard input, publish it, and write events as lines of JSON."""
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
     job = pickle.loads(base64.b64decode(sys.stdin.read()))
-    do_job(job, lambda **event: os.write(channel, f"{json.dumps(event)}\n".encode()))
+    publish_job(job, lambda **event: os.write(channel, f"{json.dumps(event)}\n".encode()))
     os._exit(0)  # wandb could hang at exit
 
 

@@ -1,4 +1,4 @@
-"""Content of W&B runs: one per workload, AD method and environment, and a summary run for the whole study.
+"""Make the W&B runs of a study: one per workload, AD method and environment, and one for the whole study.
 
 Floats are rounded to six digits, so that W&B returns them unchanged. This module does not import wandb.
 """
@@ -21,19 +21,20 @@ from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric
 
+# Case fields that identify a method or a mesh, with equal values, so that cases of one plot are equal.
 _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
 _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
-def make_plots(found: Findings) -> list[Plot]:
-    """Return the line plots of a study, each with its own metric name, those with the most curves first."""
+def make_plots(findings: Findings) -> list[Plot]:
+    """Return the W&B line plots of a study, sorted by number of lines. Each plot has its own metric."""
     used: Counter[str] = Counter()
     plots = []
-    for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):
+    for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
         used[metric] += 1
         plots.append(replace(plot, metric=metric + (f"_{used[metric]}" if used[metric] > 1 else "")))
-    return sorted(plots, key=lambda plot: (-len(plot.lines), -plot.width))
+    return sorted(plots, key=lambda plot: (-len(plot.lines), -plot.x_count))
 
 
 def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
@@ -45,15 +46,15 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
         speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
         baselines = tuple(sorted({curve.baseline_devices for curve in group}))
-        over = f"speed-up over {' or '.join(count_of(base, 'device') for base in baselines)}"
-        over = f"scaled {over}" if kind == "weak" else over
-        yield Plot(kind, "speedup", title, "devices", "devices", over, speedups, baselines)
+        y_title = f"speed-up over {' or '.join(count_of(base, 'device') for base in baselines)}"
+        y_title = f"scaled {y_title}" if kind == "weak" else y_title
+        yield Plot(kind, "speedup", title, "devices", "devices", y_title, speedups, baselines)
 
 
 def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
     def plot_key(sweep: SizeSweep) -> tuple[Case, str, str, bool]:
         case = replace(sweep.case, **_NO_METHOD, points=1, sizes={})
-        return case, sweep.swept, sweep.held, sweep.honest
+        return case, sweep.swept, sweep.fixed_sizes, sweep.honest
 
     for (case, swept, held, honest), group in group_by(sweeps, plot_key).items():
         words = (f"{group[0].family} {held}".strip(), group[0].devices_text, group[0].call)
@@ -66,39 +67,44 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
         yield Plot("size", "time_by_size", title, "size", swept, "seconds", lines)
 
 
-def study_runs(found: Findings, plots: Sequence[Plot]) -> list[TrackedRun]:
-    """Return the W&B runs to publish for a results folder. The last run is a summary of the study."""
+def study_runs(findings: Findings, plots: Sequence[Plot]) -> list[TrackedRun]:
+    """Return the content of the W&B runs of a study. The last run is a summary of the whole study."""
     groups = group_by(
-        (record for record in found.records if record.case.kind == "case"),
+        (record for record in findings.records if record.case.kind == "case"),
         lambda record: Line(record.setting, record.case.workload, method_of(record.case)),
     )
     environments = Counter(workload for _, workload in {line[:2] for line in groups})
     methods = [
-        _method_run(found.name, line, group, plots, environments[line.workload] > 1)
+        _method_run(findings.name, line, group, plots, environments[line.workload] > 1)
         for line, group in groups.items()
     ]
-    return [*methods, _study_run(found, plots)]
+    return [*methods, _study_run(findings, plots)]
 
 
 def _make_run(
     identity: Any, name: str, study: str, kind: str, records: Sequence[Record], tags: Iterable[str],
     config: Fields, rows: Mapping[Any, Fields],
 ) -> TrackedRun:  # fmt: skip
-    """Return the content of a W&B run for some records.
+    """Return the content of a W&B run that represents `records`.
 
-    The config contains the given fields, and the case and environment fields that are equal in all records.
-    The summary contains the number of records with each status. `identity` does not depend on the results.
-    `kind` is "method" or "study". `rows` are the rows of the history by sort key.
+    The summary contains the number of records with each status.
+
+    Args:
+        identity: A JSON-serializable value that identifies the run and does not depend on the results.
+        study: The name of the study.
+        kind: "method" or "study".
+        config: Fields of the config. The case and environment fields that are equal in all records are added.
+        rows: A dict from sort key to row of the history.
     """
     series, counts = digest_of(identity), Counter(record.status for record in records)
-    first, *others = [_filter_fields(record) for record in records]
-    config |= {name: each for name, each in first.items() if all(row.get(name) == each for row in others)}
+    first, *others = [_config_fields(record) for record in records]
+    config |= {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
     config |= {"kind": kind, "study": study, "study_digest": digest_of(study), "series": series}
     config, history = _encode_fields(config), [_encode_fields(rows[key]) for key in sorted(rows)]
     summary = {"cases": len(records), **counts}
-    labels = tuple(tag[:64] for tag in (kind, *tags, *(("failures",) if counts["failed"] else ())))
-    config["digest"] = digest = digest_of((name, labels, config, history, summary))
-    return TrackedRun(digest, series, _encode(name), _encode(study), kind, labels, config, history, summary)
+    all_tags = tuple(tag[:64] for tag in (kind, *tags, *(("failures",) if counts["failed"] else ())))
+    config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
+    return TrackedRun(digest, series, _encode(name), _encode(study), kind, all_tags, config, history, summary)
 
 
 def _method_run(
@@ -108,29 +114,30 @@ def _method_run(
     rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
     for plot in plots:
         for x, (value, low, high) in plot.lines.get(line, {}).items():
-            ends = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
-            rows[plot.x, x] |= {plot.x: x, plot.metric: value} | ends
+            bounds = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
+            rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
     config = {"method": line.method.name, "environment": line.environment}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
     return _make_run([study, line], name, study, "method", records, tags, config, rows)
 
 
-def _filter_fields(record: Record) -> Fields:
+def _config_fields(record: Record) -> Fields:
+    """Return the fields of the case and of the environment of a record that a W&B config contains."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
-    where = {name: environment.get(name) for name in _ENVIRONMENT}
-    where |= {f"version_{name}": version for name, version in (environment.get("versions") or {}).items()}
-    return case | sizes | where | {"host": ", ".join(map(str, environment.get("hosts") or ()))}
+    facts = {name: environment.get(name) for name in _ENVIRONMENT}
+    facts |= {f"version_{name}": version for name, version in (environment.get("versions") or {}).items()}
+    return case | sizes | facts | {"host": ", ".join(map(str, environment.get("hosts") or ()))}
 
 
-def _study_run(found: Findings, plots: Iterable[Plot]) -> TrackedRun:
+def _study_run(findings: Findings, plots: Iterable[Plot]) -> TrackedRun:
     ideal: defaultdict[int, Fields] = defaultdict(dict)
     for plot in plots:
         for base in plot.baselines:
             for devices in {x for line in plot.lines.values() for x in line if x >= base}:
                 ideal[devices] |= {"devices": devices, ideal_metric(base): devices / base}
-    config = {"environments": " ".join(found.environments)}
-    return _make_run(found.name, found.name, found.name, "study", found.records, (), config, ideal)
+    config, name = {"environments": " ".join(findings.environments)}, findings.name
+    return _make_run(name, name, name, "study", findings.records, (), config, ideal)
 
 
 def _encode_fields(fields: Fields) -> Fields:
@@ -139,7 +146,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Return a value in the form that W&B stores.
+    """Return a value in the form in which W&B stores it: text, number, bool, JSON text or None.
 
     Floats are rounded to six digits, because the last bits may differ between machines. NaN and infinity
     become None, and lists and dicts become JSON text.
@@ -152,5 +159,5 @@ def _encode(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """Return a hash of a JSON-serializable value as 16 hexadecimal digits."""
+    """Return a hash of a JSON-serializable value as 16 hexadecimal digits (the start of a SHA-256 digest)."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

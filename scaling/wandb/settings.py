@@ -1,4 +1,4 @@
-"""Validate the `tracking` settings: the W&B project, entity and mode, time limit and tags.
+"""Validate the `tracking` settings: W&B project, entity, mode, time limit, dashboard and tags.
 
 wandb itself reads the API key, the server and the default entity.
 """
@@ -22,14 +22,14 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The W&B project and entity, the mode, the time limit and the tags of a publication."""
+    """The settings of a publication to W&B. Raise `Refusal` if a value is invalid."""
 
     project: str = "ad-scaling"
     entity: str | None = None  # user or team; None for the default of the API key
     mode: str = "auto"  # "auto" is online if there is an API key, otherwise offline
     timeout: float = 20.0  # seconds to wait for the server
-    dashboard: bool = True
-    tags: tuple[str, ...] = ()
+    dashboard: bool = True  # whether to save a W&B workspace and a W&B report
+    tags: tuple[str, ...] = ()  # added to the tags of each W&B run
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -51,16 +51,16 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings of a `tracking` config. Raise `Refusal` if a key or value is invalid.
+        """Return the settings in a `tracking` config. Raise `Refusal` if a key or value is invalid.
 
         The environment variable WANDB_MODE overrides the mode of the config.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in fields.keys() - set(known):
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in fields.keys() - set(names):
             if re.search("key|token|secret|passw", name, re.IGNORECASE):
                 raise Refusal(f"tracking.{name}: keys come from WANDB_API_KEY, never from a config")
-            raise unknown_name("key of tracking", name, known)
+            raise unknown_name("key of tracking", name, names)
         if mode := os.environ.get("WANDB_MODE"):
             if mode not in MODES:
                 raise unknown_name("WANDB_MODE", mode, MODES)

@@ -1,4 +1,4 @@
-"""Class ChildProcess: start any program, exchange JSON lines with it, log its stderr, and explain its exit.
+"""Start a program as a child process, exchange JSON lines with it, log its stderr, and explain its exit.
 
 Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`.
 """
@@ -17,26 +17,26 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from scaling.core import environment, memory
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
 _LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
-_LOG_CHARACTERS = 64 * 2**20  # maximum size of a log file
-_EVENT_CHARACTERS = 64 * 2**20  # maximum size of an event
+_LOG_CHARACTERS = 64 * 2**20  # maximum length of a log file
+_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
 _END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
 _MAX_SHOWN_CHARACTERS = 300
 # Informational messages of XLA, which do not explain a failure.
 _UNINFORMATIVE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
 _SIGNAL_NAMES = {each.value: f" ({each.name})" for each in signal.Signals}
-Event = dict[str, Any]
+Event = dict[str, Any]  # JSON object that a child process writes. The field "event" is its type.
 
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """Description of how a process ended."""
+    """Exit status or signal of a child process that has ended, in words, and the probable cause."""
 
     reason: str  # "out_of_memory" if the process ended because memory ran out, otherwise "killed"
     text: str  # phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)"
@@ -50,6 +50,7 @@ class ChildProcess:
     session.
 
     Args:
+        command: Program and arguments.
         stdin_text: Complete standard input of the process. If None, a pipe is opened for `send`.
         reaped: Whether to run the command under reaper.py, which kills all descendants when the command ends.
         log: File to which standard error is appended, without secrets, or None.
@@ -89,9 +90,10 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if no event arrives within `seconds`. None is no time limit.
+        """Return the next JSON object that the process writes, or None if none arrives within `seconds`.
 
-        The last event is {"event": "exit", "status": exit status}.
+        If `seconds` is None, wait without a time limit. After the process has ended, the last returned object
+        is {"event": "exit", "status": exit status}.
         """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
@@ -103,13 +105,14 @@ class ChildProcess:
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return a description of how the process ended.
+        """Return a description of why the process ended, from its exit status and standard error.
 
-        The exit status after signal N is -N, or 128 + N from srun or reaper.py. `lines` are lines of standard
-        error, by default the last lines that the process has written.
+        Args:
+            status: Exit status. After signal N, the status is -N, or 128 + N from srun or reaper.py.
+            lines: Lines of standard error to search for the cause, by default those of `stderr_lines`.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
-        last = last_line(self.stderr_lines() if lines is None else lines)
+        last = last_informative_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and _count_oom_kills() > self._kills_before
         killed = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
         text = killed if status < 0 else f"ended with status {status}"
@@ -120,8 +123,10 @@ class ChildProcess:
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
 
-        If `exit_seconds` is not 0, first close its standard input, and give it this time to exit by itself.
-        At most `end_seconds` pass between SIGTERM and SIGKILL.
+        Args:
+            exit_seconds: If not 0, first close the standard input of the process, and wait up to this number
+                of seconds for the process to exit by itself.
+            end_seconds: Maximum time between SIGTERM and SIGKILL in seconds.
         """
         process = self._process
         if exit_seconds:
@@ -153,13 +158,11 @@ class ChildProcess:
         deliver({"event": "exit", "status": self._process.wait()})
 
     def _read_stderr(self, log: Path | None) -> None:
-        """Keep the last lines of standard error in memory. Append all lines to the log, without secrets."""
+        """Keep the last lines of standard error in memory. Append all lines to `log`, without secrets."""
         assert self._process.stderr is not None
         remaining = _LOG_CHARACTERS if log else 0
-        with (
-            self._process.stderr as lines,
-            open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file,
-        ):
+        # Closing the log raises OSError if the disk is full.
+        with contextlib.suppress(OSError), self._process.stderr as lines, _open_log(log) as file:
             while line := lines.readline(_LINE_CHARACTERS):
                 self._stderr.append(line.rstrip("\n"))
                 if remaining > 0:
@@ -170,13 +173,20 @@ class ChildProcess:
                         file.flush()
 
 
+def _open_log(log: Path | None) -> TextIO:
+    """Open a log for appending. If `log` is None or cannot be opened, open /dev/null instead."""
+    with contextlib.suppress(OSError):
+        return open(log or os.devnull, "a", encoding="utf-8", errors="replace")
+    return open(os.devnull, "a", encoding="utf-8")
+
+
 def _count_oom_kills() -> int:
     """Return the number of out-of-memory kills since the host started, or 0 if the number is unknown."""
     line = re.search(r"^oom_kill (\d+)$", environment.contents("/proc/vmstat") or "", re.MULTILINE)
     return int(line.group(1)) if line else 0
 
 
-def last_line(lines: Sequence[str]) -> str:
+def last_informative_line(lines: Sequence[str]) -> str:
     """Return the last line of standard error that may explain why a process ended, or "" if there is none.
 
     Absolute paths and secrets are removed from the line.

@@ -1,4 +1,4 @@
-"""CPU cores of this host: find the cores that a process may use, and claim cores exclusively for a study.
+"""Find the CPU cores of this host that a process may use, and claim cores exclusively for a study.
 
 While one study holds a claim on a core, no other study on this host can claim the same core, even if another
 user runs it. Therefore, two studies never measure on the same core at the same time. A claim is a bound
@@ -29,8 +29,8 @@ def usable_cores() -> list[int]:
     """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
-    first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
-    ordered = sorted(siblings, key=lambda core: first[siblings[core]] != core)
+    lowest_core = {group: core for core, group in reversed(siblings.items())}
+    ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
     quota, _, period = (contents("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
     return ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
 
@@ -75,7 +75,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return the message that a case waits, with the IDs of the processes that hold any of the cores.
+    """Return a message that a case waits for CPU cores, with the IDs of the processes that hold the cores.
 
     Processes that are not visible in the PID namespace of this process are omitted.
     """
@@ -93,10 +93,11 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim `count` cores without waiting, and return their numbers. Return None if too few are available.
+    """Claim `count` cores until `stack` is closed, and return their numbers. Do not wait for cores.
 
-    Cores are available if they are free, or if the same owner and node already hold them. Cores that the same
-    owner holds for another node are shared only if too few other cores can become free.
+    Return None if too few cores are available. Cores are available if they are free, or if the same owner and
+    node already hold them. Cores that the same owner holds for another node are shared only if too few other
+    cores can become free.
     """
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]

@@ -1,4 +1,4 @@
-"""Class `Channel`, the end of the pipe in a worker: read requests of the launcher, and send events to it.
+"""Exchange JSON lines in a worker process with its launcher: read requests, and send events (`Channel`).
 
 Requests and events are JSON objects, one per line of standard input or output. The pipe keeps working if the
 measured function prints, forks, or replaces `json.dumps` or `print`.
@@ -29,10 +29,11 @@ class Channel:
 
 
 def open_channel() -> Channel:
-    """Reserve the pipes of standard input and output for the launcher, and return them as a `Channel`.
+    """Return a `Channel` to the launcher that takes over standard input and output of this process.
 
-    Afterwards, standard input of this process is empty, and its standard output goes to standard error. Linux
-    kills this process before the user's other processes when the host runs out of memory.
+    Afterwards, standard input is empty, and standard output goes to standard error, so that the code of a
+    user cannot disturb the channel. When the host runs out of memory, Linux kills this process before the
+    user's other processes.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -63,7 +64,10 @@ def open_channel() -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when the process `parent` ends. Exit if `parent` has already ended."""
+    """Make Linux kill this process when its parent process ends. Exit if the parent has already ended.
+
+    `parent` is the process ID of the parent.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

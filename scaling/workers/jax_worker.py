@@ -1,4 +1,4 @@
-"""JAX part of a worker process: start and check the devices, and run cases on request (class `CaseLoop`).
+"""Start JAX in a worker process, check its devices, and run the benchmark cases that the launcher requests.
 
 worker.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.
@@ -26,7 +26,7 @@ from scaling.workers.event_channel import Channel
 _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
 
 
-def start(
+def start_jax(
     header: dict[str, Any], rank: int, bound: list[int] | None, get_coordinator: Callable[[], str]
 ) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
@@ -35,6 +35,7 @@ def start(
 
     Args:
         header: Dict of settings that the launcher sends as its first line.
+        rank: Index of this process among the processes of the case.
         bound: CPU cores to which this process is bound, or None if it is not bound.
         get_coordinator: Function that returns the address ("host:port") of the `jax.distributed` coordinator.
     """
@@ -64,13 +65,18 @@ def start(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    share, per_node = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
+    """Initialize `jax.distributed` with the process numbered `rank`, and synchronize all processes.
+
+    `shape` contains the numbers of devices, nodes, and processes of the case.
+    """
+    devices_per_process = shape["devices"] // shape["processes"]
+    processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":
         jax.distributed.initialize()  # TPU hosts find the coordinator through their metadata
     else:
-        first = rank % per_node * share
-        local = None if platform == "cpu" else list(range(first, first + share))
-        jax.distributed.initialize(get_coordinator(), shape["processes"], rank, local)
+        first = rank % processes_per_node * devices_per_process
+        device_ids = None if platform == "cpu" else list(range(first, first + devices_per_process))
+        jax.distributed.initialize(get_coordinator(), shape["processes"], rank, device_ids)
     _all_gather([0.0])  # synchronize now, because the timeout of a first collective is only 30 seconds
 
 
@@ -83,11 +89,11 @@ def _explain_missing_backend(platform: str, error: str) -> str:
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Return environment fields that describe the devices and cores of all processes of a case.
+    """Return a dict of record fields that describe the hosts, cores, and devices of all processes of a case.
 
-    The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
-    "shape" (numbers of devices, nodes, and processes), and the environment fields in the header. Raise
-    `Refusal` if the devices or cores are not as requested.
+    The keys are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound), "shape"
+    (numbers of devices, nodes, and processes), and those of `header["environment"]`. Raise `Refusal` if the
+    devices or cores of the processes are not as requested in the header.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -122,7 +128,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of every process as nested lists of shape (processes, values), in rank order.
 
-    The call blocks until all processes have called it with the same number of values.
+    The call blocks until all processes have called this function with the same number of values.
     """
     from jax.experimental import multihost_utils
 
@@ -135,19 +141,20 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 class CaseLoop:
     """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
 
-    `header` is the dict of settings that the launcher sends as its first line. `context` contains the
-    environment fields of the whole process group, from `check_process_group`.
+    Args:
+        header: Dict of settings that the launcher sends as its first line.
+        group_fields: Dict of record fields that describe all processes, from `check_process_group`.
     """
 
     def __init__(
-        self, header: dict[str, Any], channel: Channel, group: ProcessGroup, context: dict[str, Any]
+        self, header: dict[str, Any], channel: Channel, group: ProcessGroup, group_fields: dict[str, Any]
     ) -> None:
-        self.header, self.channel, self.group, self.context = header, channel, group, context
+        self.header, self.channel, self.group, self.group_fields = header, channel, group, group_fields
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None
         self.writer = Writer(Path(header["results"]))
-        self.attempts: dict[str, run_case.Attempt] = {}  # by case key
-        self.alone: dict[str, bool] = {}  # whether no other case is in memory, by case key
-        self.changes: Callable[[], tuple[str, str] | None] | None = None  # reports side effects of a module
+        self.attempts: dict[str, run_case.Attempt] = {}  # case key -> its attempt
+        self.is_alone: dict[str, bool] = {}  # case key -> whether no other case is in memory
+        self.find_side_effects: Callable[[], tuple[str, str] | None] | None = None  # set for a user's module
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
 
@@ -155,30 +162,31 @@ class CaseLoop:
         """Execute requests until the launcher closes the pipe."""
         for line in self.channel.requests:
             request = json.loads(line)
-            key, action, enough = request["key"], request["do"], False
+            key, action, has_enough_samples = request["key"], request["do"], False
             if action == "prepare":
                 self._prepare(key, request)
             elif action == "turn":
-                enough = run_case.take_turn(self.attempts[key])
+                has_enough_samples = run_case.take_turn(self.attempts[key])
             attempt = self.attempts[key]
             if attempt.ended and self.group.processes > 1 and action == "turn":
                 print(attempt.record.text, file=sys.stderr, flush=True)
                 os._exit(1)  # ends the other processes too, which would wait forever in a collective
-            fits = self.alone[key] or attempt.record.reason not in ("too_large", "out_of_memory")
+            fits = self.is_alone[key] or attempt.record.reason not in ("too_large", "out_of_memory")
             if action == "forget" or not fits:  # a case that does not fit may fit alone
                 del self.attempts[key]
                 self.send_event(event="forgotten" if fits else "later", key=key)
             elif action != "finish" and not attempt.ended:
-                self.send_event(event="turn" if action == "turn" else "ready", key=key, enough=enough)
+                reply = "turn" if action == "turn" else "ready"
+                self.send_event(event=reply, key=key, enough=has_enough_samples)
             else:
                 self._finish(key)
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
-        case, self.alone[key] = from_dict(request["case"]), request["alone"]
-        if self.changes is None and user_modules(case):
+        case, self.is_alone[key] = from_dict(request["case"]), request["alone"]
+        if self.find_side_effects is None and user_modules(case):
             from scaling.workers import module_side_effects
 
-            self.changes = module_side_effects.watch_for_changes()
+            self.find_side_effects = module_side_effects.watch_for_changes()
         record = self._new_record(case, request)
         self.send_event(event="begin", key=key, environment=record.environment)
         sampling = Sampling(**self.header["sampling"])
@@ -189,9 +197,9 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process, so that the case fails, if a user's module changed JAX or library functions."""
-        if self.changes and (changed := self.changes()):
-            text, fix = changed
+        """End this process if a user's module changed JAX settings or library functions. The case fails."""
+        if self.find_side_effects and (side_effects := self.find_side_effects()):
+            text, fix = side_effects
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
             os._exit(1)
 
@@ -201,8 +209,8 @@ class CaseLoop:
             digest = workload.digest(case.workload)
         description = environment.describe(
             group.platform, group.devices[0].device_kind, self.variables, digest,
-            self.context["cores"] if header["bind"] else None, request["engine"],
-            header["requested_processes"], self.context,
+            self.group_fields["cores"] if header["bind"] else None, request["engine"],
+            header["requested_processes"], self.group_fields,
         )  # fmt: skip
         return Record(
             case, "failed", description, replicate=request["replicate"], order=request["order"],
@@ -210,7 +218,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case and reply "end". If writing fails, the reply contains the record."""
+        """Write the record of a case, and send the event "end", with the record if it cannot be written."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

@@ -1,6 +1,6 @@
-"""Classes Machine (available nodes and devices) and ProcessShape (devices, nodes, processes of a case).
+"""Describe the available nodes and devices (`Machine`) and those that a case needs (`ProcessShape`).
 
-The platform and the devices of this host are found without importing JAX into this process.
+This module finds the JAX platform and the devices of this host without importing JAX into this process.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class AllocationLost(Exception):
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """The numbers of devices, nodes, and processes of a case.
+    """The total numbers of devices, nodes, and worker processes that run a benchmark case.
 
     `devices` is a multiple of `processes`, and `processes` is a multiple of `nodes`.
     """
@@ -40,7 +40,7 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """A set of nodes of one JAX platform, each with the same number of devices."""
+    """The nodes that can run cases: their JAX platform, and the number of devices of each node."""
 
     platform: str  # JAX platform: cpu, gpu, or tpu
     device_kind: str | None  # device model, or None if only a process on the nodes can determine it
@@ -57,10 +57,11 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the process shape of a case on the fewest nodes that divide its devices evenly.
+        """Return the numbers of devices, nodes, and processes of a case that needs `devices` devices.
 
-        `processes` is the number of processes, "device" for one per device, or None for one per node. Raise
-        `Refusal` if the devices or nodes do not divide evenly over the processes.
+        The case uses the fewest nodes that divide its devices evenly. `processes` is the number of processes,
+        "device" for one per device, or None for one per node. Raise `Refusal` if the devices do not divide
+        evenly over the processes, or the processes over the nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -69,8 +70,11 @@ class Machine:
             return ProcessShape(devices, nodes, devices if processes == ONE_PER_DEVICE else nodes)
         count = min(int(processes), devices)
         if devices % count or count % nodes:
-            over = f"processes={processes}" + (f" on {count_of(nodes, 'node')}" if nodes > 1 else "")
-            fix = f"set processes to a divisor of every device count, or to {ONE_PER_DEVICE}"
+            over, divisor = f"processes={processes}", "a divisor of every device count"
+            if nodes > 1:
+                over += f" on {count_of(nodes, 'node')}"
+                divisor += " and a multiple of its number of nodes"
+            fix = f"set processes to {divisor}, or to {ONE_PER_DEVICE}"
             raise Refusal(f"devices={devices} do not divide evenly over {over}: {fix}")
         return ProcessShape(devices, nodes, count)
 
@@ -79,8 +83,10 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        With `oversubscribe`, a case on CPUs of this host may have more devices than there are cores. See
-        `shape` for `processes`.
+        Args:
+            devices: Device counts of the cases.
+            processes: Processes per case, "device" for one per device, or None for one per node.
+            oversubscribe: Whether a case on CPUs of this host may have more devices than there are cores.
         """
         counts = sorted(set(devices))
         shapes = [self.shape(count, processes) for count in counts]
@@ -101,7 +107,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return this host as a `Machine` with the default devices of JAX. A CPU device is a usable core."""
+    """Return the default JAX devices of this host. On a CPU, a device is a core that this process may use."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -111,8 +117,8 @@ def local_machine() -> Machine:
 def find_platform() -> str:
     """Return the default platform of JAX on this host, such as "cpu", "gpu", or "tpu".
 
-    Without JAX_PLATFORMS, it is "cpu" unless an accelerator plugin is installed. Raise `Refusal` if a plugin
-    is installed and JAX cannot start.
+    The first entry of JAX_PLATFORMS is the platform. If JAX_PLATFORMS is not set, the platform is "cpu"
+    unless an accelerator plugin is installed. Raise `Refusal` if a plugin is installed and JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
@@ -126,7 +132,7 @@ def find_platform() -> str:
 
 @functools.cache
 def _start_jax() -> Machine:
-    """Return this host as a `Machine` with the default devices that JAX finds in a child process."""
+    """Return the platform and devices of this host that JAX finds by default. JAX runs in a child process."""
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:

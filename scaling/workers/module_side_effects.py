@@ -1,4 +1,4 @@
-"""Detection of side effects of a user's module: changed JAX settings and replaced functions.
+"""Detect whether a user's module changes JAX settings, or replaces functions of JAX, NumPy, or Python.
 
 A module that sets `jax_enable_x64` changes the measured program. A module that replaces `time.perf_counter`
 or `numpy.abs` changes how it is measured and checked. Other changes, such as to the working directory or to
@@ -31,13 +31,14 @@ _MAX_LISTED = 3  # maximum number of changes in a description
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Record JAX settings and library functions, and return a function that reports any later change.
+    """Return a function that reports which JAX settings and library functions have changed since this call.
 
-    The returned function returns None, or a pair such as ("changed numpy.abs", "remove that code").
+    The returned function returns a description of the changes and how to fix them, such as
+    ("changed numpy.abs", "remove that code"), or None if nothing has changed.
     """
     before = _snapshot()
 
-    def changes() -> tuple[str, str] | None:
+    def describe_changes() -> tuple[str, str] | None:
         now = _snapshot()
         settings = [name for name in _SETTINGS if now[name] != before[name]]
         functions = [name for name in before if name not in _SETTINGS and now.get(name) is not before[name]]
@@ -48,10 +49,11 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
         fix = f"remove that code: {fixes}" if fixes else "remove that code"
         return f"changed {list_first(changed, _MAX_LISTED)}", fix
 
-    return changes
+    return describe_changes
 
 
 def _snapshot() -> dict[str, Any]:
+    """Return a dict from name to current value of the watched JAX settings and library functions."""
     members = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

@@ -1,4 +1,4 @@
-"""Subreaper process: run a command, and kill every descendant process that outlives it.
+"""Run a command, and kill every descendant process that outlives the command.
 
 `python -I -S reaper.py PARENT COMMAND...` runs the command with the standard streams of the reaper. PARENT is
 the ID of the process that starts the reaper.
@@ -51,9 +51,9 @@ def _execute(command: list[str]) -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all descendants of this process, and exit with an exit status.
+    """Kill all descendants of this process, and exit with the exit status `status`.
 
-    The children of a killed child become children of this process. All are killed until none remain.
+    When a child is killed, its children become children of this process, and are killed in the next round.
     """
     while True:
         for child in _find_children():
@@ -68,6 +68,7 @@ def _kill_descendants_and_exit(status: int) -> None:
 
 
 def _find_children() -> list[int]:
+    """Return the process IDs of the children of this process."""
     with contextlib.suppress(OSError):  # a file that some kernels lack
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     children = []

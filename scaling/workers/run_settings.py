@@ -1,4 +1,4 @@
-"""Settings of a run: sampling, core binding, time limits, replicates, processes per case, and order seed."""
+"""Validate the settings of a run: sampling, core binding, time limits, replicates, processes, order seed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,7 +12,7 @@ _MAXIMUM = 1e8  # largest valid value of a numeric setting
 _VERSUS_REPLICATES = 5  # default if two programs are compared
 _NESTED_REPLICATES = 3  # default and minimum if all device counts share one allocation
 _FLAGS = ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry")
-_MINIMA = {  # setting -> (minimum, whether it is an integer)
+_MINIMA = {  # numeric setting -> (minimum, whether the setting is an integer)
     "case_seconds": (0.001, False), "order_seed": (0, True), "replicates": (1, True),
     "processes": (1, True), "max_cases": (1, True), "sampling.width": (0, False), "sampling.least": (1, True),
     "sampling.most": (1, True), "sampling.seconds": (0, False), "sampling.warm_up": (0, False),
@@ -36,9 +36,10 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings in a composed Hydra configuration, and `attempts`, which it does not contain.
+        """Return the settings of a run from its Hydra configuration. Raise `Refusal` if a value is invalid.
 
-        Raise `Refusal` if a value is invalid.
+        `attempts` is the maximum number of attempts per case, or None for no limit. The configuration does
+        not contain this number.
         """
         for name in _FLAGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
@@ -50,24 +51,29 @@ class RunSettings:
             raise unknown_name("key of sampling", unknown[0], names)
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
-        for name, (minimum, whole) in _MINIMA.items():
+        for name, (minimum, is_integer) in _MINIMA.items():
             if (name, values[name]) not in (("processes", None), ("processes", ONE_PER_DEVICE)):
-                _check_number(name, values[name], minimum, whole)
-        _check_number("sampling.most", sampling["most"], sampling["least"], whole=True)
-        plain = {each.name: values[each.name] for each in fields(cls) if each.name in values}
-        return cls(**plain | {"sampling": Sampling(**sampling), "attempts": attempts})
+                _check_number(name, values[name], minimum, is_integer)
+        _check_number("sampling.most", sampling["most"], sampling["least"], is_integer=True)
+        configured = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        return cls(**configured | {"sampling": Sampling(**sampling), "attempts": attempts})
 
 
-def _check_number(name: str, value: Any, minimum: float, whole: bool) -> None:
-    kinds = (int,) if whole else (int, float)
-    bound = f" and at most {_MAXIMUM:g}" if isinstance(value, kinds) and value > _MAXIMUM else ""
-    if isinstance(value, bool) or not isinstance(value, kinds) or not minimum <= value <= _MAXIMUM:
-        kind = "an integer" if whole else "a number"
+def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> None:
+    """Raise `Refusal` unless the setting `name` has a number from `minimum` to `_MAXIMUM` as its value."""
+    types = (int,) if is_integer else (int, float)
+    bound = f" and at most {_MAXIMUM:g}" if isinstance(value, types) and value > _MAXIMUM else ""
+    if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAXIMUM:
+        kind = "an integer" if is_integer else "a number"
         raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:
-    """Return the configured number of replicates or, if it is not set, the default for the kind of run."""
+    """Return the configured number of replicates, or a default if none is configured.
+
+    The default is 5 for a comparison of two programs, otherwise 3 with nested=true, and 1 without. Raise
+    `Refusal` if nested=true and fewer than 3 replicates are configured.
+    """
     replicates = config["replicates"]
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(

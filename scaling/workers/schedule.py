@@ -1,7 +1,8 @@
-"""Schedule of a run: the cases without an "ok" or "skipped" record, shuffled and grouped by worker process.
+"""Schedule the cases that a run must execute, in random order, grouped by worker process (`make_schedule`).
 
-A case has a result if it has a record in the planned environment that is "ok" or "skipped". A skip does not
-count if its reason may no longer apply, for example because a missing package has been installed.
+A case is not executed again if it has a result: a record in the planned environment that is "ok" or
+"skipped". A skip does not count if its reason may no longer apply, for example because a missing package has
+been installed.
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ class PreflightResult:
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """An attempt to run a benchmark case in one replicate. A replicate is a repetition of the study."""
+    """A benchmark case that is scheduled to run in one replicate, which is a repetition of the study."""
 
     preflight: PreflightResult  # the case, with the result of its preflight check
     order: int  # position of the case in the shuffled order of its replicate
@@ -61,20 +62,23 @@ class ScheduledCase:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). All attempts at one measurement have the same key."""
+        """Return (case key, replicate number). Repeated attempts after a failure have the same key."""
         return self.case.key, self.replicate
 
     def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
         """Return (case key, digest of the planned environment, replicate number).
 
-        `environments` maps each `PreflightResult.environment_key` to the planned environment.
+        `environments` is a dict from `PreflightResult.environment_key` to the planned environment.
         """
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
         self, environment: Environment, settings: RunSettings, status: str, reason: str, text: str
     ) -> Record:
-        """Return a record without measurements for a case that no worker has recorded."""
+        """Return a "failed" or "skipped" record of this case, without measurements.
+
+        `reason` is a key of `scaling.core.record.REASONS`, and `text` explains the reason.
+        """
         return Record(
             self.case, status, environment, order=self.order, order_seed=settings.order_seed,
             attempt=self.attempt, replicate=self.replicate, reason=reason, text=text,
@@ -83,7 +87,7 @@ class ScheduledCase:
 
     @property
     def session_key(self) -> tuple:
-        """Return a hashable key. Only cases with equal keys may share a worker process.
+        """Return a hashable key of the cases that may share a worker process with this case.
 
         The key contains, in addition to the replicate number:
 
@@ -98,7 +102,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run will execute or only record, and counts of all other cases."""
+    """The cases that a run executes or only records, and the numbers of cases that need no execution."""
 
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute, grouped by worker process
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
@@ -111,7 +115,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases to execute. Each replicate of a case is counted separately."""
+        """Return the number of cases to execute. A case counts once for each of its replicates."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -119,12 +123,13 @@ def make_schedule(
     results: Sequence[PreflightResult], settings: RunSettings, machine: Machine, records: Sequence[Record],
     baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Return the schedule of the cases that have no result yet.
+    """Return the schedule of a run: the cases to execute, and counts of the cases that need no execution.
 
     Replicates run one after another, each in a different random order.
 
     Args:
-        results: Preflight results of all cases.
+        results: Preflight results of all cases of the study.
+        machine: Nodes and devices on which the cases run.
         records: All records of the results folder.
         baseline: Records of the baseline program if two programs are compared, otherwise None. In a
             comparison, a case has a result only if its samples were interleaved with those of a valid
@@ -136,7 +141,7 @@ def make_schedule(
     environments = {key: planned_environment(machine, settings, key) for key in keys}
     history = build_history(records, environments.values(), baseline)
     sessions: dict[tuple, list[ScheduledCase]] = {}
-    skips, failures, count = [], list[ScheduledCase](), Counter[str]()
+    skips, failures, counts = [], list[ScheduledCase](), Counter[str]()
     for replicate in range(settings.replicates):
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
@@ -148,31 +153,34 @@ def make_schedule(
             if preflight.failure:
                 failures.append(item)
             elif identity in history.good or (preflight.inapplicable and identity in history.temporary_skips):
-                count["done"] += 1
+                counts["done"] += 1
             elif preflight.inapplicable:
                 skips.append(item)
             elif item.replicate_key in queued:
-                count["queued"] += 1
+                counts["queued"] += 1
             elif history.is_exhausted(identity, settings) and not retry:
-                count["lost"] += 1
+                counts["lost"] += 1
             else:
                 sessions.setdefault(item.session_key, []).append(item)
     return Schedule(
-        tuple(map(tuple, sessions.values())), tuple(skips), count["done"], machine, environments,
-        count["queued"], count["lost"], tuple(failures),
+        tuple(map(tuple, sessions.values())), tuple(skips), counts["done"], machine, environments,
+        counts["queued"], counts["lost"], tuple(failures),
     )  # fmt: skip
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the process shape (numbers of devices, nodes, and processes) of a case.
+    """Return the numbers of devices, nodes, and processes of a case on a machine.
 
-    `settings.processes` applies to JAX only. A case of a peer package runs in one process.
+    `settings.processes` applies to JAX only. A case of a peer (another AD package) runs in one process.
     """
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Return one list of cases per problem (function, inputs, derivative), in order of first appearance."""
+    """Return lists of cases that compute the same derivative of the same function at the same inputs.
+
+    The lists are in the order of their first cases.
+    """
     groups: dict[tuple, list[ScheduledCase]] = {}
     for item in items:
         groups.setdefault(problem(item.case), []).append(item)
@@ -180,9 +188,10 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment that is expected in the records of cases with the environment key `key`.
+    """Return the dict that is expected in the field `environment` of the records of a run on a machine.
 
-    For a remote machine, the field "untold" lists the fields that only a process on its nodes can determine.
+    `key` is the `PreflightResult.environment_key` of the cases. For a remote machine, the value of "untold"
+    lists the keys whose values only a process on its nodes can determine.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -198,7 +207,10 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """Outcomes of previous attempts at cases."""
+    """The outcomes of previous attempts at cases, and the numbers of attempts.
+
+    A case is identified by (case key, digest of its environment, replicate number).
+    """
 
     good: set[Identity]  # identities with an "ok" record, or a skip for a reason that still applies
     temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
@@ -207,9 +219,10 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a case has no attempts left. If `settings.attempts` is None, return False.
+        """Return whether a case must not be attempted again.
 
-        A case has none left if another attempt would repeat its failure, or if it has reached the limit.
+        This holds if another attempt would repeat its failure, or if `settings.attempts` attempts were made.
+        If `settings.attempts` is None, return False.
         """
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
@@ -218,29 +231,39 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of the records that match a planned environment. See `make_schedule`."""
+    """Return the outcomes and numbers of attempts in the records that match a planned environment.
+
+    Args:
+        records: All records of the results folder.
+        environments: Planned environments of the cases.
+        baseline: Records of the baseline program if two programs are compared, otherwise None. In a
+            comparison, a record counts as a result only if a valid baseline record has the same `block`.
+    """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
-    started = [(identity, record.attempt) for identity, record in events if record.reason != REQUEST_NOT_MET]
-    paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.good}
-    permanent = [(i, r) for i, r in events if r.good and r.reason not in _TEMPORARY_SKIPS]
+    attempts = [(identity, record.attempt) for identity, record in events if record.reason != REQUEST_NOT_MET]
+    paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
+    permanent = [(i, r) for i, r in events if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
     return History(
         good={i for i, r in permanent if baseline is None or (r.key, r.replicate, r.block) in paired},
         temporary_skips={i for i, r in events if r.reason in _TEMPORARY_SKIPS},
         final={i for i, r in events if r.status == "failed" and r.reason not in TRANSIENT_FAILURES},
-        attempts=Counter(identity for identity, _ in started),
-        recorded=set(started),
+        attempts=Counter(identity for identity, _ in attempts),
+        recorded=set(attempts),
     )
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the values of `Record.setting` in all records that match a planned environment."""
+    """Return the environment hashes (`Record.setting`) of all records that match a planned environment."""
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function from a record to a list of identities, one per planned environment that matches."""
+    """Return a function that lists (case key, digest of a planned environment, replicate) for a record.
+
+    The list contains one such identity for each planned environment that matches the record.
+    """
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -257,7 +280,10 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result, marked as inapplicable if it is that of a peer on another platform."""
+    """Return the preflight result of a case, marked as inapplicable for a peer on a GPU or TPU.
+
+    A peer is another AD package. Peers are measured on CPUs only.
+    """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -268,13 +294,14 @@ def study_manifest(
     name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
     recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of study.json, which describes the last study in the results folder, as a dict.
+    """Return the content of study.json, a dict that describes the last study in the results folder.
 
-    `scaling` contains "strong", "weak", or both. `recorded_once` contains the keys of the cases that are
-    recorded without being run, in a single replicate.
+    Args:
+        scaling: Kinds of scaling curves of the study: "strong", "weak", or both.
+        recorded_once: Keys of the cases that are recorded in a single replicate, because they cannot run.
     """
     replicates = dict.fromkeys(recorded_once, 1)
-    return store.stamp() | {
+    return store.schema_and_version() | {
         "study": name,
         "title": title,
         "scaling": sorted(set(scaling)),

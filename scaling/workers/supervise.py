@@ -1,4 +1,4 @@
-"""Main loop `run_schedule` of the launcher: interleave cases, replace workers that die, record failures."""
+"""Run scheduled cases in worker processes: alternate their samples, replace dead workers, record failures."""
 
 import contextlib
 import dataclasses
@@ -26,22 +26,22 @@ _FINISH_SECONDS = 60.0  # timeout to finish or discard a case
 _STATE_AFTER = {  # reply of a worker -> state of the case
     "ready": "prepared", "turn": "prepared", "end": "ended", "later": "postponed", "forgotten": "postponed",
 }  # fmt: skip
-Listener = Callable[[dict[str, Any]], None]
+Listener = Callable[[dict[str, Any]], None]  # called with events such as {"event": "begin", "key": ...}
 
 
 @dataclass(frozen=True)
 class VariantResults:
-    """One of the programs that a run compares, its results folder, and the environments of its cases."""
+    """A program that a run measures, its results folder, and the environments in which its cases run."""
 
     variant: Variant
     folder: Path
     writer: Writer
-    environments: dict[tuple, dict[str, Any]]  # last reported or planned one of each `environment_key`
+    environments: dict[tuple, dict[str, Any]]  # `environment_key` -> last reported environment, or as planned
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options for starting workers, and environment fields to record."""
+    """Options for starting worker processes, and fields to add to the environment of their records."""
 
     transport: Transport | None = None  # how to start workers on other nodes, or None for this host
     environment: Mapping[str, Any] = field(default_factory=dict)  # fields to add to every environment
@@ -57,7 +57,7 @@ class WorkItem:
     variant: int  # index of the program: 0 for this program, 1 for the baseline
 
 
-Groups = list[list[WorkItem]]
+Groups = list[list[WorkItem]]  # each group contains the cases that are sampled in alternation
 
 
 def run_schedule(
@@ -70,9 +70,10 @@ def run_schedule(
     another, because simultaneous measurements would disturb each other.
 
     Args:
+        folder: Results folder.
         lock: File descriptor of the lock of the results folder, or None.
-        listener: Function that is called with the events "begin" and "end" of the first program, and with the
-            event "waiting" of either program.
+        listener: Function that is called with the events "begin" and "end" of each case of this program, and
+            with the event "waiting" if this program or the baseline waits for CPU cores.
         baseline: A second program and its results folder. Every case is then measured with both programs in
             alternation.
     """
@@ -105,30 +106,34 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session with each compared program. Replace workers that die."""
+        """Measure the cases of a session, which share workers. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
-        variant, failed = 0, set[int]()  # indices of variants whose workers failed to start once
+        variant, failed_variants = (
+            0,
+            set[int](),
+        )  # variants whose workers failed to start, since the last success
         is_local = not self.options.transport  # workers on other nodes claim cores there
-        binds_here = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
+        claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
-                claimed = None
-                if binds_here:
+                claimed_cores = None
+                if claims_cores:
                     claim = cores.claim_cores(first.devices, self.owner, self._report_wait)
-                    claimed = stack.enter_context(claim)
+                    claimed_cores = stack.enter_context(claim)
                 try:
                     for variant in {work.variant for group in waiting for work in group}:
-                        group = self._open_worker_group(first, variant, claimed)
+                        group = self._open_worker_group(first, variant, claimed_cores)
                         workers[variant] = stack.enter_context(group)
                 except WorkerDied as death:
-                    if variant in failed or death.reason == "not_as_asked":  # a retry would fail too
+                    if variant in failed_variants or death.reason == "not_as_asked":  # a retry would fail too
                         waiting = self._fail_variant(waiting, variant, death)
-                    failed.add(variant)
+                    failed_variants.add(variant)
                     continue
-                is_alive = True
-                while waiting and is_alive:
-                    is_alive, remaining = _InterleavedCases(self, workers, waiting.pop(0)).measure()
+                failed_variants.clear()
+                all_alive = True
+                while waiting and all_alive:
+                    all_alive, remaining = _InterleavedCases(self, workers, waiting.pop(0)).measure()
                     waiting[:0] = remaining
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
@@ -144,7 +149,7 @@ class _Run:
         ]
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
-        """Record all cases of a variant as failed, and return the groups without them."""
+        """Record all cases of one of the compared programs as failed, and return the groups without them."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
@@ -154,14 +159,14 @@ class _Run:
         self.listener({"event": "waiting", "text": text})
 
     def _open_worker_group(
-        self, first: Case, variant: int, claimed: list[int] | None
+        self, first: Case, variant: int, claimed_cores: list[int] | None
     ) -> contextlib.AbstractContextManager[WorkerGroup]:
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results = self.results[variant]
         header = {
             "results": str(results.folder.resolve()), "platform": machine.platform,
             "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
-            "cores": claimed, "owner": self.owner, "oversubscribe": settings.oversubscribe,
+            "cores": claimed_cores, "owner": self.owner, "oversubscribe": settings.oversubscribe,
             "requested_processes": settings.processes, "order_seed": settings.order_seed,
             "sampling": dataclasses.asdict(settings.sampling), "environment": dict(options.environment),
         }  # fmt: skip
@@ -173,7 +178,7 @@ class _Run:
         )
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a record with the given status, reason, and text for a case that no worker recorded."""
+        """Write a record without measurements for a case that no worker recorded, and report its end."""
         results = self.results[work.variant]
         environment = results.environments[work.item.preflight.environment_key]
         if self.options.transport:
@@ -184,9 +189,10 @@ class _Run:
         self.handle_event(work, end | {"unwritten": to_line(record)})
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Process an event of a worker. Pass "begin" and "end" of the first program to the listener.
+        """Process an event of a worker. Pass "begin" and "end" of this program to the listener.
 
-        If the event contains an unwritten record, write the record. Raise OSError if writing fails.
+        If the event contains a record that the worker could not write, write the record. Raise OSError if
+        writing fails again.
         """
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
@@ -202,10 +208,10 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases whose sampling is interleaved. All are prepared before the first is sampled."""
+    """A group of cases that are sampled in alternation. All are prepared before the first is sampled."""
 
     run: _Run
-    workers: dict[int, WorkerGroup]  # workers of each compared program by its index
+    workers: dict[int, WorkerGroup]  # index of the program -> its workers
     items: list[WorkItem]  # the cases, each once for every compared program
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # field `block` of the records
     # Seconds spent on each case, limited by `case_seconds`.
@@ -216,21 +222,21 @@ class _InterleavedCases:
     states: dict[WorkItem, str] = field(default_factory=dict)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return whether all workers are alive, and the unfinished cases as groups.
+        """Measure the cases. Return whether all workers are alive, and the unfinished cases in groups.
 
-        Each postponed case is in a separate group.
+        A case that does not fit into memory together with other cases is in a separate group.
         """
-        is_alive = True
+        all_alive = True
         try:
             self._prepare_and_sample()
         except WorkerDied as death:
-            is_alive = False
+            all_alive = False
             self._handle_death(death)
         groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
         for work in self.items:
             if self.states.get(work) != "ended":
                 groups.setdefault(work.item if self._is_postponed(work.item) else None, []).append(work)
-        return is_alive, [group for group in groups.values() if group]
+        return all_alive, [group for group in groups.values() if group]
 
     def _is_postponed(self, item: ScheduledCase) -> bool:
         """Return whether a case is postponed for any compared program, and thus for all of them."""
@@ -246,16 +252,16 @@ class _InterleavedCases:
         """
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
-        ready, enough = list(self.items), dict[WorkItem, bool]()
-        rng.shuffle(ready)
-        for work in ready:
+        shuffled, has_enough_samples = list(self.items), dict[WorkItem, bool]()
+        rng.shuffle(shuffled)
+        for work in shuffled:
             self._prepare(work)
-        while ready := self._active_items():
-            rng.shuffle(ready)
-            for work in ready:
-                enough[work] = self._request(work, "turn").get("enough", True)
+        while active := self._active_items():
+            rng.shuffle(active)
+            for work in active:
+                has_enough_samples[work] = self._request(work, "turn").get("enough", True)
             active = self._active_items()
-            unfinished = {work.item for work in active if not enough[work]}
+            unfinished = {work.item for work in active if not has_enough_samples[work]}
             for work in active:
                 if work.item not in unfinished:  # all variants of a case finish together
                     self._request(work, "finish")
@@ -276,8 +282,8 @@ class _InterleavedCases:
         work, action = self.last_request
         if self.states.get(work) == "ended":
             return
-        identity = work.item.replicate, self.name
-        written = action == "finish" and any((r.replicate, r.block) == identity for r in self._records(work))
+        measured = work.item.replicate, self.name
+        written = action == "finish" and any((r.replicate, r.block) == measured for r in self._records(work))
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             self.states[work] = "postponed"
             return
@@ -288,11 +294,12 @@ class _InterleavedCases:
         self.states[work] = "ended"
 
     def _records(self, work: WorkItem) -> list[Record]:
+        """Return all records of a case, of all its replicates, in the results folder of its program."""
         records = store.load(self.run.results[work.variant].folder).records
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request a worker to prepare a case. Skip the case if one that is no larger ran out of memory."""
+        """Request a worker to prepare a case. Skip the case if a case that is no larger ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -310,9 +317,10 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case to its workers, and return the last event, which is the reply.
+        """Send a request for a case to its workers, and return their last event, which is the reply.
 
-        The timeout is the remaining time of the case, or `_FINISH_SECONDS` to finish or discard the case.
+        Raise `WorkerDied` if no reply arrives within the remaining time of the case, or within
+        `_FINISH_SECONDS` for a request to finish or discard the case.
         """
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - self.seconds_used[work]
@@ -326,6 +334,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
+    """Return whether two cases differ at most in points and sizes, and `first` has no larger value of any."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

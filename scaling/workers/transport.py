@@ -1,4 +1,4 @@
-"""Classes `SrunSteps` and `SshShells`: commands that start workers on other nodes, by srun or by ssh."""
+"""Build the srun and ssh commands that start workers on other nodes, and read the Slurm allocation."""
 
 import os
 import re
@@ -30,7 +30,8 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return the cause of a failed job step as (reason, explanation), or None if no line states a cause.
 
-    `lines` are those that srun, slurmstepd, and JAX's coordination service wrote to standard error.
+    `reason` is a key of `scaling.core.record.REASONS`. `lines` are the standard error of the job step, with
+    the messages of srun, slurmstepd, and the coordination service of JAX.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -39,15 +40,16 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables without those that would pass options of the job to a job step."""
+    """Return the environment variables without those through which srun would inherit options of the job."""
     return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    `option` is "gres", "gpus_per_node", or "gpus_per_task". `gres` is the name of the GPU resource in Slurm,
-    with or without its type: "gpu" or "gpu:h100".
+    Args:
+        option: Name of the option: "gres", "gpus_per_node", or "gpus_per_task".
+        gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -58,7 +60,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps:
-    """A transport that runs workers as job steps on the nodes of a Slurm allocation."""
+    """Options of the srun command that starts the workers of a case as one job step of a Slurm allocation."""
 
     nodes: tuple[str, ...]  # names of the nodes
     platform: str
@@ -71,9 +73,10 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command that starts all workers and sends its input to each.
+        """Return a list with one srun command that starts all workers and sends its input to each of them.
 
-        `worker` is the command of a single worker. srun passes on the variables of the launcher.
+        `worker` is the command of a single worker. `variables` is not used, because srun passes on the
+        environment variables of its own process.
         """
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
@@ -96,7 +99,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """A transport that starts each worker by a separate remote shell command, by default ssh.
+    """Options of the remote shell commands, by default ssh, each of which starts one worker of a case.
 
     The current folder of the launcher must exist under the same path on each host.
     """
@@ -107,7 +110,10 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker. Each sets the variables with `_FORWARDED` prefixes."""
+        """Return one remote shell command per worker, which sets some of the environment variables.
+
+        `worker` is the command of a single worker. Variables with a prefix in `_FORWARDED` are set.
+        """
         forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
         commands = []
         for host in self.nodes[: shape.nodes]:

@@ -1,4 +1,4 @@
-"""Class WorkerGroup: start all worker processes of a case, send each request to them, and await the reply."""
+"""Start all worker processes of a case, send each request to all of them, and wait for the reply."""
 
 import contextlib
 import dataclasses
@@ -23,13 +23,16 @@ _WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
 _STEP_SECONDS = 30.0  # time for Slurm to end a job step
 # Messages of srun that follow every failure and do not explain it.
-_GENERIC = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
-_INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not replies
+_GENERIC_MESSAGES = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
+_INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are not replies
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A program that workers run: this checkout, or another revision, interpreter or set of flags."""
+    """The worker program: a Python interpreter, a module, and environment variables.
+
+    A run that compares two programs has two variants, for example two revisions of the package.
+    """
 
     name: str = "this"
     python: str = sys.executable
@@ -41,8 +44,8 @@ class Variant:
 class WorkerDied(Exception):
     """Raised if a worker process ends, refuses to continue, or exceeds its time limit.
 
-    `reason` is a code for records, such as "timeout". `text` says what happened, and `detail` adds the last
-    line of standard error or a remedy. Both are empty after a timeout.
+    `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` says what happened, and
+    `detail` adds the last line of standard error or a remedy. Both are empty after a timeout.
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
@@ -60,7 +63,10 @@ class WorkerGroup:
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request to all workers. Yield the events up to and including the reply. See `receive`."""
+        """Send a request to all workers, and yield their events up to and including the reply.
+
+        Raise `WorkerDied` if a worker ends or does not reply within `seconds`, as `receive` does.
+        """
         self.send(request)
         yield from self.receive(seconds)
 
@@ -87,12 +93,13 @@ class WorkerGroup:
                 fix = f"; {event['fix']}" if event.get("fix") else ""
                 raise WorkerDied(event.get("reason", "not_as_asked"), event["text"], fix)
             yield event
-            if event["event"] not in _INTERMEDIATE:
+            if event["event"] not in _INTERMEDIATE_EVENTS:
                 return
             if event["event"] == "waiting":
                 deadline = time.monotonic() + _WAIT_SECONDS
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
+        """Return an exception that explains why the process numbered `rank` ended with an exit status."""
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
         process_exit = process.explain_exit(status, _filter_worker_lines(lines))
@@ -101,8 +108,9 @@ class WorkerGroup:
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
             if line := next((line for line in lines if "out of memory" in line.lower()), None):
                 return WorkerDied("out_of_memory", environment.scrub(line))
-        several = f"process {rank}" if len(self.processes) > 1 else "a process"
-        subject = several if self.shape.processes > 1 else "the process"
+        subject = "the process"
+        if self.shape.processes > 1:
+            subject = f"process {rank}" if len(self.processes) > 1 else "a process"
         detail = f": {process_exit.last_line}" if process_exit.last_line else ""
         return WorkerDied(process_exit.reason, f"{subject} {process_exit.text}", detail)
 
@@ -120,6 +128,8 @@ def open_worker_group(
 
     Args:
         header: Settings that each worker receives as its first line, such as the JAX platform.
+        variant: Program that the workers run.
+        shape: Number of workers, and of their devices and nodes.
         lock: File descriptor of the lock of the results folder, which local workers inherit, or None.
         remote: How to start workers on other nodes, or None for this host.
         log: File to which the standard error of the workers is appended, or None.
@@ -154,7 +164,10 @@ def open_worker_group(
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:
-    """Wait until the workers are ready. Send the coordinator address that rank 0 chooses to all workers."""
+    """Wait until all workers are ready. Send them the coordinator address that the worker of rank 0 chooses.
+
+    Raise `AllocationLost` if a worker on other nodes ends before any worker has responded.
+    """
     responded = False
     try:
         for event in group.receive(_START_SECONDS):
@@ -170,9 +183,12 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> N
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of the worker itself or, if there are none, the specific messages of srun and ssh."""
+    """Return the lines of standard error that the worker wrote or, if there are none, those of srun and ssh.
+
+    Messages of srun that follow every failure are omitted if there are others.
+    """
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
-    if child_process.last_line(output):
+    if child_process.last_informative_line(output):
         return output
     specific = (line for line in lines if "error:" in line or "option" in line)
-    return [line for line in specific if not any(text in line for text in _GENERIC)] or list(lines)
+    return [line for line in specific if not any(text in line for text in _GENERIC_MESSAGES)] or list(lines)

@@ -22,12 +22,16 @@ TARGETS = ("jacobian",)
 
 
 def _function(x):
-    rest = x[1:]
-    return jnp.concatenate([jnp.sum(x**3, keepdims=True) / 3, rest**2 / 2 + x[0] * rest])
+    """Return the outputs y at one point x. Both are arrays of shape (n,)."""
+    tail = x[1:]
+    return jnp.concatenate([jnp.sum(x**3, keepdims=True) / 3, tail**2 / 2 + x[0] * tail])
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column indices of the nonzeros, row by row, as two int32 arrays of shape (3 n - 2,)."""
+    """Return the row and column indices of the nonzeros of an n x n arrowhead matrix, sorted by row.
+
+    Both are int32 arrays of shape (3 n - 2,).
+    """
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
@@ -35,50 +39,57 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the handwritten Jacobians of a batch, an array of shape (points, n, n).
+    """Return the Jacobians of a batch x of shape (points, n) by a handwritten formula.
 
-    If `colored` is true, return only the nonzeros, an array of shape (points, 3 n - 2).
+    The result has the shape (points, n, n) or, if `colored` is true, the shape (points, 3 n - 2) with the
+    nonzeros only.
     """
-    first, rest = x[:, :1], x[:, 1:]
+    first, tail = x[:, :1], x[:, 1:]
     if colored:
-        return jnp.concatenate([x**2, jnp.stack([rest, first + rest], axis=2).reshape(len(x), -1)], axis=1)
+        return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
     index = np.arange(1, x.shape[1])
-    J = jnp.zeros((*x.shape, x.shape[1]), x.dtype).at[:, 0].set(x**2).at[:, 1:, 0].set(rest)
-    return J.at[:, index, index].set(first + rest)
+    J = jnp.zeros((*x.shape, x.shape[1]), x.dtype).at[:, 0].set(x**2).at[:, 1:, 0].set(tail)
+    return J.at[:, index, index].set(first + tail)
 
 
 def _analytic_point(colored: bool, x):
-    """Return the handwritten Jacobian of one point, an array of shape (n, n).
+    """Return the Jacobian of one point x of shape (n,) by a handwritten formula.
 
-    If `colored` is true, return only the nonzeros, an array of shape (3 n - 2,). Each nonzero is computed
-    from its row and column index.
+    The result has the shape (n, n) or, if `colored` is true, the shape (3 n - 2,) with the nonzeros only.
+    Each nonzero is computed from its row and column index.
     """
     n = x.size
     rows, columns = _pattern(n)
-    of_row, of_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
-    entries = jnp.where(rows == 0, of_column**2, jnp.where(columns == 0, of_row, x[0] + of_row))
+    x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
+    entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
     return entries if colored else jnp.zeros((n, n), x.dtype).at[rows, columns].set(entries)
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return a `Reference` with values of shape (points, n) and nonzeros of shape (points, 1, 3 n - 2)."""
+    """Return the expected outputs of shape (points, n) and nonzeros of shape (points, 1, 3 n - 2).
+
+    `inputs` is a dict with the array "x" of shape (points, n).
+    """
     x = inputs["x"]
-    first, rest = x[:, :1], x[:, 1:]
-    value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, rest**2 / 2 + first * rest], axis=1)
+    first, tail = x[:, :1], x[:, 1:]
+    value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, tail**2 / 2 + first * tail], axis=1)
     n = x.shape[1]
     derivative = np.empty((len(x), 3 * n - 2))
-    derivative[:, :n], derivative[:, n::2], derivative[:, n + 1 :: 2] = x**2, rest, first + rest
+    derivative[:, :n], derivative[:, n::2], derivative[:, n + 1 :: 2] = x**2, tail, first + tail
     return Reference(value, derivative[:, None, :])
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return a `Reference` with values of shape (points, n) and Jacobians of shape (points, n, n)."""
+    """Return the expected outputs of shape (points, n) and Jacobians of shape (points, n, n).
+
+    `inputs` is a dict with the array "x" of shape (points, n).
+    """
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the function with an n x n arrowhead matrix as its Jacobian."""
+    """Return the `Workload` of a function whose Jacobian is an n x n arrowhead matrix."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

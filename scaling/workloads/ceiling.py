@@ -1,8 +1,8 @@
-"""Workload `ceiling`: benchmark functions, such as copy, matmul and all-reduce, and their expected values.
+"""Workload `ceiling`: the peak benchmarks of a machine, functions such as copy, matmul and all-reduce.
 
-The functions measure the peak FLOP/s, the peak bandwidth and the least dispatch latency of a machine. They
-are not differentiated. A point (batch element) is a vector of k elements, or a k x k matrix for `matmul` and
-`transpose`. The targets are:
+The functions measure the peak FLOP/s, the peak bandwidth and the least dispatch latency, which limit the
+performance of all other workloads. They are not differentiated. A point (batch element) is a vector of k
+elements, or a k x k matrix for `matmul` and `transpose`. The targets are:
 
     copy            negate each element, for arrays that are larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import FLOORS, PEAKS, Case
-from scaling.core.workload import InputSpec, Reference, Workload, uniform
+from scaling.core.workload import Inputs, InputSpec, Reference, Workload, uniform
 
 TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
@@ -42,23 +42,35 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x, xp=jnp):
-    """Return the sum of `_TERM[target](x, j / terms, xp)` over j = 1 ... terms, for each element of x."""
+    """Return the sum of the terms of a target, such as "division", for each element of the array x.
+
+    `terms` is the number of terms, and `xp` is the array library, NumPy or jax.numpy.
+    """
     return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
-    """Return the sum over the points of all devices, repeated for each point of this device.
+    """Return the sum of x over the points of all devices, repeated for each point of this device.
 
-    If each device has one point, the function is an all-reduce without other work.
+    x has the shape (points of this device, k), and so does the result. If each device has one point, the
+    function is an all-reduce without other work.
     """
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
 
-def _value(value: np.ndarray) -> Reference:
-    """Return a `Reference` with the given values and an empty derivative."""
-    return Reference(value.reshape(len(value), -1), np.empty(0))
+def _reference_from_values(function: Callable[..., np.ndarray]) -> Callable[[Inputs], Reference]:
+    """Return a function from a dict of inputs to a `Reference` with values and an empty derivative.
+
+    `function` returns the values, an array of shape (points, ...). It takes the inputs as keyword arguments.
+    """
+
+    def reference(inputs: Inputs) -> Reference:
+        value = function(**inputs)
+        return Reference(value.reshape(len(value), -1), np.empty(0))
+
+    return reference
 
 
 def workload(case: Case) -> Workload:
@@ -68,25 +80,27 @@ def workload(case: Case) -> Workload:
     if case.target == "matmul":
         # All terms are positive. The coarser rounding of the factors or of the result does not accumulate.
         rounded_terms = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
-        product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
-        return Workload(
-            lambda x, w: x @ w, matrix, {"w": uniform(k, k)}, reference=product, terms=rounded_terms
-        )
+        product = lambda x, w: x @ w  # noqa: E731
+        reference = _reference_from_values(product)
+        return Workload(product, matrix, {"w": uniform(k, k)}, reference=reference, terms=rounded_terms)
     if case.target in _TERM:
         function = functools.partial(_sum_terms, case.target, terms)
-        return Workload(function, vector, reference=lambda of: _value(function(of["x"], np)), terms=terms)
+        reference = _reference_from_values(functools.partial(function, xp=np))
+        return Workload(function, vector, reference=reference, terms=terms)
     if case.target == "reduction":
-        return Workload(lambda x: x.sum(), vector, reference=lambda of: _value(of["x"].sum(axis=1)), terms=k)
+        reference = _reference_from_values(lambda x: x.sum(axis=1))
+        return Workload(lambda x: x.sum(), vector, reference=reference, terms=k)
     if case.target == "transpose":
-        return Workload(lambda x: x.T, matrix, reference=lambda of: _value(of["x"].swapaxes(1, 2)))
+        return Workload(lambda x: x.T, matrix, reference=_reference_from_values(lambda x: x.swapaxes(1, 2)))
     if case.target in ("all_reduce", "collective"):
         # All points are equal, so that the reference can compute the sum over all points from some of them.
         equal_rows = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
+        total = lambda x: x * case.points  # noqa: E731
         return Workload(
-            lambda x: x * case.points,
+            total,
             {"x": equal_rows},
             whole_modes={"value": _sum_over_points},
-            reference=lambda of: _value(of["x"] * case.points),
+            reference=_reference_from_values(total),
             terms=case.points,
         )
-    return Workload(lambda x: -x, vector, reference=lambda of: _value(-of["x"]))
+    return Workload(lambda x: -x, vector, reference=_reference_from_values(lambda x: -x))

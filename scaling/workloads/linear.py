@@ -3,8 +3,8 @@
 The function is forward(X, W) = X @ W, where X of shape (n, p) and W of shape (p, o) are uniformly random. The
 layer has p inputs and o outputs. A point (batch element) is one of the n rows of X. The Jacobian with respect
 to W is summed over the outputs. `batch: vmap` differentiates the function of each point, and `batch: whole`
-differentiates the function of all points in one call. Each output depends on a single column of W. The mode
-`vmap_grad` differentiates an output only with respect to this column.
+differentiates the function of all points in one call. The handwritten modes evaluate formulas. The mode
+`vmap_grad` differentiates each output only with respect to the single column of W that it depends on.
 """
 
 import jax
@@ -20,7 +20,10 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return X @ W, where X is one point of shape (p,) or a batch of shape (n, p)."""
+    """Return the outputs X @ W of the layer, where X is one point of shape (p,) or a batch of shape (n, p).
+
+    W has the shape (p, o). The result has the shape (o,) or (n, o).
+    """
     return X @ W
 
 
@@ -31,11 +34,12 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` with respect to the inputs `names`: "W", "X" or both.
+    """Return the derivative of `(X @ W).sum(axis=1)` for a batch X of shape (n, p) by a handwritten formula.
 
-    The derivative of sum i with respect to W[j, k] is X[i, j], an array of shape (n, p, o). The derivative
-    with respect to X[i, j] is the sum of row j of W, an array of shape (n, p). For both inputs, these arrays
-    are flattened to rows and concatenated.
+    `names` contains the names of the inputs to differentiate with respect to: "W", "X" or both. The
+    derivative of sum i with respect to W[j, k] is X[i, j], an array of shape (n, p, o). The derivative with
+    respect to X[i, j] is the sum of row j of W, an array of shape (n, p). For both inputs, these arrays are
+    flattened to rows and concatenated.
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
@@ -48,18 +52,20 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` for one point x, an array of shape (inputs,).
+    """Return the derivative of `(x @ W).sum()` for one point x by a handwritten formula, of shape (inputs,).
 
-    The derivative is computed by products with arrays of ones. `names` is defined as in `_analytic`.
+    The formula consists of products with arrays of ones. `names` contains the names of the inputs to
+    differentiate with respect to: "W", "X" or both.
     """
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return a `Reference` with values of shape (n, o) and Jacobians of shape (n, o, inputs).
+    """Return the expected outputs of shape (n, o) and Jacobians of shape (n, o, inputs) for n points.
 
-    `names` is defined as in `_analytic`.
+    The Jacobians are with respect to the inputs in `names`: "W", "X" or both. `inputs` is a dict with the
+    arrays "X" of shape (n, p) and "W" of shape (p, o).
     """
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
@@ -74,7 +80,7 @@ def workload(case: Case) -> Workload:
     """Return the `Workload` of a linear layer with p inputs and o outputs."""
     p, o = case.sizes["p"], case.sizes["o"]
     names = tuple((case.wrt or "W").split("+"))
-    by_hand = {
+    handwritten_modes = {
         "analytic": lambda X, W: _analytic(names, X, W),
         "analytic_vmap": lambda X, W: jax.vmap(lambda x: _analytic_point(names, x, W))(X),
     }
@@ -85,7 +91,7 @@ def workload(case: Case) -> Workload:
         wrt="W",
         reduce="outputs",
         whole=forward,
-        whole_modes=by_hand | ({"vmap_grad": _vmap_grad} if names == ("W",) else {}),
+        whole_modes=handwritten_modes | ({"vmap_grad": _vmap_grad} if names == ("W",) else {}),
         reference=lambda inputs: _reference(names, inputs),
         terms=max(p, o),
     )

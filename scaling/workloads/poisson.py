@@ -31,27 +31,32 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
+    """Return the expected terms log pmf(c_i; lam_i), their gradients, and the magnitudes of both.
+
+    `inputs` is a dict with the arrays "c" and "lam" of shape (points,).
+    """
     c, lam = inputs["c"], inputs["lam"]
     log_factorial = np.array([math.lgamma(k + 1) for k in range(int(c.max(initial=0)) + 1)])
     parts = c * np.log(lam), lam, log_factorial[c.astype(int)]
     value = parts[0] - parts[1] - parts[2]
-    # The logarithm of the factorial is itself a sum of terms of magnitude one.
+    # The logarithm of the factorial is itself a sum of terms of magnitude one, hence the additional 1.
     value_terms = 1 + sum(np.abs(part) for part in parts)
     return Reference(value[:, None], (c / lam - 1)[:, None, None], value_terms, c / lam + 1)
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
+    """Return the expected terms log pmf(c_i; lam_i), with their second derivatives by lam_i."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return a dict from AD mode to a function (c, lam) that evaluates the handwritten derivative.
+    """Return a dict from AD mode to a function (c, lam) that evaluates a handwritten derivative.
 
-    The functions are elementwise, because each term depends on a single rate. The two modes use different,
-    mathematically equal formulas.
+    `target` is the derivative, such as "gradient" or "hvp". The functions are elementwise, because each term
+    depends on a single rate. The two modes use different, mathematically equal formulas.
     """
-    if target in ("hessian", "laplacian"):  # equal, because a term has a single rate
+    if target in ("hessian", "laplacian"):  # they are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
         return {"analytic": lambda c, lam: -c / lam, "analytic_vmap": lambda c, lam: -c / lam**2 * lam}
@@ -59,7 +64,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the log-likelihood: one term per point, and their sum for a batch."""
+    """Return the `Workload` of a Poisson log-likelihood: one term per point, and their sum for a batch."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

@@ -26,24 +26,36 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for m centers y by a matrix product, an array of shape (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for m centers y by a matrix product, an array of shape (m,).
+
+    x has the shape (1,), and `support` contains the centers in the shape (m, 1).
+    """
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
 def _source_rowwise(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for m centers y without a matrix product, an array of shape (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for m centers y without a matrix product, an array of shape (m,).
+
+    x has the shape (1,), and `support` contains the centers in the shape (m, 1).
+    """
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
 def _squared_rowwise(x, support):
-    """Return exp(-|x - y|^2 / 2) for m centers y without a matrix product, an array of shape (m,)."""
+    """Return exp(-|x - y|^2 / 2) for m centers y without a matrix product, an array of shape (m,).
+
+    x has the shape (d,), and `support` contains the centers in the shape (m, d).
+    """
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _squared_product(x, support):
-    """Return exp(-|x - y|^2 / 2) for m centers y by a matrix product, an array of shape (m,)."""
+    """Return exp(-|x - y|^2 / 2) for m centers y by a matrix product, an array of shape (m,).
+
+    x has the shape (d,), and `support` contains the centers in the shape (m, d).
+    """
     return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
 
 
@@ -56,9 +68,10 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return a `Reference` with values of shape (points, m) and Jacobians of shape (points, m, inputs).
+    """Return the expected kernel values of shape (points, m) and Jacobians of shape (points, m, inputs).
 
-    The Jacobians are with respect to the inputs in `names`: "x", "support" or both.
+    The Jacobians are with respect to the inputs in `names`: "x", "support" or both. `inputs` is a dict with
+    the arrays "x" of shape (points, d) and "support" of shape (m, d).
     """
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
@@ -80,13 +93,14 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative with respect to x for a batch, an array of shape (points, m, d).
+    """Return the derivative of the kernel with respect to x for a batch by a handwritten formula.
 
-    If `summed` is true, the array is summed over the axis m. In the variant `source`, the axis d is omitted.
+    x has the shape (points, d) and `support` the shape (m, d). The result has the shape (points, m, d). If
+    `summed` is true, it is summed over the axis m. In the variant `source`, the axis d is omitted.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
-        if summed:  # sum_y (y - x) k, without the (points, m, d) array
+        if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
             return value @ support - x * jnp.sum(value, axis=1, keepdims=True)
         return (support - x[:, None, :]) * value[:, :, None]
     y = support[:, 0]
@@ -95,9 +109,10 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative with respect to x for one point, an array of shape (m, d).
+    """Return the derivative of the kernel with respect to x for one point by a handwritten formula.
 
-    If `summed` is true, the array is summed over the axis m.
+    x has the shape (d,) and `support` the shape (m, d). The result has the shape (m, d). If `summed` is true,
+    it is summed over the axis m.
     """
     if variant == "squared":
         difference = support - x
@@ -114,7 +129,7 @@ def _linspace_input(count: int) -> InputSpec:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the kernel function with m centers in d dimensions."""
+    """Return the `Workload` of a radial basis function kernel with m centers in d dimensions."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(

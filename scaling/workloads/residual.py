@@ -27,26 +27,34 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def residual(d, m):
-    """Return the residual d - (sum(d f) / sum(f f)) f for the Gaussian f with center m, of shape (21,)."""
+    """Return the residual d - (sum(d f) / sum(f f)) f, where f is the Gaussian with center m on the grid.
+
+    d and the result have the shape (21,), and m is a scalar.
+    """
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
 def _residual_by_dot(d, m):
-    """Return the same array as `residual`, computed with dot products instead of sums."""
+    """Return the residual d - (d.f / f.f) f, where f is the Gaussian with center m on the grid.
+
+    d and the result have the shape (21,), and m is a scalar. The sums are computed by dot products.
+    """
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
-def _fit(numpy, d, m):
+def _fit_gaussian(numpy, d, m):
     """Return the residual rs, its derivative d rs/dm, the Gaussian f, sum(f f), and the fitted Gaussian.
 
-    For n points, sum(f f) is an array of shape (n, 1). The other arrays have shape (n, 21).
+    For n points, sum(f f) is an array of shape (n, 1). The other arrays have the shape (n, 21).
 
     Args:
-        numpy: The array library, NumPy or jax.numpy.
+        numpy: the array library, NumPy or jax.numpy.
+        d: the data, an array of shape (n, 21).
+        m: the centers of the Gaussians, an array of shape (n,).
     """
-    f, slope, _ = _shape_derivatives(numpy, d, m)
+    f, slope, _ = _gaussian_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1, keepdims=True)  # noqa: E731
     ff = dot(f, f)
     a = dot(d, f) / ff
@@ -54,11 +62,15 @@ def _fit(numpy, d, m):
     return d - a * f, -(a_slope * f + a * slope), f, ff, a * f
 
 
-def _derivatives(numpy, variant, rs, by_m, f, ff):
+def _jacobians(numpy, variant, rs, by_m, f, ff):
     """Return a dict from input name, "d" or "m", to the Jacobians of n points with respect to this input.
 
     The shapes are (n, o, 21) for d and (n, o, 1) for m. The function is rs with o = 21 outputs or, in the
     variant `scalar`, sum(rs^2) with o = 1.
+
+    Args:
+        numpy: the array library, NumPy or jax.numpy.
+        rs, by_m, f, ff: the first four results of `_fit_gaussian`.
     """
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
@@ -69,17 +81,22 @@ def _derivatives(numpy, variant, rs, by_m, f, ff):
 
 
 def _analytic(variant, names, d, m):
-    by_input = _derivatives(jnp, variant, *_fit(jnp, d, m)[:4])
+    """Return the Jacobians of a batch by a handwritten formula, an array of shape (n, o, inputs).
+
+    The Jacobians are with respect to the inputs in `names`: "d", "m" or both.
+    """
+    by_input = _jacobians(jnp, variant, *_fit_gaussian(jnp, d, m)[:4])
     return jnp.concatenate([by_input[name] for name in names], axis=2)
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return a `Reference` with values of shape (n, o) and Jacobians of shape (n, o, inputs).
+    """Return the expected outputs of shape (n, o) and Jacobians of shape (n, o, inputs) for n points.
 
-    The `Reference` includes the magnitudes of the terms, because the terms of the sums cancel.
+    The Jacobians are with respect to the inputs in `names`: "d", "m" or both. The magnitudes of the terms are
+    also returned, because the terms of the sums cancel.
     """
-    rs, by_m, f, ff, fit = _fit(np, inputs["d"], inputs["m"])
-    by_input = _derivatives(np, variant, rs, by_m, f, ff)
+    rs, by_m, f, ff, fit = _fit_gaussian(np, inputs["d"], inputs["m"])
+    by_input = _jacobians(np, variant, rs, by_m, f, ff)
     derivative = np.concatenate([by_input[name] for name in names], axis=2)
     magnitude = np.abs(inputs["d"]) + np.abs(fit)  # rs is a difference, and its sums cancel again
     if variant == "vector":
@@ -89,11 +106,13 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
     return Reference(value, derivative, value_terms, np.max([sizes[name] for name in names], axis=0))
 
 
-def _shape_derivatives(numpy, d, m):
-    """Return f, df/dm and d^2f/dm^2 for the Gaussian f on the grid, three arrays of shape (n, 21).
+def _gaussian_derivatives(numpy, d, m):
+    """Return f, df/dm and d^2f/dm^2 for the Gaussian f with center m on the grid, arrays of shape (n, 21).
 
     Args:
-        m: The centers at n points, an array of shape (n,).
+        numpy: the array library, NumPy or jax.numpy.
+        d: an array with the dtype of the results.
+        m: the centers at n points, an array of shape (n,).
     """
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
@@ -103,14 +122,14 @@ def _shape_derivatives(numpy, d, m):
 def _second_derivatives(numpy, d, m):
     """Return the parts of the Hessian of sum(rs^2) = |d|^2 - g^2 / h, where g = sum(d f) and h = sum(f f).
 
-    The block of the Hessian for d and d is 2 I - 2 f f^T / h.
+    The block of the Hessian for d and d is 2 I - 2 f f^T / h. The arguments are those of `_fit_gaussian`.
 
     Returns:
-        f, a, h: The Gaussian f of shape (n, 21), and a = g / h and h of shape (n, 1).
-        mixed: The block for d and m, an array of shape (n, 21).
-        by_m, size: The second derivative with respect to m, and the magnitude of its terms, of shape (n, 1).
+        f, a, h: the Gaussian f of shape (n, 21), and a = g / h and h of shape (n, 1).
+        mixed: the block of the Hessian for d and m, an array of shape (n, 21).
+        by_m, size: the second derivative with respect to m, and the magnitude of its terms, of shape (n, 1).
     """
-    f, f1, f2 = _shape_derivatives(numpy, d, m)
+    f, f1, f2 = _gaussian_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, g2 = dot(d, f), dot(d, f1), dot(d, f2)
     h, h1, h2 = dot(f, f), 2 * dot(f, f1), 2 * (dot(f1, f1) + dot(f, f2))
@@ -125,8 +144,8 @@ def _second_derivatives(numpy, d, m):
 def _hessian(numpy, names, d, m):
     """Return the Hessians of sum(rs^2), and the magnitude of the terms in the second derivative by m.
 
-    For n points and the inputs in `names` with k elements in total, the Hessians are an array of shape
-    (n, k, k). The magnitude is an array of shape (n,).
+    For n points and the inputs in `names` ("d", "m" or both) with k elements in total, the Hessians are an
+    array of shape (n, k, k). The magnitude is an array of shape (n,).
     """
     f, _, h, mixed, by_m, size = _second_derivatives(numpy, d, m)
     by_d = 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -139,9 +158,10 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product of the Hessian and the values of the inputs in `names`, without forming the Hessian.
+    """Return the product of the Hessian of sum(rs^2) and the point (d, m), without computing the Hessian.
 
-    For n points and inputs with k elements in total, the product is an array of shape (n, k).
+    `names` contains the inputs of the Hessian: "d", "m" or both. For n points and inputs with k elements in
+    total, the product is an array of shape (n, k).
     """
     f, a, _, mixed, by_m, _ = _second_derivatives(jnp, d, m)
     m = m[:, None]
@@ -153,6 +173,7 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
+    """Return the expected values of sum(rs^2), and its Hessians with respect to the inputs in `names`."""
     hessian, terms = _hessian(np, names, inputs["d"], inputs["m"])
     return Reference(
         _reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None
@@ -160,10 +181,10 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """Return a dict from AD mode to a function (d, m) that evaluates the handwritten derivative of a batch.
+    """Return a dict from AD mode to a function (d, m) that evaluates a handwritten derivative of a batch.
 
-    The mode `analytic` evaluates the batch in one call. The mode `analytic_vmap` applies `jax.vmap` to a
-    function of one point.
+    The derivative is with respect to the inputs in `names`. The mode `analytic` evaluates the batch in one
+    call. The mode `analytic_vmap` applies `jax.vmap` to a function of one point.
     """
 
     def batch(d, m):
@@ -183,19 +204,20 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
 def _centers(rows: np.ndarray) -> np.ndarray:
     """Return the center of the Gaussian in the data of each point, an array of shape (points,).
 
-    The centers are a golden-ratio sequence, evenly distributed on the interval from -2 to 2.
+    `rows` contains the indices of the points. The centers are a golden-ratio sequence, evenly distributed on
+    the interval from -2 to 2.
     """
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return the data d, Gaussians with random noise, for the given point numbers, of shape (points, 21)."""
+    """Return Gaussians with random noise at the points with the indices `rows`, of shape (points, 21)."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the residual rs or, for the variant `scalar`, of sum(rs^2)."""
+    """Return the `Workload` of the residual rs of a fitted Gaussian or, with variant=scalar, of sum(rs^2)."""
     variant, rs = case.variant or "vector", _residual_by_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(

@@ -28,11 +28,11 @@ VALUE = "rate"
 DIFFUSION = 0.3
 
 
-def _by_slices(flux):
-    """Return the values at the upper, lower, left and right neighbors, four arrays of shape (side, side).
+def _neighbors_by_slices(flux):
+    """Return the flux at the upper, lower, left and right neighbors of each cell of the periodic grid.
 
-    The arrays are slices of a padded array. XLA compiles the slices to a single vectorized loop, whereas
-    `jnp.roll` along the last axis makes copies.
+    `flux` and the four results are arrays of shape (side, side). The results are slices of a padded array.
+    XLA compiles the slices to a single vectorized loop, whereas `jnp.roll` along the last axis makes copies.
     """
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -46,20 +46,29 @@ def _by_slices(flux):
     return shifted(-side), shifted(side), left, right
 
 
-def _by_rolls(flux):
-    """Return the same four arrays as `_by_slices`, computed with `jnp.roll`."""
+def _neighbors_by_rolls(flux):
+    """Return the flux at the upper, lower, left and right neighbors of each cell, computed with `jnp.roll`.
+
+    `flux` and the four results are arrays of shape (side, side).
+    """
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
 def _rate(neighbors, u):
-    """Return du/dt for one state u. The argument `neighbors` is the function `_by_slices` or `_by_rolls`."""
+    """Return du/dt for one state u. Both are arrays of shape (side, side).
+
+    `neighbors` returns the values of an array at the four neighbors of each cell.
+    """
     flux = DIFFUSION * u * u
     return sum(neighbors(flux)) - 4 * flux + u - u**3
 
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column indices of the nonzeros, row by row, as two int32 arrays of shape (5 side^2,)."""
+    """Return the row and column indices of the nonzeros of the Jacobian, sorted by row.
+
+    Both are int32 arrays of shape (5 side^2,).
+    """
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -67,18 +76,19 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the nonzeros in each column of the Jacobian, as two arrays with the shape of u.
+    """Return the off-diagonal nonzeros and the diagonal entries of the Jacobian, arrays of the shape of u.
 
-    The first array contains the value that all off-diagonal nonzeros of a column share. The second array
-    contains the diagonal entries.
+    All off-diagonal nonzeros in one column of the Jacobian have the same value. Each array contains one
+    element for each column.
     """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(side: int, colored: bool, u):
-    """Return the handwritten Jacobians of a batch, an array of shape (points, n, n) with n = side^2.
+    """Return the Jacobians of a batch u of shape (points, side, side) by a handwritten formula.
 
-    If `colored` is true, return only the nonzeros, an array of shape (points, 5 n).
+    The result has the shape (points, n, n) with n = side^2 or, if `colored` is true, the shape (points, 5 n)
+    with the nonzeros only.
     """
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
@@ -94,21 +104,27 @@ def _analytic(side: int, colored: bool, u):
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the handwritten Jacobian of one state, an array of shape (n, n) with n = side^2.
+    """Return the Jacobian of one state u of shape (side, side) by a handwritten formula.
 
-    If `colored` is true, return only the nonzeros, an array of shape (5 n,). Each nonzero is computed from
-    its row and column index.
+    The result has the shape (n, n) with n = side^2 or, if `colored` is true, the shape (5 n,) with the
+    nonzeros only. Each nonzero is computed from its row and column index.
     """
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
-    of_row, of_column = jnp.take(diagonal, rows, mode="clip"), jnp.take(off_diagonal, columns, mode="clip")
-    entries = jnp.where(rows == columns, of_row, of_column)
+    diagonal_at_row, off_diagonal_at_column = (
+        jnp.take(diagonal, rows, mode="clip"),
+        jnp.take(off_diagonal, columns, mode="clip"),
+    )
+    entries = jnp.where(rows == columns, diagonal_at_row, off_diagonal_at_column)
     n = side * side
     return entries if colored else jnp.zeros((n, n), u.dtype).at[rows, columns].add(entries)
 
 
 def _nonzeros(side: int, inputs: Inputs) -> Reference:
-    """Return a `Reference` with du/dt of shape (points, n) and nonzeros of shape (points, 1, 5 n)."""
+    """Return the expected du/dt of shape (points, n) and nonzeros of shape (points, 1, 5 n), n = side^2.
+
+    `inputs` is a dict with the array "u" of shape (points, side, side).
+    """
     u = inputs["u"]
     rows, columns = _pattern(side)
     flux = DIFFUSION * u**2
@@ -122,19 +138,24 @@ def _nonzeros(side: int, inputs: Inputs) -> Reference:
 
 
 def _reference(side: int, inputs: Inputs) -> Reference:
-    """Return a `Reference` with du/dt of shape (points, n) and Jacobians of shape (points, n, n)."""
+    """Return the expected du/dt of shape (points, n) and Jacobians of shape (points, n, n), n = side^2.
+
+    `inputs` is a dict with the array "u" of shape (points, side, side).
+    """
     reference, n = _nonzeros(side, inputs), side * side
     return reference._replace(derivative=to_dense(Pattern(*_pattern(side), n, n), reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the reaction-diffusion equation on a grid of side x side cells."""
+    """Return the `Workload` of a reaction-diffusion equation on a periodic grid of side x side cells."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
             f"sizes.side={side}: stencil needs side >= 3, because the neighbors of a cell must differ"
         )
-    neighbors = {"slices": _by_slices, "rolls": _by_rolls}[case.formulation or FORMULATIONS[0]]
+    neighbors = {"slices": _neighbors_by_slices, "rolls": _neighbors_by_rolls}[
+        case.formulation or FORMULATIONS[0]
+    ]
     return Workload(
         function=lambda u: _rate(neighbors, u),
         points={"u": uniform(side, side, low=0.5, high=1.5)},

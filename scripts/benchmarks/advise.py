@@ -26,12 +26,12 @@ ADVICE, MEASURED = "advice by compiling alone", "advice with a budget"
 
 
 def array(*shape: int) -> np.ndarray:
-    """Return random numbers in [0.1, 1.1)."""
+    """Return a float32 array of random numbers in [0.1, 1.1)."""
     return (RNG.random(shape) + 0.1).astype(np.float32)
 
 
 def mlp(n, inputs, hidden, outputs):
-    """Two layers, by the input."""
+    """Return a network with two layers, to differentiate by its input, with its points and shared inputs."""
     f = lambda x, a, b: b @ jnp.tanh(a @ x)  # noqa: E731
     return (
         f,
@@ -41,13 +41,13 @@ def mlp(n, inputs, hidden, outputs):
 
 
 def product(n, inputs, outputs):
-    """Sums of products of neighbours."""
+    """Return sums of products of neighboring inputs, with points and shared inputs."""
     f = lambda x, w: w @ (x * jnp.roll(x, 1))  # noqa: E731
     return f, {"x": array(n, inputs)}, {"w": array(outputs, inputs)}
 
 
 def runge_kutta(n, state, steps):
-    """RK4 of a nonlinear chain in a scan, by the initial state."""
+    """Return the Runge-Kutta solution (RK4) of a nonlinear ODE, to differentiate by the initial state."""
     rhs = lambda y: jnp.sin(jnp.roll(y, 1)) - 0.5 * y  # noqa: E731
 
     def step(y, _):
@@ -61,13 +61,13 @@ def runge_kutta(n, state, steps):
 
 
 def kinematics(n, joints):
-    """Positions of all joints of a planar arm, by the angles."""
+    """Return the positions of all joints of a planar arm, to differentiate by the angles."""
     f = lambda q: jnp.stack([jnp.cumsum(jnp.cos(jnp.cumsum(q))), jnp.cumsum(jnp.sin(jnp.cumsum(q)))])  # noqa: E731
     return f, {"q": array(n, joints)}, {}
 
 
 def particles(n, count):
-    """Energy of particles that repel each other, by their positions."""
+    """Return the energy of particles that repel each other, to differentiate by their positions."""
 
     def energy(r):
         d = jnp.sum((r[:, None] - r[None]) ** 2, -1) + jnp.eye(count)
@@ -77,31 +77,31 @@ def particles(n, count):
 
 
 def kernel_matrix(n, rows, dimensions):
-    """Entries of an RBF kernel between a point and a support, by the point."""
+    """Return an RBF kernel between a point and support vectors, to differentiate by the point."""
     f = lambda x, s: jnp.exp(-jnp.sum((x - s) ** 2, -1))  # noqa: E731
     return f, {"x": array(n, dimensions)}, {"s": array(rows, dimensions)}
 
 
 def softmax_regression(n, inputs, classes):
-    """Log-probabilities of all classes, by the weights."""
+    """Return the log-probabilities of all classes, to differentiate by the weights."""
     f = lambda x, w: jax.nn.log_softmax(w @ x)  # noqa: E731
     return f, {"x": array(n, inputs)}, {"w": array(classes, inputs)}, "w"
 
 
 def convolution(n, length, taps):
-    """A one-dimensional convolution and a nonlinearity, by the signal."""
+    """Return a one-dimensional convolution and a nonlinearity, to differentiate by the signal."""
     f = lambda x, k: jnp.tanh(jnp.convolve(x, k, mode="same"))  # noqa: E731
     return f, {"x": array(n, length)}, {"k": array(taps)}
 
 
 def banded(n, size):
-    """Residual of a nonlinear tridiagonal system."""
+    """Return the residual of a nonlinear tridiagonal system of equations."""
     f = lambda x: x[1:-1] ** 3 - 2 * x[1:-1] + x[2:] * x[:-2]  # noqa: E731
     return f, {"x": array(n, size)}, {}
 
 
 def reprojection(n, observed):
-    """Residual of bundle adjustment: a camera of 9 parameters sees some points, by both."""
+    """Return the image positions of points in a camera of 9 parameters, to differentiate by both."""
 
     def residual(camera, points):
         r, angle = camera[:3], jnp.sqrt(jnp.sum(camera[:3] ** 2))
@@ -117,7 +117,7 @@ def reprojection(n, observed):
 
 
 def sensitivity(n, parameters, steps):
-    """End of an ODE with some rates, by the rates (explicit Euler)."""
+    """Return the final state of an ODE by the explicit Euler method, to differentiate by the rates."""
 
     def end(rates, y):
         step = lambda y, _: (y + 0.01 * (jnp.roll(y, 1) * rates - y * rates), None)  # noqa: E731
@@ -127,7 +127,7 @@ def sensitivity(n, parameters, steps):
 
 
 def attention(n, tokens, width):
-    """An attention block, by its input."""
+    """Return an attention block, to differentiate by its input."""
 
     def block(x, q, k, v):
         weights = jax.nn.softmax((x @ q) @ (x @ k).T / width**0.5)
@@ -137,39 +137,39 @@ def attention(n, tokens, width):
 
 
 def lorenz(n, state, steps):
-    """End of a Lorenz-96 system, by its start (explicit Euler)."""
+    """Return the final state of a Lorenz-96 system by the explicit Euler method."""
     rate = lambda y: (jnp.roll(y, -1) - jnp.roll(y, 2)) * jnp.roll(y, 1) - y + 8  # noqa: E731
     step = lambda y, _: (y + 0.01 * rate(y), None)  # noqa: E731
     return (lambda y: jax.lax.scan(step, y, length=steps)[0]), {"y": array(n, state)}, {}
 
 
 def mixture(n, components, dimensions):
-    """Log-density of a Gaussian mixture, by the point."""
+    """Return the log-density of a Gaussian mixture, to differentiate by the point."""
     f = lambda x, means: jax.nn.logsumexp(-0.5 * jnp.sum((x - means) ** 2, -1))  # noqa: E731
     return f, {"x": array(n, dimensions)}, {"means": array(components, dimensions)}
 
 
 def power_sums(n, inputs, powers):
-    """Sums of powers of the inputs."""
+    """Return sums of powers of the inputs."""
     f = lambda x: jnp.stack([jnp.sum(x**k) for k in range(1, powers + 1)])  # noqa: E731
     return f, {"x": array(n, inputs)}, {}
 
 
 def distances(n, count):
-    """Distances between all pairs of points in space, by the points."""
+    """Return the distances between all pairs of positions in space, to differentiate by the positions."""
     f = lambda r: jnp.sqrt(jnp.sum((r[:, None] - r[None]) ** 2, -1) + 0.01)  # noqa: E731
     return f, {"r": array(n, count, 3)}, {}
 
 
 def roots(n, size, iterations):
-    """Running sums of square roots by Newton iterations."""
+    """Return running sums of square roots, which are computed by Newton iterations."""
     step = lambda y, x: 0.5 * (y + x / y)  # noqa: E731
     f = lambda x: jnp.cumsum(jax.lax.fori_loop(0, iterations, lambda _, y: step(y, x), x + 1, unroll=True))  # noqa: E731
     return f, {"x": array(n, size)}, {}
 
 
 def normalized(n, inputs, outputs):
-    """A layer with normalization and softplus, by its input."""
+    """Return a layer with normalization and softplus, to differentiate by its input."""
 
     def layer(x, w):
         z = w @ x
@@ -178,6 +178,8 @@ def normalized(n, inputs, outputs):
     return layer, {"x": array(n, inputs)}, {"w": array(outputs, inputs)}
 
 
+# Maps a function that returns (function, points, shared inputs[, wrt]) for `scaling.advise` to lists of its
+# arguments, of which the first one is the number of points.
 FAMILIES = {
     mlp: [(64, 8, 32, 8), (64, 32, 64, 4), (64, 4, 64, 32), (512, 16, 16, 16), (8, 128, 256, 10),
           (8, 10, 256, 128), (1024, 3, 32, 1), (1024, 8, 32, 2)],
@@ -211,7 +213,7 @@ MORE_FAMILIES = {
 
 
 def choose(advice: advisor.Advice) -> dict[str, object]:
-    """Return the case that each rule chooses among the candidates, None if it is not one of them."""
+    """Return a dict from the name of each rule to the candidate that it chooses, None if there is none."""
     inputs, outputs = advice.sizes.inputs, advice.sizes.outputs
     forward, reverse = (candidates.find_plain(advice.cases, mode) for mode in ("jacfwd", "jacrev"))
     compiled = [case for case in advice.cases if advice.fields[case].get("program_flops")]
@@ -225,7 +227,15 @@ def choose(advice: advisor.Advice) -> dict[str, object]:
 
 
 def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, float], str]:
-    """Return the regret of each choice for a function, infinity if it was lost, and a description."""
+    """Return (dict from the name of each rule to the regret of its choice, description of the results).
+
+    The regret is infinity if the choice was not measured.
+
+    Args:
+        problem: function, points, shared inputs and, if it is not the default, wrt, as for `scaling.advise`.
+        budget: the seconds of the advice that measures, or 0 to omit this advice.
+        truth: the seconds to measure all candidates.
+    """
     function, points, shared, *wrt = problem
     options = {"wrt": wrt[0] if wrt else None, "cores": side_by_side.CORES}
     predicted = advisor.advise(function, points, shared, budget=0, **options)
@@ -235,24 +245,20 @@ def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, floa
     with measuring_all():
         measured = advisor.advise(function, points, shared, budget=truth, **options)
     seconds = {key_of(case): measured.seconds(case) for case in measured.records if measured.seconds(case)}
-    least = min(seconds, key=seconds.__getitem__)
-    names = {name: key_of(case) if hasattr(case, "mode") else case for name, case in chosen.items()}
-    found = {
-        name: seconds[key] / seconds[least] - 1 if key in seconds else np.inf for name, key in names.items()
-    }
+    shortest = min(seconds.values())
+    keys = {name: key_of(case) if hasattr(case, "mode") else case for name, case in chosen.items()}
+    values = {name: seconds[key] / shortest - 1 if key in seconds else np.inf for name, key in keys.items()}
     sizes = f"{measured.sizes.outputs} x {measured.sizes.inputs} at {measured.best.points} points"
     advised = f"advised {predicted.describe(chosen[ADVICE])}, best {measured.describe(measured.best)}"
-    return (
-        found,
-        f"{sizes}: {advised}, {format_duration(seconds[least])}, {len(seconds)} of {len(measured.cases)} measured",
-    )
+    counts = f"{len(seconds)} of {len(measured.cases)} measured"
+    return values, f"{sizes}: {advised}, {format_duration(shortest)}, {counts}"
 
 
 @contextlib.contextmanager
 def measuring_all():
-    """Compile and measure all candidates within the context, in turns to the end of the budget.
+    """Return a context manager in which `scaling.advise` measures all candidates to the end of its budget.
 
-    Those that are predicted or measured to be slow are kept, as a turn beside another process is slow, too.
+    No candidate is dropped as slow, because one that was disturbed by another process appears slow, too.
     """
     limits = {(advisor.prediction, "_MOST_WORK"): np.inf, (advisor.measurement, "_MOST_PREDICTED"): np.inf,
               (advisor.measurement, "_PREPARING"): 1.0,
@@ -268,12 +274,15 @@ def measuring_all():
 
 
 def key_of(case) -> tuple:
-    """Return what distinguishes a candidate in any process of advice: workloads are registered anew each time."""
+    """Return the method of a candidate, a key that is the same in each call of `scaling.advise`.
+
+    The name of the workload differs between calls.
+    """
     return case.mode, case.chunk, case.block, case.forward, case.batch
 
 
 def main() -> int:
-    """Print the regret of the advice and of the rules, and the cases that are lost."""
+    """Print the regrets of the advice and of the rules as a Markdown table, and return the exit status."""
     words = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
     shapes_of = MORE_FAMILIES if "more" in sys.argv[1:] else FAMILIES
     families = [f for f in shapes_of if f.__name__ in sys.argv[1:]] or list(shapes_of)
@@ -284,23 +293,23 @@ def main() -> int:
     for family in families:
         for size in shapes_of[family][: int(shapes)]:
             try:
-                found, text = regrets(family(*size), budget, truth)
+                values, text = regrets(family(*size), budget, truth)
             except Refusal as refusal:
                 print(f"{family.__name__} {size}: {refusal}", flush=True)
                 continue
             losses = ", ".join(
-                f"{name} {100 * found[name]:.1f} %" for name in (ADVICE, MEASURED) if name in found
+                f"{name} {100 * values[name]:.1f} %" for name in (ADVICE, MEASURED) if name in values
             )
             print(f"{family.__name__} {text}; {losses}", flush=True)
-            for name, regret in found.items():
+            for name, regret in values.items():
                 table.setdefault(name, []).append(regret)
     print("\n| choice | mean regret | 95th percentile | worst | lost |\n" + "| --- " * 5 + "|")
     for name, values in table.items():
-        known = [100 * value for value in values if value < np.inf] or [np.nan]
-        figures = (np.mean(known), np.percentile(known, 95), max(known))
-        print(
-            f"| {name} | {' | '.join(f'{x:.1f} %' for x in figures)} | {len(values) - len(known)} of {len(values)} |"
-        )
+        measured = [100 * value for value in values if value < np.inf]
+        percentages = measured or [np.nan]
+        figures = (np.mean(percentages), np.percentile(percentages, 95), max(percentages))
+        lost = f"{len(values) - len(measured)} of {len(values)}"
+        print(f"| {name} | {' | '.join(f'{x:.1f} %' for x in figures)} | {lost} |")
     return 0
 
 

@@ -44,7 +44,12 @@ PROBLEMS = {
 
 
 def row(name: str, fields: dict) -> tuple[str, bool]:
-    """Return a row of the table, and whether its result is acceptable."""
+    """Measure a problem at once and with chunk=auto. Return (row of the table, whether it is fast enough).
+
+    Args:
+        name: the name of the problem in the table.
+        fields: the fields of its case.
+    """
     (plain,) = measure_in_turns([complete_case(**fields)], seconds=0.1)
     start = f"| {name} | {fields['mode']} |"
     if plain.status != "ok":
@@ -61,27 +66,31 @@ def row(name: str, fields: dict) -> tuple[str, bool]:
         for what in ("block", "chunk", "storage")
         if auto.blocks[what] not in (None, "device")
     ]
-    more = (
-        "inputs" if plain.argument_bytes > peak // 4 else "result" if plain.output_bytes > peak // 4 else None
-    )
-    told = ", ".join(chosen) + (
-        f" (its {more} alone {'are' if more == 'inputs' else 'is'} more)" if more else ""
-    )
-    middle, low, high = ratio_interval(plain.seconds, auto.seconds)
-    return f"{start} {told} | {middle:.2f} ({low:.2f} to {high:.2f}) |", high >= ENOUGH or more is not None
+    too_large = None  # the arrays that alone need more than the memory limit
+    if plain.argument_bytes > peak // 4:
+        too_large = "inputs alone are"
+    elif plain.output_bytes > peak // 4:
+        too_large = "result alone is"
+    blocks = ", ".join(chosen) + (f" (its {too_large} more)" if too_large else "")
+    ratio, low, high = ratio_interval(plain.seconds, auto.seconds)
+    is_fast_enough = high >= ENOUGH or too_large is not None
+    return f"{start} {blocks} | {ratio:.2f} ({low:.2f} to {high:.2f}) |", is_fast_enough
 
 
 def main() -> int:
-    """Measure all problems, or those whose name contains a word of the command line."""
+    """Print a row for each problem, or for those whose name contains a word of the command line.
+
+    Return the exit status.
+    """
     print("| problem | mode | all at once | a quarter of it | blocks | speed relative to all at once |")
     print("| --- " * 6 + "|")
-    fine = True
+    all_fast_enough = True
     for name, fields in PROBLEMS.items():
         if not sys.argv[1:] or any(word in name for word in sys.argv[1:]):
-            words, good = row(name, fields)
-            print(words, flush=True)
-            fine &= good
-    return 0 if fine else 1
+            text, is_fast_enough = row(name, fields)
+            print(text, flush=True)
+            all_fast_enough &= is_fast_enough
+    return 0 if all_fast_enough else 1
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ FUNCTIONS = {
 
 
 def time_by_hand(compiled, x, calls: int, samples: int) -> list[float]:
-    """Return samples of the seconds per call, each measured over `calls` blocking calls after one warm-up call."""
+    """Return samples of the seconds per call, each the mean of `calls` blocking calls, after a warm-up."""
     compiled(x).block_until_ready()
     seconds = []
     gc.disable()
@@ -70,7 +70,10 @@ def time_by_hand(compiled, x, calls: int, samples: int) -> list[float]:
 
 
 def ratio(function, struct) -> tuple[float, float, float]:
-    """Return the median ratio of harness to handwritten times, as (ratio, low, high)."""
+    """Return (ratio, low, high): the median ratio of the harness's times to handwritten times of a function.
+
+    `struct` is the shape and dtype of the argument of the function.
+    """
     x = jax.random.normal(jax.random.key(0), struct.shape, struct.dtype)
     compiled = jax.jit(function).lower(x).compile()
     steps = timing.sample_turns(functools.partial(compiled, x), SAMPLING, run_case.make_waiter(compiled(x)))
@@ -86,15 +89,15 @@ def ratio(function, struct) -> tuple[float, float, float]:
 
 
 def main() -> int:
-    """Print one line per function, and return the exit status."""
+    """Print the ratio of harness to handwritten time of each function, and return the exit status."""
     status = 0
     for name, (function, struct) in FUNCTIONS.items():
         middle, low, high = ratio(function, struct)
-        wide = max(high / middle, middle / low) > 1 + WIDTH
-        wrong = not low <= 1 <= high
-        words = "inconclusive: too wide" if wide else "wrong: 1 is outside" if wrong else "true"
-        print(f"{name:32} harness / by hand {middle:.3f} ({low:.3f} to {high:.3f})  {words}", flush=True)
-        status = max(status, INCONCLUSIVE if wide else WRONG if wrong else 0)
+        is_wide = max(high / middle, middle / low) > 1 + WIDTH
+        is_wrong = not low <= 1 <= high
+        verdict = "inconclusive: too wide" if is_wide else "wrong: 1 is outside" if is_wrong else "true"
+        print(f"{name:32} harness / by hand {middle:.3f} ({low:.3f} to {high:.3f})  {verdict}", flush=True)
+        status = max(status, INCONCLUSIVE if is_wide else WRONG if is_wrong else 0)
     return status
 
 

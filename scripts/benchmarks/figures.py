@@ -1,4 +1,4 @@
-"""Draws the figures of README.md and docs/ from the records in docs/data; --measure measures these first.
+"""Draw the figures of README.md and docs/ from the records in docs/data; --measure measures them first.
 
 docs/data/drawn.json holds a digest of the drawing code and of the records of each figure for a test.
 """
@@ -39,7 +39,7 @@ EXAMPLES = {  # file in docs/ -> modules and arguments that measure its data, an
 
 
 def digest(study: str) -> str:
-    """Return a digest of the drawing code and of the records of a study."""
+    """Return a SHA-256 digest of the drawing code and of the records of a study in docs/data."""
     code = sorted((TOP / "scaling" / "report" / "figures").glob("*.py"))
     paths = [
         *code,
@@ -50,7 +50,7 @@ def digest(study: str) -> str:
 
 
 def measure(study: str) -> None:
-    """Measure a study into docs/data, in place of what is there."""
+    """Run a study, or plan it if it is `plan`, and replace its records in docs/data."""
     verb = ["plan", "hardware=v5p"] if study == "plan" else ["run"]
     shutil.rmtree(DATA / study, ignore_errors=True)
     words = [*verb, f"study={study}", f"results={DATA / study}"]
@@ -60,36 +60,39 @@ def measure(study: str) -> None:
 
 
 def draw(name: str) -> None:
-    """Draw a figure into docs/."""
-    study, figure = FIGURES[name]
-    found = findings.read(DATA / study)
+    """Draw the figure docs/NAME.png from the records of its study."""
+    study, figure_name = FIGURES[name]
+    study_findings = findings.read(DATA / study)
     with tempfile.TemporaryDirectory() as folder:
-        drawn = [each for each in make_figures(found) if each.name == figure]
-        (path,) = files.write_figures(drawn, found, Path(folder), ["png"])
+        figures = [figure for figure in make_figures(study_findings) if figure.name == figure_name]
+        (path,) = files.write_figures(figures, study_findings, Path(folder), ["png"])
         shutil.copy(path, TOP / "docs" / f"{name}.png")
 
 
 def make_example(name: str, is_measured: bool) -> None:
-    """Make the tables and the figure of a page about examples, from data that are measured first if asked for."""
+    """Write the tables and the figure of the page docs/NAME.md about examples, from its data in docs/data.
+
+    If `is_measured` is true, the data are measured first.
+    """
     for module in EXAMPLES[name][0 if is_measured else 1 :]:
         subprocess.run([sys.executable, "-m", *module], cwd=TOP, check=True)
 
 
 def main() -> None:
-    """Measure where that is asked for, and draw what there are records for."""
+    """Draw the figures of the command line, or all. With --measure, measure their records first."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="measure the records first")
     parser.add_argument(
         "names", nargs="*", help=f"figures, all by default: {', '.join([*FIGURES, *EXAMPLES])}"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     digests = json.loads(DRAWN.read_text()) if DRAWN.exists() else {}
-    for name in given.names or [*FIGURES, *EXAMPLES]:
+    for name in arguments.names or [*FIGURES, *EXAMPLES]:
         if name in EXAMPLES:
-            make_example(name, given.measure)
+            make_example(name, arguments.measure)
             continue
         study = FIGURES[name][0]
-        if given.measure:
+        if arguments.measure:
             measure(study)
         if not (DATA / study).is_dir():
             print(f"{name}: no records in docs/data/{study}; scripts/figures --measure makes some")

@@ -36,15 +36,9 @@ grids:
 
 
 def start(folder: Path) -> subprocess.Popen:
-    """Start the study in its own session."""
-    words = [
-        "run",
-        "--config-dir",
-        str(folder / "conf"),
-        "study=kills",
-        f"results={folder}/results",
-        "sampling.seconds=0.02",
-    ]
+    """Start the study in a session of its own, and return the launcher process."""
+    words = ["run", "--config-dir", str(folder / "conf"), "study=kills"]
+    words += [f"results={folder}/results", "sampling.seconds=0.02"]
     return subprocess.Popen(
         [str(Path(sys.executable).parent / "scaling"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -59,62 +53,63 @@ def list_workers(launcher: int) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def kill(process: subprocess.Popen, whom: str) -> None:
-    """Kill a worker (or the launcher if there is none), the launcher, or the process group."""
-    for victim in list_workers(process.pid)[:1] or [process.pid] if whom == "worker" else [process.pid]:
-        try:
-            (os.killpg if whom == "group" else os.kill)(victim, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+def kill(launcher: subprocess.Popen, target: str) -> None:
+    """Send SIGKILL to a target: "worker" (the launcher if there is none), "launcher" or "group"."""
+    workers = list_workers(launcher.pid) if target == "worker" else []
+    try:
+        (os.killpg if target == "group" else os.kill)([*workers, launcher.pid][0], signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def main() -> int:
-    """Kill the study repeatedly, print what was found, and return the exit status."""
+    """Kill and resume the study repeatedly, print lost and duplicated records, and return the exit status."""
     moments, killed, faults = random.Random(SEED), Counter[str](), []
     with tempfile.TemporaryDirectory() as name:
         folder, kept = Path(name), set()
         (folder / "conf" / "study").mkdir(parents=True)
         (folder / "conf" / "study" / "kills.yaml").write_text(STUDY)
         for _ in range(KILLS):
-            process, said = start(folder), []
+            process, lines = start(folder), []
             assert process.stdout is not None
             reader = threading.Thread(
-                target=lambda out=process.stdout, said=said: said.extend(out), daemon=True
+                target=lambda out=process.stdout, lines=lines: lines.extend(out), daemon=True
             )
             reader.start()
             time.sleep(moments.uniform(1.0, 6.0))
-            whom = moments.choice(["worker", "launcher", "group"])
-            kill(process, whom)
-            killed[whom] += 1
-            if whom == "worker":  # the launcher lives, and goes on: end it some time later
+            target = moments.choice(["worker", "launcher", "group"])
+            kill(process, target)
+            killed[target] += 1
+            if target == "worker":  # the launcher goes on: kill it some time later
                 time.sleep(moments.uniform(0.0, 1.0))
                 kill(process, "launcher")
             process.wait()
             reader.join()
-            good = {record.identity for record in load(folder / "results").records if record.good}
-            called = sum(1 for line in said if re.match(r"\[\d+/\d+\] ok", line))
-            faults += [f"{len(kept - good)} lost"] * bool(kept - good)
-            faults += [f"{called} were called finished, {len(good - kept)} are there"] * (
-                called > len(good - kept)
-            )
-            kept = good
-            if len(kept) > 80:  # nearly done: begin again, so that every kill hits a study at work
+            finished = {
+                record.identity for record in load(folder / "results").records if record.status != "failed"
+            }
+            reported = sum(1 for line in lines if re.match(r"\[\d+/\d+\] ok", line))
+            added = len(finished - kept)
+            faults += [f"{len(kept - finished)} lost"] * bool(kept - finished)
+            faults += [f"{reported} were called finished, {added} are there"] * (reported > added)
+            kept = finished
+            if len(kept) > 80:  # nearly done: begin again, so that every kill hits a running study
                 for path in (folder / "results").glob("*.jsonl"):
                     path.unlink()
                 kept = set()
         before = len(kept)
         last = start(folder)
-        told, _ = last.communicate()
+        output, _ = last.communicate()
         records = load(folder / "results").records
-        twice = [of for of, count in Counter(r.identity for r in records if r.good).items() if count > 1]
+        counts = Counter(record.identity for record in records if record.status != "failed")
+        twice = [identity for identity, count in counts.items() if count > 1]
         faults += [f"{len(twice)} twice"] * bool(twice)
-        faults += [f"the study does not end well: {told.splitlines()[-1]}"] * (last.returncode != 0)
-    print(
-        f"{KILLS} kills ({', '.join(f'{count} of the {whom}' for whom, count in killed.items())}), {before} records at the last"
-    )
+        faults += [f"the study does not end well: {output.splitlines()[-1]}"] * (last.returncode != 0)
+    kills = ", ".join(f"{count} of the {target}" for target, count in killed.items())
+    print(f"{KILLS} kills ({kills}), {before} records at the last")
     print(
         "; ".join(faults)
-        or f"nothing lost, nothing twice; {len({r.key for r in records if r.good})} cases in the end"
+        or f"nothing lost, nothing twice; {len({r.key for r in records if r.status != 'failed'})} cases in the end"
     )
     return int(bool(faults))
 

@@ -77,7 +77,7 @@ hydra:
 
 
 def main() -> int:
-    """Run both launchers, print one line for each, and return the exit status."""
+    """Run the cases with both launchers, print the overhead of each, and return the exit status."""
     if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
         print(
             "hydra-submitit-launcher is not installed: .venv/bin/pip install -e '.[bench]'", file=sys.stderr
@@ -101,18 +101,12 @@ def main() -> int:
 def _run_scaling(folder: Path) -> tuple[tuple[float, float], int]:
     """Run the cases with `scaling run`, and write them to cases.json.
 
-    Returns:
-        ((overhead seconds per case, wall seconds), number of cases).
+    Return ((overhead in seconds per case, wall time in seconds), number of cases).
     """
     (folder / "conf" / "study").mkdir(parents=True)
     (folder / "conf" / "study" / "many.yaml").write_text(STUDY)
-    words = [
-        str(Path(sys.executable).parent / "scaling"),
-        "run",
-        "--config-dir",
-        str(folder / "conf"),
-        "study=many",
-    ]
+    words = [str(Path(sys.executable).parent / "scaling"), "run"]
+    words += ["--config-dir", str(folder / "conf"), "study=many"]
     words += ["cluster=slurm", "cluster.at_once=1", "wait=true", f"results={folder}/ours", "sampling.turns=1"]
     words += [f"sampling.{name}={value}" for name, value in SAMPLING.items()]
     began = time.monotonic()
@@ -123,7 +117,7 @@ def _run_scaling(folder: Path) -> tuple[tuple[float, float], int]:
 
 
 def _write_cases(folder: Path, records: list[Record]) -> int:
-    """Write the cases of the records to cases.json. Return their number."""
+    """Write the cases of the records to cases.json, and return the number of cases."""
     import json
 
     from scaling.core.case import to_dict
@@ -133,7 +127,7 @@ def _write_cases(folder: Path, records: list[Record]) -> int:
 
 
 def _run_hydra(folder: Path, cases: int) -> tuple[float, float]:
-    """Run the cases with hydra-submitit-launcher. Return (overhead seconds per case, wall seconds)."""
+    """Run the cases with hydra-submitit-launcher. Return (overhead in seconds per case, wall seconds)."""
     (folder / "theirs").mkdir()
     (folder / "app.py").write_text(APP)
     (folder / "app.yaml").write_text(CONFIG.format(folder=folder, sampling=SAMPLING | {"turns": 1}))
@@ -149,9 +143,8 @@ def _run_hydra(folder: Path, cases: int) -> tuple[float, float]:
 
 def _overhead(records: list[Record], wall: float) -> float:
     """Return the wall seconds per case that are not spent on building, compiling, checking, or sampling."""
-    return (wall - sum(getattr(record, stage) or 0.0 for record in records for stage in STAGES)) / len(
-        records
-    )
+    recorded = sum(getattr(record, stage) or 0.0 for record in records for stage in STAGES)
+    return (wall - recorded) / len(records)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Benchmark of scaling fits: refit synthetic curves with 5 % noise that follow a known scaling law.
 
-For each law, its parts and its device counts: how often the interval of each part holds the truth (of 500 curves; 95 % is meant,
-90 % asked for), half the length of the intervals in the median, and how often AICc prefers the law that the curve was made from.
-Below it the intervals of a ratio of two cases. Exit status 1 where an interval of a law holds
-the truth in less than 90 %.
+For each law, with several parameters and device counts, 500 curves are fitted. Prints how often the 95 %
+confidence interval of each parameter contains the true value, half the median width of the intervals, and how
+often AICc prefers the true law. Then prints how often the interval of a ratio of two cases contains 1. The
+exit status is 1 if an interval of a law contains the true value in less than 90 % of the curves.
 """
 
 import dataclasses
@@ -35,7 +35,13 @@ CASE = Case("linear")
 
 
 def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np.ndarray) -> Curve:
-    """Return a synthetic curve that follows a law, multiplied by noise."""
+    """Return a synthetic scaling curve that follows a law, with times multiplied by exp(noise).
+
+    Args:
+        parts: the parameters of the law, such as the serial fraction.
+        devices: the numbers of devices.
+        noise: an array with the noise of each number of devices.
+    """
     counts = np.array(devices, float)
     first, second = (*parts, 0.0)[:2]
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
@@ -49,52 +55,56 @@ def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np
 
 
 def check_law_coverage() -> bool:
-    """Print one line per law and setting. Return whether every interval has the required coverage."""
-    good = True
-    for where, devices in COUNTS.items():
-        for law, several in PARTS.items():
-            for parts in several:
+    """Fit the curves of all laws, and print one line per law, parameters and device counts.
+
+    Return whether each interval contains the true parameter in the required fraction of the curves.
+    """
+    is_covered = True
+    for title, devices in COUNTS.items():
+        for law, settings in PARTS.items():
+            for parts in settings:
                 generator, held, halves, best = np.random.default_rng(0), np.zeros(len(parts)), [], 0
                 for _ in range(CURVES):
-                    fitted = scaling_fits.fit_laws(
-                        make_curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
-                    )
-                    one = next(each for each in fitted if each.name == law)
-                    held += [
-                        e.low <= part <= e.high for e, part in zip(one.parts.values(), parts, strict=True)
-                    ]
-                    halves.append([(e.high - e.low) / 2 for e in one.parts.values()])
-                    best += one.best
-                good &= bool((held >= HELD * CURVES).all())
-                often, half = ", ".join(f"{each:.1%}" for each in held / CURVES), np.median(halves, axis=0)
-                widths = ", ".join(f"{each:.2g}" for each in half)
-                named = ", ".join(f"{name} {part:g}" for name, part in zip(one.parts, parts, strict=True))
-                print(
-                    f"{where}, {law}, {named}: held {often}; half {widths}; best {format_percentage(best / CURVES)}",
-                    flush=True,
-                )
-    return good
+                    curve = make_curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
+                    fit = next(each for each in scaling_fits.fit_laws(curve) if each.name == law)
+                    estimates = list(fit.parts.values())
+                    held += [e.low <= part <= e.high for e, part in zip(estimates, parts, strict=True)]
+                    halves.append([(e.high - e.low) / 2 for e in estimates])
+                    best += fit.best
+                is_covered &= bool((held >= HELD * CURVES).all())
+                fractions = ", ".join(f"{fraction:.1%}" for fraction in held / CURVES)
+                widths = ", ".join(f"{half:.2g}" for half in np.median(halves, axis=0))
+                named = ", ".join(f"{name} {part:g}" for name, part in zip(fit.parts, parts, strict=True))
+                share = format_percentage(best / CURVES)
+                print(f"{title}, {law}, {named}: held {fractions}; half {widths}; best {share}", flush=True)
+    return is_covered
 
 
 def make_processes(
     generator: np.random.Generator, count: int, between: float, samples: int, jobs: int
 ) -> list[Record]:
-    """Return synthetic records of processes, whose medians vary between processes and between jobs."""
+    """Return synthetic records of one case in several processes.
+
+    Args:
+        count: the number of processes, each with one record.
+        between: the standard deviation of log(time) between processes, and again between jobs.
+        samples: the number of samples of a record.
+        jobs: the number of Slurm jobs that the processes belong to, or 0.
+    """
     levels = between * (
         generator.normal(size=count) + (generator.normal(size=jobs)[np.arange(count) % jobs] if jobs else 0)
     )
     rows = np.exp(levels[:, None] + NOISE * generator.normal(size=(count, samples)))
-    around = [{"digest": "made", "job": f"{generator.integers(2**60)}"} for _ in range(jobs)] or [
-        {"digest": "made"}
-    ]
+    environments = [{"digest": "made", "job": f"{generator.integers(2**60)}"} for _ in range(jobs)]
+    environments = environments or [{"digest": "made"}]
     return [
-        Record(CASE, "ok", around[i % len(around)], seconds=row.tolist(), replicate=i)
+        Record(CASE, "ok", environments[i % len(environments)], seconds=row.tolist(), replicate=i)
         for i, row in enumerate(rows)
     ]
 
 
 def print_ratio_coverage() -> None:
-    """Print a line for each number of processes, jobs and samples: how often the interval holds the ratio."""
+    """Print how often the interval of the ratio of two equal cases contains 1, for several sample sizes."""
     for count, jobs, samples in (
         (1, 0, 7),
         (1, 0, 30),
@@ -108,16 +118,16 @@ def print_ratio_coverage() -> None:
         between = 0.03 if count > 1 else 0.0
         generator, rows = np.random.default_rng(0), []
         for _ in range(RATIOS):
-            found = ratios.estimate_ratio(
+            ratio = ratios.estimate_ratio(
                 *(make_processes(generator, count, between, samples, jobs) for _ in range(2))
             )
-            rows.append((found.low <= 1 <= found.high, math.log(found.high / found.low) / 2))
-        often, half = np.mean([held for held, _ in rows]), np.median([half for _, half in rows])
-        of = f"processes a side: {count}" + (f" in {jobs} jobs" if jobs else f" of {samples} samples")
-        print(f"{of}: held {often:.1%}, half {half:.3f}", flush=True)
+            rows.append((ratio.low <= 1 <= ratio.high, math.log(ratio.high / ratio.low) / 2))
+        fraction, half = np.mean([held for held, _ in rows]), np.median([half for _, half in rows])
+        title = f"processes a side: {count}" + (f" in {jobs} jobs" if jobs else f" of {samples} samples")
+        print(f"{title}: held {fraction:.1%}, half {half:.3f}", flush=True)
 
 
 if __name__ == "__main__":
-    good = check_law_coverage()
+    is_covered = check_law_coverage()
     print_ratio_coverage()
-    sys.exit(not good)
+    sys.exit(not is_covered)

@@ -1,25 +1,13 @@
-"""Benchmark of AD modes: each workload's modes and its handwritten derivative, at its largest size on one core.
+"""Benchmark of AD modes: the modes of each workload and its handwritten derivative, at large sizes.
 
-Calls are interleaved in one process. Prints a Markdown table with the fastest mode of each problem, and the
-ratio of its median to the faster of `analytic` and `analytic_vmap`, with a confidence interval.
+Calls are interleaved in one process on one core. Prints a Markdown table with the fastest mode of each
+problem, and the ratio of its median to the faster of `analytic` and `analytic_vmap`, with an interval.
 """
 
 import itertools
-import os
-import sys
-
-from scaling.core import environment
-from scaling.workers import cores
-
-os.sched_setaffinity(0, cores.usable_cores()[:1])
-if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read these variables at start-up
-    os.execve(
-        sys.executable,
-        [sys.executable, *sys.argv],
-        os.environ | environment.variables("cpu") | {"SCALING_BENCH": "1"},
-    )
 
 import jax
+import side_by_side  # noqa: F401 binds this process to one core and restarts it
 
 from scaling.analysis.cases import method_of
 from scaling.analysis.estimate import format_ratio
@@ -60,7 +48,7 @@ PROBLEMS = {
 
 
 def prepare(fields: dict) -> tuple:
-    """Return a compiled case and a function that calls it on its inputs."""
+    """Compile a case with these fields. Return (case, function that runs its program on its inputs)."""
     case = completion.complete(Case(api="jit", **fields))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
     arguments = layout.place_inputs(case, workload.build(case), program)
@@ -69,27 +57,25 @@ def prepare(fields: dict) -> tuple:
 
 
 def main() -> None:
-    """Print one row per problem."""
+    """Time all modes of each problem in turns, and print one row of a Markdown table per problem."""
     print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
-    for name, (problem, ways) in PROBLEMS.items():
+    for name, (problem, methods) in PROBLEMS.items():
         by_hand = [{"mode": mode.name} for mode in MODES.values() if mode.closed_form]
-        cases = [prepare({**problem, **way}) for way in itertools.chain(ways, by_hand)]
+        cases = [prepare({**problem, **method}) for method in itertools.chain(methods, by_hand)]
         seconds: list[list[float]] = [[] for _ in cases]
         for turn in range(ROUNDS + 1):
-            for (_, call), taken in zip(cases, seconds, strict=True):
-                calls = 1 if not taken else max(1, int(0.01 / taken[0]))
+            for (_, call), samples in zip(cases, seconds, strict=True):
+                calls = 1 if not samples else max(1, int(0.01 / samples[0]))
                 total = sum(timing.time_once(call)[0] for _ in range(calls))
-                if turn:  # the first warms up
-                    taken.append(total / calls)
+                if turn:  # the first turn warms up
+                    samples.append(total / calls)
         timed = sorted(zip(cases, seconds, strict=True), key=lambda row: sorted(row[1])[ROUNDS // 2])
-        hand = next(taken for (case, _), taken in timed if case.ad_mode.closed_form)
-        case, best = next((case, taken) for (case, _), taken in timed if not case.ad_mode.closed_form)
-        over = ratio_interval(best, hand)
-        assert over is not None
-        print(
-            f"| {name} | {method_of(case).name} | {format_duration(sorted(best)[ROUNDS // 2])} | {format_ratio(*over)} |",
-            flush=True,
-        )
+        hand = next(samples for (case, _), samples in timed if case.ad_mode.closed_form)
+        case, best = next((case, samples) for (case, _), samples in timed if not case.ad_mode.closed_form)
+        ratio = ratio_interval(best, hand)
+        assert ratio is not None
+        duration = format_duration(sorted(best)[ROUNDS // 2])
+        print(f"| {name} | {method_of(case).name} | {duration} | {format_ratio(*ratio)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ COMPILING = ("trace_seconds", "lower_seconds", "compile_seconds", "first_seconds
 
 
 def main() -> int:
-    """Run the study, print one line per stage, and return the exit status."""
+    """Run the study, print the seconds of each stage, and return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "conf" / "study").mkdir(parents=True)

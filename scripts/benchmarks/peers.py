@@ -1,4 +1,4 @@
-"""Benchmark of peers: run time of the fastest method of each installed peer relative to that of JAX.
+"""Benchmark of other AD libraries (peers): time of the fastest method of each library relative to JAX.
 
 Runs the study `peers` three times, each case in its own process, and prints the ratio of medians with its
 confidence interval for each workload and size.
@@ -19,18 +19,12 @@ ROUNDS = 3
 
 
 def measure_timings() -> list[Timing]:
-    """Return the timing of every case, with the samples of all rounds."""
+    """Run the study `peers` in several rounds. Return the timing of every case with all samples."""
     records = []
     for turn in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
-            words = [
-                "run",
-                "study=peers",
-                "devices=1",
-                f"results={folder}",
-                f"order_seed={turn}",
-                "sampling.seconds=0.3",
-            ]
+            words = ["run", "study=peers", "devices=1", f"results={folder}"]
+            words += [f"order_seed={turn}", "sampling.seconds=0.3"]
             command = [str(Path(sys.executable).parent / "scaling"), *words, *sys.argv[1:]]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             records += [dataclasses.replace(record, replicate=turn) for record in load(Path(folder)).records]
@@ -38,19 +32,18 @@ def measure_timings() -> list[Timing]:
 
 
 def main() -> None:
-    """Print one line per problem and peer."""
+    """Print the time of each library's fastest method relative to JAX: one line per problem and library."""
     best: dict[tuple[str, str, str], Baseline] = {}
-    for standing in find_baselines(measure_timings()):
-        timing = standing.timing
-        if standing.over_jax and standing.jax:
-            of = (timing.family, timing.size, timing.case.engine)
-            best[of] = min(best.get(of, standing), standing, key=lambda s: s.timing.median)
-    for (family, size, _), standing in sorted(best.items()):
-        assert standing.jax and standing.over_jax
-        ours = f"{standing.jax.method.name} in JAX: {format_time(standing.jax)}"
-        print(
-            f"{family} {size}: {standing.timing.method.name} takes {format_ratio(*standing.over_jax)} as long as {ours}"
-        )
+    for baseline in find_baselines(measure_timings()):
+        timing = baseline.timing
+        if baseline.over_jax and baseline.jax:
+            key = (timing.family, timing.size, timing.case.engine)
+            best[key] = min(best.get(key, baseline), baseline, key=lambda b: b.timing.median)
+    for (family, size, _), baseline in sorted(best.items()):
+        assert baseline.jax and baseline.over_jax
+        ratio = format_ratio(*baseline.over_jax)
+        jax = f"{baseline.jax.method.name} in JAX: {format_time(baseline.jax)}"
+        print(f"{family} {size}: {baseline.timing.method.name} takes {ratio} as long as {jax}")
 
 
 if __name__ == "__main__":

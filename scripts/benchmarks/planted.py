@@ -36,13 +36,19 @@ from planting.attempts import whole_attempts
 
 from scaling.core.case import Case, label
 
-CAUGHT, DEVICES = 0.99, 4
-EACH = {"families": 3, "built-in": 4}  # errors planted in a case
-MAY_CLAIM_NOTHING = 0.1  # of the right derivatives
+CAUGHT, DEVICES = 0.99, 4  # required fraction of detected errors, devices of this process
+EACH = {"families": 3, "built-in": 4}  # number of errors planted in a case
+MAY_CLAIM_NOTHING = 0.1  # largest fraction of correct derivatives that are skipped
 
 
 class Row(NamedTuple):
-    """A planted error or a correct derivative, with the outcome of its check."""
+    """A derivative with or without a planted error, and the outcome of the correctness check.
+
+    Attributes:
+        part: the part of the benchmark, such as "attempts".
+        kind: the name of the planted error or of the correct function.
+        right: whether the derivative is correct.
+    """
 
     part: str
     kind: str
@@ -52,10 +58,9 @@ class Row(NamedTuple):
 
     @property
     def claimed(self) -> str:
-        """Return the classification of the outcome.
+        """Return the verdict of the check: "nothing" if the case is skipped.
 
-        It is "nothing" if the check makes no statement, "caught" or "missed" for an error, and "refused" or
-        "accepted" for a correct derivative.
+        Otherwise return "caught" or "missed" for an error, and "refused" or "accepted" for a correct derivative.
         """
         if self.outcome.status.startswith("skipped"):
             return "nothing"
@@ -64,51 +69,58 @@ class Row(NamedTuple):
         return "refused" if self.right else "caught"
 
 
-def check_results(part: str, some: Iterable[Case], seen: dict[str, int]) -> Iterator[Row]:
-    """Check the correct results of cases, and the same results with planted errors."""
-    for number, case in enumerate(some):
-        outcome, asked = trial.run(case)
+def check_results(part: str, tested: Iterable[Case], counts: dict[str, int]) -> Iterator[Row]:
+    """Check the correct results of cases, and the same results with planted errors. Yield a row for each.
+
+    `counts` is a dict from the name of an error to how often it was planted. It is updated.
+    """
+    for number, case in enumerate(tested):
+        outcome, call = trial.run(case)
         yield Row(part, "right", case, outcome, right=True)
-        if asked is None or outcome.status.startswith("skipped"):
+        if call is None or outcome.status.startswith("skipped"):
             continue
-        for kind, wrong in plants.choose_plants(asked.words[0], asked.result, EACH[part], seen, number):
-            yield Row(part, kind, case, trial.check_result(asked, wrong))
+        for kind, wrong in plants.choose_plants(call.words[0], call.result, EACH[part], counts, number):
+            yield Row(part, kind, case, trial.check_result(call, wrong))
 
 
 def check_attempts() -> Iterator[Row]:
-    """Check whole attempts with planted errors."""
-    for each in whole_attempts():
-        yield Row("attempts", each.kind, each.case, each.run())
+    """Run each case with a planted error in its function or program, and yield a row for each."""
+    for attempt in whole_attempts():
+        yield Row("attempts", attempt.kind, attempt.case, attempt.run())
 
 
 def check_right_functions() -> Iterator[Row]:
-    """Check functions with correct derivatives."""
+    """Run the cases of all functions with correct derivatives, and yield a row for each."""
     for name in right.VARIANTS:
         for case in right.cases(name):
             yield Row("right", name, *trial.run_correct(case), right=True)
 
 
-def print_table(rows: list[Row], title: str, of: Iterable[str]) -> None:
-    """Print the number of detected errors by a property of the rows."""
+def print_table(rows: list[Row], title: str, values: Iterable[str]) -> None:
+    """Print the numbers of caught, missed and skipped rows for each value of a property.
+
+    `values` contains the value of the property for each row, and `title` is its name.
+    """
     counts: dict[str, Counter] = {}
-    for row, value in zip(rows, of, strict=True):
+    for row, value in zip(rows, values, strict=True):
         counts.setdefault(value, Counter())[row.claimed] += 1
     print(f"\n{title:34} {'caught':>8} {'missed':>8} {'nothing claimed':>16}")
-    for value, found in sorted(
-        counts.items(), key=lambda row: (len(row[0]) if row[0].isdecimal() else 0, row[0])
-    ):
-        print(f"{value:34} {found['caught']:8} {found['missed']:8} {found['nothing']:16}")
+    for value in sorted(counts, key=lambda value: (len(value) if value.isdecimal() else 0, value)):
+        count = counts[value]
+        print(f"{value:34} {count['caught']:8} {count['missed']:8} {count['nothing']:16}")
 
 
 def describe(row: Row) -> str:
-    """Return a row as one line, with its error and tolerance."""
+    """Return a row as one line of text: the error, the case, the status, the deviation and the tolerance."""
     error, tolerance = (f"{x:.2g}" if x is not None else "none" for x in row.outcome[1:3])
-    words = f"; {row.outcome.text}" if row.outcome.text else ""
-    return f"  {row.kind} | {label(row.case)} | {row.outcome.status}, error {error}, tolerance {tolerance}{words}"
+    text = f"; {row.outcome.text}" if row.outcome.text else ""
+    return (
+        f"  {row.kind} | {label(row.case)} | {row.outcome.status}, error {error}, tolerance {tolerance}{text}"
+    )
 
 
 def report(rows: list[Row]) -> int:
-    """Print the tables, the missed errors, and the rejected derivatives. Return the exit status."""
+    """Print the tables, the missed errors, and the rejected correct derivatives. Return the exit status."""
     wrong, good = [row for row in rows if not row.right], [row for row in rows if row.right]
     print_table(wrong, "kind", (row.kind for row in wrong))
     print_table(wrong, "inputs", (str(row.case.sizes.get("n", "built-in")) for row in wrong))
@@ -120,37 +132,39 @@ def report(rows: list[Row]) -> int:
     ):
         print_table(wrong, title, (str(getattr(row.case, name)) for row in wrong))
     print_table(wrong, "part", (row.part for row in wrong))
-    for title, some, claimed in (
+    for title, checked, claimed in (
         ("missed", wrong, "missed"), ("right derivatives that are refused", good, "refused"),
         ("right derivatives of which nothing is claimed", good, "nothing"),
     ):  # fmt: skip
-        found = [row for row in some if row.claimed == claimed]
-        print(f"\n{title}: {len(found)}", *map(describe, found), sep="\n")
-    found = Counter(row.claimed for row in rows)
-    unclaimed = [row for row in good if row.claimed == "nothing" and row.part == "right"]
-    unjustified = [row for row in unclaimed if right.RIGHT[row.kind].digits]
-    asked = found["caught"] + found["missed"]
-    print(f"\ncaught: {found['caught']} of {asked} planted errors ({found['caught'] / max(asked, 1):.1%})")
+        selected = [row for row in checked if row.claimed == claimed]
+        print(f"\n{title}: {len(selected)}", *map(describe, selected), sep="\n")
+    counts = Counter(row.claimed for row in rows)
+    skipped = [row for row in good if row.claimed == "nothing" and row.part == "right"]
+    unjustified = [row for row in skipped if right.RIGHT[row.kind].digits]
+    planted = counts["caught"] + counts["missed"]
     print(
-        f"refused: {found['refused']} of {len(good)} right derivatives; nothing is claimed of {found['nothing']}",
+        f"\ncaught: {counts['caught']} of {planted} planted errors ({counts['caught'] / max(planted, 1):.1%})"
+    )
+    print(
+        f"refused: {counts['refused']} of {len(good)} right derivatives; nothing is claimed of {counts['nothing']}",
         flush=True,
     )
-    enough = (
-        found["caught"] >= CAUGHT * asked
+    is_accurate = (
+        counts["caught"] >= CAUGHT * planted
         and not unjustified
-        and len(unclaimed) <= MAY_CLAIM_NOTHING * len(good)
+        and len(skipped) <= MAY_CLAIM_NOTHING * len(good)
     )
-    return int(not enough or bool(found["refused"]))
+    return int(not is_accurate or bool(counts["refused"]))
 
 
 def main() -> int:
-    """Run the parts, report, and return the exit status."""
+    """Run the parts of the command line, or all, print the results, and return the exit status."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     parts = {
         "attempts": check_attempts,
-        "families": lambda: check_results("families", cases.planted_cases(), seen),
-        "built-in": lambda: check_results("built-in", cases.built_in_cases(), seen),
+        "families": lambda: check_results("families", cases.planted_cases(), counts),
+        "built-in": lambda: check_results("built-in", cases.built_in_cases(), counts),
         "right": check_right_functions,
     }
     if unknown := [name for name in sys.argv[1:] if name not in parts]:

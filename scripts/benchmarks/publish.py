@@ -23,7 +23,7 @@ CURVES, DEVICES, MOST_SECONDS = int((*sys.argv[1:], 2000)[0]), (1, 2, 4, 8), 180
 
 
 def main() -> int:
-    """Publish one folder three times, print one line each, and return the exit status."""
+    """Publish a results folder to W&B three times, print one line each, and return the exit status."""
     with (
         tempfile.TemporaryDirectory() as name,
         MonkeyPatch.context() as patch,
@@ -31,39 +31,40 @@ def main() -> int:
     ):
         folder = made_up.write(Path(name) / "made", list(make_records()))
         online = TrackingSettings(mode="online", timeout=60.0)
-        told = [time_publish(words, folder, how) for words, how in (
+        publications = [time_publish(title, folder, settings) for title, settings in (
             ("online", online), ("online again", online), ("offline", TrackingSettings(mode="offline")),
         )]  # fmt: skip
-        drawn = sum(
+        count = sum(
             name.startswith("time/")
             for run in server.runs_of_type("method")
             for row in run.rows
             for name in row
         )
-    brought = drawn >= CURVES * len(DEVICES) and all(published.succeeded for _, published in told)
-    return 0 if brought and max(seconds for seconds, _ in told) < MOST_SECONDS else 1
+    is_complete = count >= CURVES * len(DEVICES) and all(result.succeeded for _, result in publications)
+    return 0 if is_complete and max(seconds for seconds, _ in publications) < MOST_SECONDS else 1
 
 
 def make_records():
-    """Yield the records of all curves: sizes of the four workloads in four modes, on each device count."""
+    """Yield synthetic records of all curves: four workloads in four modes, on each number of devices."""
     import numpy as np
 
-    draw, ways = np.random.default_rng(0), [(w, m) for w in made_up.FAMILIES for m in made_up.MODES]
+    generator = np.random.default_rng(0)
+    methods = [(workload, mode) for workload in made_up.FAMILIES for mode in made_up.MODES]
     for number in range(CURVES):
-        workload, mode = ways[number % len(ways)]
+        workload, mode = methods[number % len(methods)]
         for devices in DEVICES:
             case = made_up.case_of(workload, mode, devices=devices)
             sizes = {**case.sizes, made_up.FAMILIES[workload][2]: 100 + number}
-            yield made_up.record(draw, made_up.case_of(workload, mode, devices=devices, sizes=sizes))
+            yield made_up.record(generator, made_up.case_of(workload, mode, devices=devices, sizes=sizes))
 
 
-def time_publish(words: str, folder: Path, settings: TrackingSettings):
-    """Publish the folder and print a line. Return the seconds and the result."""
+def time_publish(title: str, folder: Path, settings: TrackingSettings):
+    """Publish a results folder to W&B and print one line. Return (seconds, result of `publish`)."""
     began = time.perf_counter()
-    published = publish(folder, settings)
+    result = publish(folder, settings)
     seconds = time.perf_counter() - began
-    print(f"{words}: {seconds:.0f} s; {'; '.join(published.lines).replace(str(folder), 'DIR')}", flush=True)
-    return seconds, published
+    print(f"{title}: {seconds:.0f} s; {'; '.join(result.lines).replace(str(folder), 'DIR')}", flush=True)
+    return seconds, result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: measure cases in interleaved turns in this process, on one core."""
+"""Measure cases in alternating turns in this process, on one core. Several benchmarks import this module."""
 
 import os
 import sys
@@ -27,21 +27,20 @@ HERE = {"digest": "benchmark", "platform": "cpu"}
 
 
 def complete_case(**fields: object) -> Case:
-    """Return a case on one device with these fields, and with all defaults filled in."""
+    """Return a case on one device with these fields, and defaults for all others."""
     case = completion.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
     return completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
 
 
 def measure_in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:
-    """Return the record of each case. All are checked, and then sampled in turns until all have enough samples."""
+    """Check all cases, and sample them in turns until each has enough samples. Return their records.
+
+    `seconds` is the time to sample each case.
+    """
     sampling = Sampling(least=9, seconds=seconds)
-    place = run_case.ProcessGroup(jax.devices()[:1], "cpu")
-    attempts = [run_case.prepare_case(Record(case, "failed", HERE), place, sampling) for case in cases]
-    waiting = [each for each in attempts if not each.ended]
-    while waiting:
-        waiting = [
-            each
-            for each, enough in [(each, run_case.take_turn(each)) for each in waiting]
-            if not enough and not each.ended
-        ]
-    return [each.record for each in attempts]
+    group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    attempts = [run_case.prepare_case(Record(case, "failed", HERE), group, sampling) for case in cases]
+    active = [attempt for attempt in attempts if not attempt.ended]
+    while active:
+        active = [attempt for attempt in active if not run_case.take_turn(attempt) and not attempt.ended]
+    return [attempt.record for attempt in attempts]

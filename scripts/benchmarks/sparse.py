@@ -16,7 +16,7 @@ ARROWHEAD = (256, 1024)
 
 
 def main() -> None:
-    """Measure the cases and print the ratios."""
+    """Measure the colored, handwritten and dense Jacobians, and print the ratios of their times."""
     side = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     stencil = {"workload": "stencil", "sizes": {"side": side}, "seeds": "colored"}
     by_hand, *modes = measure_in_turns(
@@ -25,9 +25,9 @@ def main() -> None:
     print(f"stencil, n = {side * side:,}, {modes[0].nonzeros:,} entries, error {modes[0].error:.1e}")
     print(f"  detection {modes[0].detect_seconds:.1f} s, colouring {modes[0].color_seconds:.1f} s")
     for record in modes:
-        found = ratio_interval(record.seconds, by_hand.seconds)
-        words = f"{found[0]:.2f} times by hand ({found[1]:.2f} to {found[2]:.2f})"
-        print(f"  {record.case.mode}, {sum(record.colors.values())} seeds: {words}")
+        ratio, low, high = ratio_interval(record.seconds, by_hand.seconds)
+        text = f"{ratio:.2f} times by hand ({low:.2f} to {high:.2f})"
+        print(f"  {record.case.mode}, {sum(record.colors.values())} seeds: {text}")
     for n in ARROWHEAD:
         arrowhead = {"workload": "arrowhead", "sizes": {"n": n}}
         cases = [("jacrev", "identity"), ("jacfwd", "colored"), ("jacrev", "colored"), ("mixed", "colored")]
@@ -36,10 +36,10 @@ def main() -> None:
         )
         print(f"arrowhead, n = {n:,}, dense in reverse mode: {n} seeds")
         for record in colored:
-            found = ratio_interval(dense.seconds, record.seconds)
+            ratio, low, high = ratio_interval(dense.seconds, record.seconds)
             print(
                 f"  {record.case.mode} coloured, {sum(record.colors.values())} seeds: "
-                f"{found[0]:.3g} times as fast ({found[1]:.3g} to {found[2]:.3g})"
+                f"{ratio:.3g} times as fast ({low:.3g} to {high:.3g})"
             )
 
 

@@ -22,35 +22,29 @@ mode: [vmap_jacfwd, vmap_jacrev, vmap_grad, linearize, analytic]
 
 
 def main() -> int:
-    """Submit, query the status repeatedly, cancel, print the times, and return the exit status."""
+    """Time the submission and the status of a study, and cancel the study. Return the exit status."""
     Path("results").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir="results", prefix=".bench-submit-", ignore_cleanup_errors=True
     ) as name:
         (Path(name) / "conf" / "study").mkdir(parents=True)
         (Path(name) / "conf" / "study" / "many.yaml").write_text(STUDY)
-        words = [
-            "run",
-            "--config-dir",
-            str(Path(name).resolve() / "conf"),
-            "study=many",
-            "cluster=slurm",
-            f"results={name}/out",
-        ]
-        submitting, said = time_command(words)
-        print(said.strip())
+        words = ["run", "--config-dir", str(Path(name).resolve() / "conf"), "study=many"]
+        submit_seconds, output = time_command([*words, "cluster=slurm", f"results={name}/out"])
+        print(output.strip())
         try:
-            asking = [time_command(["status", f"{name}/out"])[0] for _ in range(TIMES)]
+            status_times = [time_command(["status", f"{name}/out"])[0] for _ in range(TIMES)]
         finally:
             time_command(["cancel", f"{name}/out"])
+    status_seconds = statistics.median(status_times)
     print(
-        f"submitted in {submitting:.1f} s; the status answers in {statistics.median(asking):.2f} s (median of {TIMES})"
+        f"submitted in {submit_seconds:.1f} s; the status answers in {status_seconds:.2f} s (median of {TIMES})"
     )
-    return 0 if submitting < SUBMIT_SECONDS and statistics.median(asking) < STATUS_SECONDS else 1
+    return 0 if submit_seconds < SUBMIT_SECONDS and status_seconds < STATUS_SECONDS else 1
 
 
 def time_command(words: list[str]) -> tuple[float, str]:
-    """Run a command. Return its wall seconds and its standard output."""
+    """Run a command of `scaling`. Return (wall time in seconds, standard output)."""
     began = time.monotonic()
     done = subprocess.run(
         [str(Path(sys.executable).parent / "scaling"), *words], check=True, stdout=subprocess.PIPE, text=True

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scaling.analysis import compare
+from scaling.analysis import folder_comparison
 from scaling.core.timing import ratio_interval
 from scaling.results.store import latest, load
 
@@ -74,26 +74,20 @@ grids:
 
 
 def run(folder: Path, name: str, *words: str) -> Path:
-    """Run a study in a folder with its configuration and workload modules. Return its results folder."""
+    """Run the study `name` in a folder with its configuration and workloads. Return the results folder.
+
+    Those `words` that contain "=" are arguments of `scaling run`. The others are part of the folder's name.
+    """
     results = folder / "results" / "-".join([name, *(w for w in words if "=" not in w)])
-    command = [
-        str(Path(sys.executable).parent / "scaling"),
-        "run",
-        "--config-dir",
-        "conf",
-        f"study={name}",
-        f"results={results}",
-    ]
-    asked = [word for word in words if "=" in word]
-    subprocess.run(
-        [*command, *QUICK, *asked, *sys.argv[1:]], check=True, cwd=folder, stdout=subprocess.DEVNULL
-    )
+    command = [str(Path(sys.executable).parent / "scaling"), "run", "--config-dir", "conf"]
+    command += [f"study={name}", f"results={results}", *QUICK, *(w for w in words if "=" in w)]
+    subprocess.run([*command, *sys.argv[1:]], check=True, cwd=folder, stdout=subprocess.DEVNULL)
     return results
 
 
 def count_verdicts(results: Path) -> tuple[Counter, int]:
     """Return the number of cases with each verdict, and the total number of cases."""
-    found = compare.compare(*compare.find_folders(str(results), None))
+    found = folder_comparison.compare(*folder_comparison.find_folders(str(results), None))
     return Counter(row.verdict for row in found.rows), len(found.rows)
 
 
@@ -126,10 +120,10 @@ def main() -> int:
         began = time.monotonic()
         first = run(folder, "same", "first")
         verdicts, count = count_verdicts(run(folder, "same", "versus=self"))
-        alarms = sum(verdicts[verdict] for verdict in (compare.SLOWER, compare.FASTER))
+        alarms = sum(verdicts[verdict] for verdict in (folder_comparison.SLOWER, folder_comparison.FASTER))
         print(f"A/A: {alarms} of {count} cases are reported as different ({alarms / count:.1%})", flush=True)
         verdicts, planted = count_verdicts(run(folder, "planted", "versus=commit:HEAD~1"))
-        found = verdicts[compare.SLOWER]
+        found = verdicts[folder_comparison.SLOWER]
         print(
             f"planted: {found} of {planted} cases are reported as slower ({found / planted:.1%}); {dict(verdicts)}",
             flush=True,

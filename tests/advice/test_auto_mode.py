@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.advice import local_peaks
-from scaling.analysis import answer, findings
+from scaling.analysis import findings, summary
 from scaling.cli.main import main
 from scaling.core import run_case
 from scaling.core.case import Case
@@ -54,7 +54,7 @@ def test_a_mode_of_second_derivatives_is_chosen(target):
 
 def test_what_auto_chooses_cannot_be_set():
     unused = completion.unused_fields(Case("linear", mode="auto", chunk=4, block=2, api="jit"))
-    assert {name: field.words for name, field in unused.items()} == dict.fromkeys(
+    assert {name: field.reason for name, field in unused.items()} == dict.fromkeys(
         ("chunk", "block"), "with mode=auto, which chooses it"
     )
 
@@ -80,5 +80,5 @@ def test_auto_is_compared_with_the_fastest_mode_and_is_not_called_the_fastest(tm
     assert main(["report", str(folder)]) == 0 and ">auto<" in (folder / "report" / "index.html").read_text()
     read = findings.read(folder)
     assert [row.first.case.mode for row in read.fastest] == ["jacrev"]
-    (sentence,) = [line for line in answer.answer_sentences(read) if line.startswith("mode=auto")]
+    (sentence,) = [line for line in summary.answer_sentences(read) if line.startswith("mode=auto")]
     assert "takes 0.95x as long as the fastest mode" in sentence and "it chose jacrev" in sentence

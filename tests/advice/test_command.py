@@ -23,6 +23,7 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 --shard k=2", "did you mean --shared?"),
         ("spring.py:force --points x=3,2 budget=soon", "budget must be a number of seconds"),
         ("spring.py:force --points x=3,2 --points x=4,2", "--points x= is given twice"),
+        ("spring.py:force --points x=3,2 budget=1 budget=2", "budget= is given twice"),
         ("spring.py:force --points x=3,2:float99", "unknown dtype 'float99'"),
         ("spring.py:force --points x=3,2 devices=0", "devices=0: this machine has"),
         ("spring.py:force --points x=3,2 devices=[]", "devices=[] is an empty list"),

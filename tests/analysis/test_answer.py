@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import answer, findings
+from scaling.analysis import findings, summary
 from tests.support import made_up
 
 
@@ -18,7 +18,7 @@ def ask(tmp_path, make_record):
                         seconds=[ms * 1e-3 * (1 + spread * (5 * i % 13 - 6)) for i in range(13)], **fields)
             for mode, devices, points, ms in rows
         ]  # fmt: skip
-        return answer.answer_sentences(made_up.write(tmp_path / "made", records, scaling=scaling))
+        return summary.answer_sentences(made_up.write(tmp_path / "made", records, scaling=scaling))
 
     return answer_rows
 
@@ -113,8 +113,8 @@ def test_growing_points_without_constant_work_are_not_called_weak_scaling(ask):
 
 def test_summary_has_the_headlines_and_the_failures(tmp_path):
     study = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
-    lines = answer.summarize(study)
-    assert lines[: len(answer.describe_fastest(study))] == answer.describe_fastest(study)
+    lines = summary.summarize(study)
+    assert lines[: len(summary.describe_fastest(study))] == summary.describe_fastest(study)
     assert [line for line in lines if "failed" in line]
     assert not [line for line in lines if line.startswith("Crossover")]
 
@@ -152,7 +152,7 @@ def test_poor_fit_of_a_law_is_reported_and_weak_laws_name_the_points_per_device(
 
 
 def test_failures_without_a_reason_are_counted(tmp_path, make_record):
-    lines = answer.answer_sentences(
+    lines = summary.answer_sentences(
         made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)])
     )
     assert lines[1:] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
@@ -162,7 +162,7 @@ def test_failures_without_a_reason_are_counted(tmp_path, make_record):
 def test_study_without_a_jax_mode_is_reported_as_such(tmp_path, make_record, fields):
     study = findings.read(made_up.write(tmp_path / "made", [make_record(**fields)]))
     expected = "No mode of JAX was measured, so that none is called the fastest."
-    assert answer.answer_sentences(study)[0] == answer.summarize(study)[0] == expected
+    assert summary.answer_sentences(study)[0] == summary.summarize(study)[0] == expected
 
 
 def test_single_mode_is_not_called_the_fastest(ask):
@@ -233,7 +233,7 @@ def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_pat
         1: "up to 1 device.",
     }
     for efficiency, words in expected.items():
-        first = answer.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
+        first = summary.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
         assert f"efficiency stays at {efficiency} or above {words}" in first
 
 
@@ -250,7 +250,7 @@ def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, m
         folder = made_up.write(
             tmp_path / str(len(more)), [make(2, 12), make(4, 6.4), *more], scaling=["strong"]
         )
-        assert f"Its speed-up over the same program {words}" in answer.answer_sentences(folder)[0]
+        assert f"Its speed-up over the same program {words}" in summary.answer_sentences(folder)[0]
 
 
 def test_nodes_and_node_hours_are_reported_for_several_nodes(ask):
@@ -269,10 +269,10 @@ def test_paired_ratio_that_differs_from_the_ratio_of_medians_is_explained(tmp_pa
             records.append(
                 make_record(mode=mode, seconds=seconds, replicate=i, block=f"b{i}", floor_seconds=1e-6)
             )
-    first = answer.answer_sentences(made_up.write(tmp_path / "made", records, scaling=["strong"]))[0]
+    first = summary.answer_sentences(made_up.write(tmp_path / "made", records, scaling=["strong"]))[0]
     assert "(from 3 pairs in turns; the medians give 1.50x)" in first and "takes 1.62x (" in first
     unpaired = [dataclasses.replace(r, block=None) for r in records]
-    first = answer.answer_sentences(made_up.write(tmp_path / "apart", unpaired, scaling=["strong"]))[0]
+    first = summary.answer_sentences(made_up.write(tmp_path / "apart", unpaired, scaling=["strong"]))[0]
     assert "pairs in turns" not in first
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import answer, findings, setting_comparison
+from scaling.analysis import findings, setting_comparison, summary
 from scaling.analysis.baselines import find_baselines
 from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.timings import SPARSITY_STAGES, first_call_seconds, pool_processes, stage_seconds
@@ -35,7 +35,7 @@ def report(folder, records, head):
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         for table in page_tables.folded_tables(study)
     }
-    return [sentence for sentence in answer.answer_sentences(study) if sentence.startswith(head)], tables
+    return [sentence for sentence in summary.answer_sentences(study) if sentence.startswith(head)], tables
 
 
 def test_sparsity_detection_and_coloring_count_toward_the_first_call():
@@ -55,14 +55,14 @@ def test_colored_seeds_are_compared_with_the_fastest_method_that_uses_all_seeds(
         record(seconds=2.0, mode="jacrev"),
         record(seconds=1.0, mode="analytic"),
     )
-    assert (gain.other.case.mode, gain.ratio[0], gain.seeds) == ("jacrev", 4.0, 9)
+    assert (gain.uncolored.case.mode, gain.ratio[0], gain.seeds) == ("jacrev", 4.0, 9)
 
 
 @pytest.mark.parametrize(
     "elsewhere", [{"points": 24}, {"devices": 2}, {"digest": "two"}, {"dtype": "float64"}], ids=str
 )
 def test_colored_seeds_are_not_compared_across_problems_devices_or_environments(elsewhere):
-    assert gain_of(record(seconds=0.5, **COLORED), record(seconds=6.0, **elsewhere)).other is None
+    assert gain_of(record(seconds=0.5, **COLORED), record(seconds=6.0, **elsewhere)).uncolored is None
 
 
 def test_break_even_is_the_first_evaluation_at_which_the_total_time_is_no_longer():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.analysis.compare import SAME, SLOWER, UNDECIDED, compare, find_folders
+from scaling.analysis.folder_comparison import SAME, SLOWER, UNDECIDED, compare, find_folders
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.core.timing import ratio_interval
@@ -80,7 +80,7 @@ def test_slowdown_of_ten_percent_is_detected_in_95_percent_of_cases(simulate):
 def test_one_process_per_folder_leaves_every_case_undecided(simulate):
     a, b, *_ = simulate(5, replicates=1, blocks=False, slowdown=1.5)
     result = compare(a, b)
-    assert set(verdicts(result)) == {UNDECIDED} and not result.bad
+    assert set(verdicts(result)) == {UNDECIDED} and not result.has_regression
     # The samples of the two processes differ.
     assert sum(row.ratio.low > 1 for row in result.rows) > CASES / 2
     assert comparison_lines(result)[-1].startswith(
@@ -137,7 +137,7 @@ def test_every_verdict_has_a_row_and_changes_come_first(make_record, tmp_path):
         (4, "slower"), (2, "slower"), (5, "failed in B"), (8, "failed in both"), (3, "faster"), (7, "failed in A"),
         (6, "only in A"), (9, "only in B"), (12, "oversubscribed"), (11, "undecided"), (1, "no difference shown"),
     ]  # fmt: skip
-    assert result.bad and result.rows[0].ratio.value == pytest.approx(2)
+    assert result.has_regression and result.rows[0].ratio.value == pytest.approx(2)
     assert "too_large: needs 9 GB" in changed_rows(result)[6][-1]
     assert changed_rows(result)[0][-1] == "3 + 3 processes, 3 in turns"
     assert len(changed_rows(result)) == 10

@@ -84,7 +84,7 @@ def test_maps_never_mix_environments_families_or_fixed_sizes(two_modes):
         + two_modes(sizes={"p": 9, "o": 3})
     )
     maps = maps_of(records)
-    assert sorted((m.environment[:1], m.case.dtype, m.held) for m in maps) == [
+    assert sorted((m.environment[:1], m.case.dtype, m.fixed_sizes) for m in maps) == [
         ("e", "float32", "o=3 p=5"), ("e", "float32", "o=3 p=9"), ("e", "float64", "o=3 p=5"), ("f", "float32", "o=3 p=5"),
     ]  # fmt: skip
     assert all(len(m.cells) == 8 and len(m.crossovers) == 2 for m in maps)
@@ -126,7 +126,7 @@ def test_points_that_grow_with_the_device_count_are_not_the_swept_size(two_modes
         for d in (1, 2)
     ]
     (result,) = maps_of(weak + sizes)
-    assert (result.swept, result.held, result.sizes, result.devices) == (
+    assert (result.swept, result.fixed_sizes, result.sizes, result.devices) == (
         "p",
         "points=16 o=3",
         (5, 6, 7),

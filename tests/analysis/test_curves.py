@@ -292,14 +292,14 @@ def test_sizes_that_vary_together_are_swept_as_one():
         for mode in ("jacfwd", "jacrev")
     ]
     panel = only(size_sweeps(pool_processes(rows)))
-    assert (panel.swept, panel.held) == ("points = m", "d=1")
+    assert (panel.swept, panel.fixed_sizes) == ("points = m", "d=1")
     assert [size for size, _ in panel.lines[Method("jacrev", "vmap")]] == [4, 8, 16]
     assert len(panel.lines) == 2
 
 
 def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_panel():
     rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
-    assert [(p.swept, p.held) for p in size_sweeps(pool_processes(rows))] == [
+    assert [(p.swept, p.fixed_sizes) for p in size_sweeps(pool_processes(rows))] == [
         ("p", "points=12 o=2"),
         ("p", "points=12 o=5"),
     ]
@@ -308,7 +308,7 @@ def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_p
 def test_single_size_makes_no_sweep():
     assert size_sweeps(pool_processes([record(), record(mode="jacrev")])) == []
     rows = [record(sizes={"p": p, "o": o}) for p, o in ((4, 2), (8, 2), (16, 2), (4, 5))]
-    assert only(size_sweeps(pool_processes(rows))).held == "points=12 o=2"
+    assert only(size_sweeps(pool_processes(rows))).fixed_sizes == "points=12 o=2"
 
 
 def test_analysis_and_report_do_not_import_jax():

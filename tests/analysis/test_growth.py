@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from scaling.analysis import findings, trends
+from scaling.analysis import findings, summary_details
 from scaling.analysis.growth import size_exponents, size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.report import page_tables
@@ -88,7 +88,7 @@ def test_exponent_with_a_wide_interval_is_reported_as_not_determined(make_record
         for n, ms in zip((16, 32, 64), times, strict=True)
     ]
     study = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
-    (sentence,) = trends.describe_growth(study)
+    (sentence,) = summary_details.describe_growth(study)
     assert "to the power of 1 (" in sentence
     assert re.search(r", not determined \(-[\d.]+ to [\d.]+\) in jacrev \(vmap\)", sentence)
     rows = next(table for table in page_tables.folded_tables(study) if table.anchor == "growth").rows

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, setting_comparison
+from scaling.analysis import curves, findings, setting_comparison, summary
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import pool_processes
@@ -48,7 +48,7 @@ def test_weak_curve_uses_the_fastest_mesh_per_device_count():
 
 def test_only_the_fastest_mesh_per_device_count_is_on_the_curve(study):
     speedups = {
-        timing.case.mesh: [point.speedup.value for _, point in study.places_of(timing).values()]
+        timing.case.mesh: [point.speedup.value for _, point in study.curves_of(timing).values()]
         for timing in study.timings
     }
     assert speedups == {"1x1": [1], "1x2": [2], "2x2": [4], "2x1": [], "4x1": [], "1x4": []}
@@ -108,7 +108,7 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
 
 def test_answer_names_the_fastest_the_second_fastest_and_the_slowest_mesh(study):
     (sentence,) = [
-        line for line in answer.answer_sentences(study) if line.startswith("Mesh (points x seeds) of")
+        line for line in summary.answer_sentences(study) if line.startswith("Mesh (points x seeds) of")
     ]
     assert (
         "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, the fastest mesh, "
@@ -120,7 +120,7 @@ def test_answer_names_the_fastest_the_second_fastest_and_the_slowest_mesh(study)
 
 
 def test_headline_names_the_mesh_of_the_fastest_case(study):
-    headline = answer.answer_sentences(study)[0]
+    headline = summary.answer_sentences(study)[0]
     assert "both split, mesh 2x2" in headline and "on one device is 4.00x" in headline
 
 

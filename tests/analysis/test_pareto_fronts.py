@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, setting_comparison
+from scaling.analysis import curves, findings, setting_comparison, summary
 from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.timings import automatic_blocks, pool_processes
 from scaling.results.store import latest
@@ -128,7 +128,7 @@ def test_answer_states_the_time_that_less_memory_costs(read):
     too_large = setting(status="skipped", reason="too_large", block=8)
     (text,) = [
         line
-        for line in answer.answer_sentences(read([*several(), *more, too_large]))
+        for line in summary.answer_sentences(read([*several(), *more, too_large]))
         if line.startswith("Memory against time")
     ]
     assert text.startswith(
@@ -149,7 +149,7 @@ def test_answer_states_the_time_that_less_memory_costs(read):
 def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
     (text,) = [
         line
-        for line in answer.summarize(read([setting(), setting(2.0, 200, chunk=2)]))
+        for line in summary.summarize(read([setting(), setting(2.0, 200, chunk=2)]))
         if line.startswith("Memory")
     ]
     assert text.endswith(
@@ -160,7 +160,7 @@ def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
 def test_each_setting_is_described_once(read):
     (text,) = [
         line
-        for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))
+        for line in summary.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))
         if line.startswith("Memory")
     ]
     assert text.count("of the memory") == 1

@@ -13,5 +13,7 @@ def folders(tmp_path, make_record):
     for name in ("DIR", "GOOD"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.jsonl").write_text(to_line(record) + "\n")
-        store.write_json(tmp_path / name / "study.json", store.stamp() | {"study": "mine", "cases": []})
+        store.write_json(
+            tmp_path / name / "study.json", store.schema_and_version() | {"study": "mine", "cases": []}
+        )
     return tmp_path / "DIR", record

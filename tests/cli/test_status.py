@@ -259,7 +259,7 @@ def test_rows_of_old_submissions_are_omitted_but_never_of_live_tasks(make_study)
     states = [study.states("PENDING" if n == 3 else "COMPLETED")[0] for n, study in enumerate(studies)]
     rows, left_out = status_table.task_rows(states)
     assert len(rows) + left_out == 50 and left_out > 0
-    assert [row[0].entry.folder.name for row in rows if row[0].open] == ["20261121T201503-3f2a"]
+    assert [row[0].entry.folder.name for row in rows if row[0].may_run] == ["20261121T201503-3f2a"]
     assert rows[-1][0].entry.folder.name == "20261121T201549-3f2a"
     assert status_table.task_rows(states, every=True)[1] == 0
 
@@ -548,7 +548,7 @@ def test_ctrl_c_ends_watch_without_cancelling_tasks(running_study, scaling_comma
     assert (watcher.returncode, err) == (130, "")
     [states] = job_state.find_tasks(tmp_path / "here")
     assert states.state.name == "RUNNING"
-    key = next(attempt.key for attempt in states.running)
+    key = next(attempt.key for attempt in states.running_attempts)
     shown = scaling_command(["logs", "here", key[:8]])
     assert shown.returncode == 0 and "runs now" in shown.stdout and "worker-1.log" in shown.stdout
 

@@ -156,6 +156,14 @@ def test_the_id_of_a_pending_array_is_expanded_to_all_tasks(job, jobs):
     assert slurm._expand_array(job) == jobs
 
 
+def test_slurm_prints_array_expressions_whole(tmp_path, monkeypatch):
+    command = tmp_path / "sacct"
+    command.write_text("#!/bin/sh\necho $SLURM_BITSTR_LEN\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert slurm.run_command("sacct").strip() == "0"
+
+
 def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
     output = {"sacct": "12_0|RUNNING|n1|00:10|0:0\n12_1|COMPLETED|n1|00:10|0:0\n12_[2-3]|CANCELLED by 0|None assigned|00:00|0:0\n",
             "squeue": "12_4|PENDING||0:00|Priority\n"}  # fmt: skip

@@ -351,7 +351,7 @@ def test_a_job_that_waits_for_cores_of_another_study_reports_it(scaling_command,
         done = scaling_command([*study, *SLURM, "results=out"], timeout=TIMEOUT)
         assert done.returncode == 0, done.stderr
         wait_until(
-            lambda: any(task.blocked for task in job_state.find_tasks(results)),
+            lambda: any(task.wait_message for task in job_state.find_tasks(results)),
             "the worker to wait",
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout

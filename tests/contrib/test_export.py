@@ -313,6 +313,18 @@ def test_outdated_experiment_files_are_removed_and_user_files_kept(tmp_path, fol
     assert "mine.txt" in names and "old.txt" not in names and first.name in names
 
 
+def test_outdated_figures_are_removed_from_the_default_folder_only(tmp_path):
+    folder = made_up.write(tmp_path / "results", made_up.study(100))
+    for output in (folder / "export", tmp_path / "paper"):
+        output.mkdir()
+        (output / "plan-old.svg").touch()
+    export.write_exports(folder, ["svg"])
+    export.write_exports(folder, ["svg"], tmp_path / "paper")
+    figures = {path.name for path in (folder / "export").iterdir()}
+    assert figures and "plan-old.svg" not in figures
+    assert (tmp_path / "paper" / "plan-old.svg").exists()
+
+
 BAD_OPTIONS = {
     "an unknown format": (
         ["--format", "csv,parket"],

@@ -13,7 +13,7 @@ from scaling.core.case import Case
 from scaling.core.inputs import InputSpec
 from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
-from scaling.options.reference import evaluation
+from scaling.options.reference import evaluation, fd_check
 from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 
@@ -374,3 +374,22 @@ def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute
     assert verdict.text.endswith(
         "; its rounding error is unknown (NotImplementedError: no rule for an operation)"
     )
+
+
+def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
+    # Differences of the loss of a classifier with many rectifiers, whose kinks are denser than the long steps.
+    by_step = [
+        0.00130807,
+        0.00111087,
+        0.00120612,
+        0.00120636,
+        0.00120790,
+        0.00120817,
+        0.00120836,
+        0.00120836,
+        0.00120719,
+    ]
+    difference, error = fd_check._select_difference(
+        [np.full((1, 1), each) for each in by_step], np.full((1, 1), 2.8e-13)
+    )
+    assert abs(difference - 0.0012083655) <= 4 * error < 0.01 * abs(difference)

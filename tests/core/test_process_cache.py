@@ -20,6 +20,18 @@ def test_functions_with_equal_captured_values_have_equal_keys():
     assert fingerprint(make(2)) != fingerprint(make(3))
 
 
+def make_recursive(scale):
+    def power(x, n):
+        return scale * x * power(x, n - 1) if n else 1
+
+    return power
+
+
+def test_functions_that_call_themselves_have_keys():
+    assert fingerprint(make_recursive(2)) == fingerprint(make_recursive(2))
+    assert fingerprint(make_recursive(2)) != fingerprint(make_recursive(3))
+
+
 def test_methods_of_different_objects_have_different_keys():
     one, other = Closed(2), Closed(3)
     assert fingerprint(one.form) == fingerprint(one.form)

@@ -192,7 +192,7 @@ def test_an_error_in_a_later_turn_discards_all_times(monkeypatch):
         FEW_SAMPLES,
     )
     assert not run_case.take_turn(running) and running.record.seconds
-    monkeypatch.setattr(host_monitor, "start_meter", lambda *where: 1 / 0)
+    monkeypatch.setattr(host_monitor, "read_counters", lambda *where: 1 / 0)
     assert run_case.take_turn(running) and running.ended
     record = running.record
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])

@@ -71,7 +71,7 @@ def test_the_jacobians_of_images_are_those_of_the_batch():
     sizes, generator = tangent_kernel.SMALL, np.random.default_rng(0)
     parameters = {name: generator.random(shape) for name, shape in tangent_kernel.parameters(sizes).items()}
     images = generator.random((2, 4, 4))
-    function, transform, _ = tangent_kernel.asked(sizes)
+    function, transform, _ = tangent_kernel.reported_call(sizes)
     of_batch = jax.jit(transform(function))(parameters, images)
     jacobian = jax.jacrev(lambda parameters, x: tangent_kernel.network(x, **parameters))
     by_image = jax.jit(jax.vmap(jacobian, (None, 0)))(parameters, images)
@@ -91,7 +91,7 @@ def test_a_case_names_its_thread_and_its_shapes(name):
     assert module.REPORT["thread"] in module.__doc__
     assert re.search(r"https://github.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", module.__doc__)
     assert {*module.SIZES, "points"} == {*module.THREAD, "points"}
-    function, transform, shapes = module.asked(getattr(module, "SMALL", module.SIZES))
+    function, transform, shapes = module.reported_call(getattr(module, "SMALL", module.SIZES))
     structs = measure.as_structs(shapes, "float32")
     assert jax.tree.leaves(jax.eval_shape(transform(function), *structs.values()))
 

@@ -12,7 +12,7 @@ STUDIES = sorted((TOP / "examples" / "conf" / "study").glob("*.yaml"))
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_preflight_accepts_every_case_of_a_study(path):
     answers = [
-        preflight_process.answer(cell) for cell in grid.expand_study(yaml.safe_load(path.read_text()), {})
+        preflight_process.check_cell(cell) for cell in grid.expand_study(yaml.safe_load(path.read_text()), {})
     ]
     assert answers
     assert [answer["unfit"] for answer in answers] == [None] * len(answers)

@@ -34,6 +34,13 @@ def test_plans_for_accelerators_have_no_overhead_of_a_cpu():
     assert overheads == [0, co.START]
 
 
+def test_a_fusion_within_a_fusion_is_not_a_further_start():
+    inner = "%inner (q: f32[5,7]) -> f32[5,7] {\n  %q = f32[5,7]{1,0} parameter(0)\n  ROOT %s = f32[5,7]{1,0} negate(%q)\n}\n\n"
+    outer = fusion_text("f32[5,7]{1,0} parameter(0)", "f32[5,7]{1,0} fusion(%p), kind=kLoop, calls=%inner")
+    (kernel,) = hlo_cost.read(inner + outer, {}).kernels
+    assert kernel.overhead == co.START
+
+
 def test_a_kernel_starts_faster_in_a_loop():
     step = lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.sin(y @ y), x)  # noqa: E731
     (in_loop,) = compiled_products(step, jnp.ones((5, 5)))

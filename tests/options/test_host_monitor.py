@@ -99,16 +99,16 @@ def test_a_gpu_reading_has_clocks_power_and_temperature_with_units(install):
 def test_only_power_and_thermal_limits_count_as_throttling_of_a_gpu(install, reasons, throttle):
     install(Nvml(reasons))
     assert host_monitor.read_host("gpu", None)["gpus"][1]["throttle"] == throttle
-    assert ("throttled" in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))) == bool(
+    assert ("throttled" in host_monitor.find_disturbances(host_monitor.read_counters("gpu", None))) == bool(
         throttle
     )
-    assert "throttled" not in host_monitor.find_disturbances(host_monitor.start_meter("cpu", None))
+    assert "throttled" not in host_monitor.find_disturbances(host_monitor.read_counters("cpu", None))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_that_starts_or_ends_throttled_is_marked(install, when):
     install(Nvml(0x4 if when == "before" else 0x0))
-    started = host_monitor.start_meter("gpu", None)
+    started = host_monitor.read_counters("gpu", None)
     install(Nvml(0x4 if when == "after" else 0x0))
     assert "throttled" in host_monitor.find_disturbances(started)
 
@@ -154,7 +154,7 @@ def test_without_nvml_there_are_no_gpus_no_driver_and_no_exception(install, libr
     install(library)
     assert host_monitor.read_host("gpu", None)["gpus"] == []
     assert environment.describe("gpu", "H200", {}, None, None)["driver"] is None
-    assert "throttled" not in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))
+    assert "throttled" not in host_monitor.find_disturbances(host_monitor.read_counters("gpu", None))
 
 
 @pytest.mark.parametrize("status", [None, 0, 9])
@@ -203,7 +203,7 @@ def disturbances(
         start, idle_seconds=100.0 + idle, stolen_seconds=7.0 + stolen, process_seconds=50.0 + own, clock_seconds=900.0 + wall,
         preemptions=11 + preempted, slowdowns=5 + slowdowns,
     )  # fmt: skip
-    monkeypatch.setattr(host_monitor, "start_meter", lambda platform, bound_to: end)
+    monkeypatch.setattr(host_monitor, "read_counters", lambda platform, bound_to: end)
     return host_monitor.find_disturbances(start)
 
 
@@ -259,7 +259,7 @@ def test_a_sandbox_without_cpu_counters_is_never_disturbed(monkeypatch):
         monkeypatch.setattr(
             environment, "contents", lambda path, stat=stat: stat if path == "/proc/stat" else real(path)
         )
-        started = host_monitor.start_meter("cpu", [CORE])
+        started = host_monitor.read_counters("cpu", [CORE])
         time.sleep(0.05)
         assert (started.core_count, host_monitor.find_disturbances(started)) == (0, [])
 
@@ -275,8 +275,8 @@ def spin(until):
         pass
 
 for _ in range(turns):
-    began, own, stolen = time.perf_counter(), time.process_time(), host_monitor.start_meter("cpu", [core]).stolen_seconds
-    started = host_monitor.start_meter("cpu", [core])
+    began, own, stolen = time.perf_counter(), time.process_time(), host_monitor.read_counters("cpu", [core]).stolen_seconds
+    started = host_monitor.read_counters("cpu", [core])
     until = time.perf_counter() + turn
     others = [threading.Thread(target=spin, args=(until,)) for _ in range(threads - 1)]
     for other in others:
@@ -286,7 +286,7 @@ for _ in range(turns):
         other.join()
     marked = "foreign_load" in host_monitor.find_disturbances(started)
     lost = time.perf_counter() - began - (time.process_time() - own)
-    print(int(marked), max(lost, host_monitor.start_meter("cpu", [core]).stolen_seconds - stolen))
+    print(int(marked), max(lost, host_monitor.read_counters("cpu", [core]).stolen_seconds - stolen))
 """
 
 

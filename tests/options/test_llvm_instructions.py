@@ -43,7 +43,11 @@ def count(text, folder, bits=256):
 
 def count_compiled(function, *arguments, folder):
     """Return the operations of all kernels of a function that XLA compiles."""
-    compiled = jax.jit(function).lower(*arguments).compile(compiler_options=llvm_instructions.dump_options(str(folder)))
+    compiled = (
+        jax.jit(function)
+        .lower(*arguments)
+        .compile(compiler_options=llvm_instructions.dump_options(str(folder)))
+    )
     operations = llvm_instructions.count_operations(folder)
     assert operations
     return sum(kernel.operations for kernel in hlo_cost.read(compiled.as_text(), operations).kernels)
@@ -103,7 +107,7 @@ exit:
 
 def test_a_branch_on_a_loop_counter_is_counted_exactly_and_another_is_taken_half_of_the_time():
     ((_, blocks),) = llvm_instructions.parse_functions(NESTED)
-    executions = llvm_instructions.Function(blocks).count_executions()
+    executions = llvm_instructions.LlvmFunction(blocks).count_executions()
     names = ("%outer", "%inner", "%copied", "%rare", "%inner.last", "%outer.last", "%exit")
     assert [executions[name] for name in names] == pytest.approx([3, 15, 6, 3, 15, 3, 1])
 
@@ -124,7 +128,7 @@ exit:
 }
 """
     ((_, blocks),) = llvm_instructions.parse_functions(text)
-    assert llvm_instructions.Function(blocks).count_instructions(256) == 6 * (0.5 + 1 + 0.5 + 1 + 0.5)
+    assert llvm_instructions.LlvmFunction(blocks).count_instructions(256) == 6 * (0.5 + 1 + 0.5 + 1 + 0.5)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def test_the_peaks_that_bound_a_case_are_measured_by_its_study():
     measured = {(case.target, case.dtype, case.precision, case.devices) for case in peak_cases()}
     for cell in expand_study(STUDY, {}):
         targets = set(PEAKS) - (set() if cell.case.devices > 1 else {"all_reduce"})
-        assert {(t, *machine_peaks.peak_like(t, cell.case), cell.case.devices) for t in targets} <= measured
+        assert {
+            (t, *machine_peaks.peak_dtype_and_precision(t, cell.case), cell.case.devices) for t in targets
+        } <= measured
 
 
 def test_the_call_latency_is_measured_for_every_api_of_the_jax_cases():
@@ -109,12 +111,12 @@ def test_a_peak_is_a_case_that_can_run_with_the_same_work_per_device(platform, d
 
 
 def test_peaks_are_measured_if_the_study_or_one_of_its_parts_enables_them():
-    assert machine_peaks.are_wanted({"ceilings": True}) and machine_peaks.are_wanted(
+    assert machine_peaks.enables_peaks({"ceilings": True}) and machine_peaks.enables_peaks(
         {"parts": {"one": {}, "other": {"ceilings": True}}}
     )
-    assert not machine_peaks.are_wanted(
+    assert not machine_peaks.enables_peaks(
         {"ceilings": False, "parts": {"one": {"ceilings": None}}}
-    ) and not machine_peaks.are_wanted({})
+    ) and not machine_peaks.enables_peaks({})
 
 
 SMALL = list(dict.fromkeys(shrink(case) for case in peak_cases()))

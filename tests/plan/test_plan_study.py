@@ -59,7 +59,7 @@ def test_a_planned_record_contains_all_figures_of_its_program(planned_study):
     for record in (record for record in planned_study[-1] if record.status == "planned"):
         environment = record.environment
         assert (
-            record.of_plan
+            record.is_prediction
             and environment["hardware"]["name"] == "cpu"
             and environment["device_kind"] == "A processor of made up"
         )

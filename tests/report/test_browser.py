@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.analysis import compare
+from scaling.analysis import folder_comparison
 from scaling.core.case import label
 from scaling.report import write_report
 from scaling.report.comparison import write_comparison
@@ -135,12 +135,12 @@ def test_wheel_zooms_only_with_shift(page):
     assert page.problems == []
 
 
-def column(page, heading):
-    """Return the texts of a column of the table of measurements in its visible rows."""
+def column(page, heading, table="measured"):
+    """Return the texts of a column of a table, by default that of the measurements, in its visible rows."""
     headings = page.eval(
-        "[...document.querySelectorAll('#measured thead th')].map(th => wordsOf(th.textContent).replace(/ .$/, ''))"
+        f"[...document.querySelectorAll('#{table} thead th')].map(th => wordsOf(th.textContent).replace(/ .$/, ''))"
     )
-    rows = "[...document.querySelectorAll('#measured tbody tr:not([hidden])')]"
+    rows = f"[...document.querySelectorAll('#{table} tbody tr:not([hidden])')]"
     return page.eval(f"{rows}.map(row => wordsOf(row.cells[{headings.index(heading)}].textContent))")
 
 
@@ -165,6 +165,16 @@ def test_keyboard_sorts_a_table_by_value_and_the_address_keeps_the_order(page):
     page.press("Enter")
     assert [seconds(text) for text in column(page, "time")] == sorted(times, reverse=True)
     assert page.eval("location.hash") == "#measured?sort=time&down=1"
+
+
+def test_ratios_are_sorted_by_their_decimals(page):
+    go_to(page, "curves?sort=speed-up")
+    ratios = [
+        float(text.split()[0].rstrip("x"))
+        for text in column(page, "speed-up", "curves")
+        if text[:1].isdigit()
+    ]
+    assert ratios == sorted(ratios) and len({int(ratio) for ratio in ratios}) < len(set(ratios))
 
 
 def test_address_filters_and_sorts_a_table(browser, index):
@@ -212,7 +222,7 @@ def test_comparison_page_shows_the_samples_of_both_folders_without_errors(browse
         case = made_up.case_of("rbf", "jacfwd", 1)
         records = [made_up.timed(generator, case, 0.01 * factor, replicate) for replicate in range(4)]
         folders[name] = made_up.write(tmp_path / name, records)
-    index = write_comparison(compare.compare(folders["a"], folders["b"]))
+    index = write_comparison(folder_comparison.compare(folders["a"], folders["b"]))
     browser.requests.clear()
     browser.problems.clear()
     browser.open(index)

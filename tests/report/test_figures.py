@@ -96,7 +96,7 @@ def svg_text(drawing, tmp_path):
 
 
 def test_every_figure_with_data_is_drawn(drawings):
-    assert set(drawings) == set(figures.NAMES) - {"plan-*"}
+    assert set(drawings) == set(figures.FIGURE_NAMES) - {"plan-*"}
 
 
 @pytest.mark.thorough
@@ -214,7 +214,9 @@ def test_pareto_front_has_no_dominated_point():
     memory_points = [
         setting_comparison.MemoryPoint(memory_of(timing), timing.median, timing) for timing in timings
     ]
-    assert [(point.memory, point.seconds) for point in setting_comparison.find_front(memory_points)] == [
+    assert [
+        (point.memory, point.seconds) for point in setting_comparison.find_pareto_front(memory_points)
+    ] == [
         (10, 3.0),
         (30, 1.0),
     ]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from scaling.report.figures.marks import Figure
-from scaling.report.markdown import Part, escape_markdown, to_markdown, to_markdown_table
+from scaling.report.markdown import MarkdownSection, escape_markdown, to_markdown, to_markdown_table
 from scaling.report.text import Table
 
 NASTY = [
@@ -30,5 +30,5 @@ def test_markdown_table_keeps_its_cells_for_any_text():
 
 
 def test_figure_refers_to_its_own_file():
-    parts = [Part("part", figures=[Figure("a", "", "Speed-up", ())])]
+    parts = [MarkdownSection("part", figures=[Figure("a", "", "Speed-up", ())])]
     assert to_markdown("title", parts) == "# title\n\n## part\n\n![Speed-up](a.png)\n"

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scaling.analysis import answer, findings, plan_scores
 from scaling.analysis import dataframe as one_table
+from scaling.analysis import findings, plan_scores, summary
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
 from scaling.report import answer_tables, export, figures, methods_text, page_tables, write_report
@@ -155,27 +155,27 @@ def page(plans_only):
 
 def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     study = findings.read(plans_only)
-    first, *rest = answer.answer_sentences(study)
+    first, *rest = summary.answer_sentences(study)
     assert first.startswith(
         "Planned for A far machine, and nothing measured here: 9 cases, 1 skipped, 1 failed on 1 to 512 devices"
     )
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
     assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page and "9 planned" in page
-    assert answer.summarize(study) == answer.answer_sentences(study)
+    assert summary.summarize(study) == summary.answer_sentences(study)
 
 
 def test_empty_folder_says_that_nothing_was_measured(tmp_path):
-    assert answer.answer_sentences(tmp_path)[0].startswith("Nothing has been measured")
+    assert summary.answer_sentences(tmp_path)[0].startswith("Nothing has been measured")
 
 
 def test_card_of_a_plan_shows_the_shortest_time_as_predicted_not_measured(plans_only):
     rbf = next(
-        card for card in answer_tables.make_cards(findings.read(plans_only)) if card.family.startswith("rbf")
+        card for card in answer_tables.make_cards(findings.read(plans_only)) if card.problem.startswith("rbf")
     )
-    assert rbf.family.endswith("planned for A far machine")
+    assert rbf.problem.endswith("planned for A far machine")
     assert (rbf.mode, rbf.sure, rbf.certainty) == ("jacfwd (vmap)", False, "predicted, not measured")
-    assert rbf.where.startswith("512 devices") and rbf.time.startswith("119 µs")
+    assert rbf.layout.startswith("512 devices") and rbf.time.startswith("119 µs")
     at_64 = 0.01 * made_up.amdahl(64, 0.2) / (0.01 * made_up.amdahl(512, 0.01))
     assert rbf.ratio == f"jacrev (vmap) takes {at_64:.1f}x as long" and rbf.speedup == "Efficiency 16 %"
 
@@ -238,7 +238,7 @@ def test_plans_do_not_appear_among_measurements(tmp_path):
     measured_figures = [d for d in figures.make_figures(mixed) if d.name != "plan-far"]
     assert files.page_specs(figures.make_figures(plain)) == files.page_specs(measured_figures)
     assert answer_tables.make_cards(mixed) == answer_tables.make_cards(plain)
-    added = [s for s in answer.answer_sentences(mixed) if s not in answer.answer_sentences(plain)]
+    added = [s for s in summary.answer_sentences(mixed) if s not in summary.answer_sentences(plain)]
     assert len(added) == 1
     assert added[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")
 
@@ -312,10 +312,10 @@ def test_weak_plans_are_drawn_only_with_weak_measurements(tmp_path):
 def test_largest_families_are_drawn_and_the_caption_counts_all(tmp_path):
     records = [
         planned_record(dataclasses.replace(case_of("rbf", "jacfwd", 1, n), variant=f"v{v}", points=64 * (v + 1)), 0.1 / n)
-        for v in range(marks.MOST_PANELS + 2) for n in (1, 8)
+        for v in range(marks.MAX_PANELS + 2) for n in (1, 8)
     ]  # fmt: skip
     (drawing,) = figures.make_figures(findings.read(write(tmp_path / "many", records)))
-    assert len(drawing.panels) == marks.MOST_PANELS and "6 of 8 problems are drawn" in drawing.caption
+    assert len(drawing.panels) == marks.MAX_PANELS and "6 of 8 problems are drawn" in drawing.caption
     assert "v7" in drawing.panels[0].title[0]
 
 
@@ -353,7 +353,7 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     first, order = plan_scores.describe_score(study.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
     assert order.startswith("Of 6 pairs of methods") and "4 (67 %) were predicted in the right order" in order
-    assert first in answer.answer_sentences(study) and order in answer.answer_sentences(study)
+    assert first in summary.answer_sentences(study) and order in summary.answer_sentences(study)
 
 
 def test_report_without_scores_has_no_table_of_them(plans_only):

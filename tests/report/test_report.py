@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scaling.analysis import answer, findings
+from scaling.analysis import findings, summary
 from scaling.core.case import to_dict
 from scaling.core.record import Writer
 from scaling.report import answer_tables, export, page_tables, write_report
@@ -118,7 +118,7 @@ def test_csv_has_a_row_for_each_case_of_any_status(folder):
 
 
 def test_success_after_failed_attempts_counts_as_success(folder):
-    sentences = answer.answer_sentences(folder)
+    sentences = summary.answer_sentences(folder)
     assert "1 case failed: 1 wrong_answer: the result differs from the reference." in sentences
     assert not any("killed" in line for line in sentences) and "killed" not in page_text(folder)
 
@@ -128,13 +128,13 @@ def test_indistinguishable_modes_are_reported_as_such(tmp_path):
     folder = write_study(
         tmp_path, [record(seconds=wide), record(seconds=[s + 0.01 for s in wide], mode="jacrev")]
     )
-    assert "not distinguished" in answer.answer_sentences(folder)[0]
+    assert "not distinguished" in summary.answer_sentences(folder)[0]
     [row] = answer_tables.answer_table(findings.read(folder)).rows
     assert row[-2].startswith("1.01x") and row[-1].startswith("not distinguished from the runner-up")
 
 
 def test_oversubscribed_record_is_marked_and_has_no_speedup(folder, tmp_path):
-    assert any("1 case ran oversubscribed" in line for line in answer.answer_sentences(folder))
+    assert any("1 case ran oversubscribed" in line for line in summary.answer_sentences(folder))
     assert "[oversubscribed]" in page_text(folder)
     replicated = tmp_path / "twice"
     replicated.mkdir()
@@ -150,7 +150,7 @@ def test_oversubscribed_record_is_marked_and_has_no_speedup(folder, tmp_path):
 
 def test_several_environments_are_reported_and_kept_apart(tmp_path):
     folder = write_study(tmp_path, [record(1, 8.0), record(2, 4.0, digest="two")])
-    sentences = answer.answer_sentences(folder)
+    sentences = summary.answer_sentences(folder)
     assert any("2 environments are in this folder (one, two)" in line for line in sentences)
     assert not any("speed-up" in line for line in sentences)
     table = page_tables.environment_table(findings.read(folder))
@@ -161,7 +161,7 @@ def test_rejected_weak_series_is_reported_with_its_reason(tmp_path):
     folder = write_study(tmp_path, weak(((1e6, 1e3), (2e6, 1e3), (4e6, 1e3))), scaling=["weak"])
     assert any(
         line.startswith("Not weak scaling") and "flops per device are 1e+06" in line
-        for line in answer.answer_sentences(folder)
+        for line in summary.answer_sentences(folder)
     )
     assert 'id="scaling-weak"' not in page_text(folder)
 
@@ -174,7 +174,7 @@ def test_weak_scaling_with_constant_work_is_drawn(tmp_path):
 def test_a_folder_without_measurements_says_so(tmp_path):
     assert "Nothing has been measured" in page_text(tmp_path)
     folder = write_study(tmp_path, [record(status="failed", reason="error", text="it broke")])
-    assert "Nothing has been measured" in answer.answer_sentences(folder)[0]
+    assert "Nothing has been measured" in summary.answer_sentences(folder)[0]
     assert "it broke" in page_text(folder)
     assert not answer_tables.answer_table(findings.read(folder)).rows
 
@@ -184,7 +184,7 @@ def test_damaged_lines_and_missing_records_are_listed(tmp_path):
     (folder / "torn.jsonl").write_text('{"half')
     text = page_text(folder)
     assert ">Damaged lines</h2>".lstrip(">") in text and "torn.jsonl:1" in text and "points=99" in text
-    assert any("1 case of the study has no record yet" in line for line in answer.answer_sentences(folder))
+    assert any("1 case of the study has no record yet" in line for line in summary.answer_sentences(folder))
 
 
 def test_markdown_links_and_images_in_names_are_escaped(tmp_path):

@@ -87,7 +87,7 @@ def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name)
         Path(name), [*made_up.study(60), *processes(("jacfwd", 1.0), ("jacrev", 2.0), digest="another")]
     )
     output = io.StringIO()
-    report.conclude(Path(name), Console(file=output, width=140), {"made up"}, brief=True)
+    report.write_and_print(Path(name), Console(file=output, width=140), {"made up"}, brief=True)
     lines = output.getvalue().splitlines()
     assert len(lines) <= 25 and all(len(line) <= 80 or name in line for line in lines)
     assert re.search(r"report: .*index\.html$", lines[-1])
@@ -104,4 +104,4 @@ def test_a_card_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes(tm
     (card,) = answer_tables.make_cards(read_study(tmp_path, [*small, *large]))
     assert card.mode == "jacrev (vmap) or jacfwd (vmap)" and not card.sure
     assert card.certainty.startswith("not distinguished from the runner-up")
-    assert card.sizes == "one of 2 sizes; fastest at others: jacfwd (vmap)"
+    assert card.other_sizes == "one of 2 sizes; fastest at others: jacfwd (vmap)"

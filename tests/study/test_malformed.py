@@ -367,6 +367,18 @@ TABLES["study files"] = {
         "all devices": ("{workload: linear, devices: all}", "devices=all works with `scaling plan` only"),
     }.items()
 } | {
+    f"an anchor bomb in {description}": Input(
+        (*MINE[:-1], f"study={name}"),
+        "alias",
+        {f"my_conf/study/{name.removesuffix('.yaml')}.yaml": content, "my_conf/parts/bomb.yaml": "workload: linear\n" + BOMB},
+    )
+    for description, name, content in [
+        ("a default", "mine", "defaults: [bomb@parts.bomb]\n"),
+        ("a default of another group", "mine", "defaults: [{/parts@parts.bomb: bomb}]\n"),
+        ("a list of defaults", "mine", "defaults: [{/parts: [bomb, other]}]\n"),
+        ("a file named with its ending", "mine.yaml", "workload: linear\n" + BOMB),
+    ]
+} | {
     "a tracking file without a name": Input(
         (*MINE, "tracking=mine"),
         "tracking.project must be",
@@ -402,6 +414,7 @@ TABLES["words"] = {
         ((*RBF, "--config-dir", "nowhere"), "nowhere"),
         ((*RBF, "--cfg", "everything"), "--cfg.*everything"),
         ((*RBF, "--cfg"), "--cfg"),
+        (("plan", "--cfg", "everything"), "scaling plan: argument --cfg.*`scaling plan --help`"),
         ((*RBF, "--info"), "unknown option '--info'"),
         ((*RBF, "rbf"), "rbf"),
         ((*RBF, "devices", "2"), "devices"),

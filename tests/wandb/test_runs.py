@@ -114,7 +114,7 @@ def test_only_series_with_constant_work_per_device_are_plotted_as_weak_scaling(t
     for growth in (0.0, 1e5):
         folder = write_weak_results(tmp_path / str(growth), (1, 2, 4), growth=growth)
         plots = make_plots(findings.read(folder))
-        kinds.append({plot.kind for plot in plots if plot.x == "devices" and plot.width > 1})
+        kinds.append({plot.kind for plot in plots if plot.x == "devices" and plot.x_count > 1})
     assert kinds == [{"weak"}, set()]
 
 

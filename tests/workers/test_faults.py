@@ -284,7 +284,7 @@ def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, 
         output.append(process.communicate(timeout=60)[0])
         assert remaining_workers(tmp_path) == [], "a worker outlived its launcher"
         loaded = load(folder(tmp_path))
-        present = {record.key for record in loaded.records if record.good}
+        present = {record.key for record in loaded.records if record.status != "failed"}
         assert kept <= present
         assert len(finished_labels("".join(output))) <= len(present - kept), (
             "a record that was reported is missing"
@@ -293,7 +293,7 @@ def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, 
     completed = scaling_command(arguments)
     assert completed.returncode == 0, completed.stderr
     assert f"{8 - len(kept)} cases to run, {len(kept)} done before" in completed.stdout
-    good = [record.identity for record in load(folder(tmp_path)).records if record.good]
+    good = [record.identity for record in load(folder(tmp_path)).records if record.status != "failed"]
     assert len(good) == len(set(good)) == 8, "one good record per case"
     assert "0 cases to run, 8 done before" in scaling_command(arguments).stdout
     assert len(load(folder(tmp_path)).records) == 8
@@ -323,7 +323,10 @@ def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
     process = start_command([*command("plain", "sleep"), "order_seed=0"])
     await_line(process, r"to run")
     deadline = time.monotonic() + 60
-    while not any(r.good for r in (load(folder(tmp_path)).records)) and time.monotonic() < deadline:
+    while (
+        not any(r.status != "failed" for r in (load(folder(tmp_path)).records))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
         if len(workers(tmp_path)) and time.monotonic() > deadline - 55:
             break  # the sleeping case may come first
@@ -334,7 +337,7 @@ def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
     assert "every finished record is kept" in stderr and "same command continues" in stderr
     assert remaining_workers(tmp_path) == []
     assert load(folder(tmp_path)).damaged == []
-    assert all(record.good for record in load(folder(tmp_path)).records), (
+    assert all(record.status != "failed" for record in load(folder(tmp_path)).records), (
         "an interrupted case is not a failure"
     )
 

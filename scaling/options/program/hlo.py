@@ -21,41 +21,42 @@ _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # the workspace of a library c
 _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost tile; inner tiles add no padding
 _ON_CHIP = re.compile(r"S\([1-46-9]\)")  # memory spaces other than device (no number) and host (5)
 
-Instructions = Mapping[str, "HloLine"]
+Instructions = Mapping[str, "HloInstruction"]
 Computations = Mapping[str, Instructions]
 
 
-class HloLine(NamedTuple):
+class HloInstruction(NamedTuple):
     """An instruction of an HLO computation.
 
     The result of an asynchronous start, such as "copy-start", also contains the operands. The sizes `bytes`
-    and `anywhere` exclude these operands.
+    and `unpadded_bytes` exclude these operands.
 
     Attributes:
         name: the name of the instruction.
         bytes: the size of the result in device memory in bytes, with the padding of its layout.
-        anywhere: the size of the result in bytes without padding, in all memory spaces together.
+        unpadded_bytes: the size of the result in bytes without padding, in all memory spaces together.
         dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
-        fastest: the minor-most axis longer than one of this array, or None if it has no such axis.
+        minor_axis: the minor-most axis longer than one of this array, or None if it has no such axis.
         opcode, operands: the opcode, such as "fusion", and the names of the operands.
         called: the names of the computations that the instruction calls.
         root: whether the instruction is the root of its computation.
-        given: the text in the parentheses, such as the value of a constant.
-        rest: the text after the parentheses, which contains the attributes of the instruction.
+        argument_text: the text in the parentheses: the operands, the value of a constant, or the number of a
+            parameter.
+        attributes: the text after the parentheses, such as ", dimensions={0,1}, to_apply=%add".
     """
 
     name: str
     bytes: int
-    anywhere: int
+    unpadded_bytes: int
     dims: tuple[int, ...]
     dtype: str
-    fastest: int | None
+    minor_axis: int | None
     opcode: str
     operands: list[str]
     called: list[str]
     root: bool
-    given: str
-    rest: str
+    argument_text: str
+    attributes: str
 
     @property
     def size(self) -> int:
@@ -63,50 +64,60 @@ class HloLine(NamedTuple):
         return math.prod(self.dims)
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) for dimensions={0,2}, or None without it."""
-        match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
+        """Return the axes that an attribute lists, such as (0, 2) for "dimensions={0,2}".
+
+        Return None if the instruction does not have the attribute.
+        """
+        match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
 
-def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
+def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
     """Parse the text of an HLO module.
 
     Returns:
-        A dict from the name of each computation to its instructions, a dict from name to `HloLine`.
+        A dict from the name of each computation to a dict from name to `HloInstruction`.
         The name of the entry computation.
     """
-    computations: dict[str, dict[str, HloLine]] = {}
-    lines: dict[str, HloLine] = {}
+    computations: dict[str, dict[str, HloInstruction]] = {}
+    instructions: dict[str, HloInstruction] = {}
     entry = ""
     for row in text.splitlines():
         if header := _HEADER.match(row):
-            lines = computations[header[2]] = {}
+            instructions = computations[header[2]] = {}
             entry = header[2] if header[1] else entry
         elif match := _INSTRUCTION.match(row):
-            line = _parse_instruction(match, lines)
-            lines[line.name] = line
+            instruction = _parse_instruction(match, instructions)
+            instructions[instruction.name] = instruction
     assert entry, "not the text of an HLO module"
     return computations, entry
 
 
-def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
-    root, name, shape, opcode, given, rest = match.groups()
-    operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(rest)))
+def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloInstruction:
+    root, name, shape, opcode, argument_text, attributes = match.groups()
+    operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
     shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape
-    carried = [lines[x] for x in operands if x in lines] if opcode.endswith("-start") else []
+    carried = [instructions[x] for x in operands if x in instructions] if opcode.endswith("-start") else []
     is_copy = opcode == "copy-start"
     size = _without_operands(_stored_bytes(shape), sum(x.bytes for x in carried), is_copy)
-    anywhere = _without_operands(_element_bytes(shape), sum(x.anywhere for x in carried), is_copy)
-    return HloLine(
-        name, size, anywhere, *_first_array(shape), opcode, operands, called, bool(root), given, rest
-    )
+    unpadded_bytes = _without_operands(_element_bytes(shape), sum(x.unpadded_bytes for x in carried), is_copy)
+    return HloInstruction(
+        name, size, unpadded_bytes, *_first_array(shape), opcode, operands, called, bool(root),
+        argument_text, attributes,
+    )  # fmt: skip
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of a result without those of the operands that it contains in an asynchronous start.
+    """Return the bytes of the result of an instruction, without those of operands that it contains.
 
-    A copy-start always contains its operand. Any other result of at most `operands` bytes is assumed not to
-    contain them, as in some asynchronous all-reduces.
+    Only the result of an asynchronous start contains operands. A copy-start always contains its operand. Any
+    other result of at most `operands` bytes is assumed not to contain them, as in some asynchronous
+    all-reduces.
+
+    Args:
+        size: the bytes of the result with the operands that it contains.
+        operands: the bytes of the operands.
+        is_copy: whether the instruction is a copy-start.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
@@ -118,7 +129,7 @@ def _stored_bytes(shape: str) -> int:
 
 
 def _element_bytes(shape: str) -> int:
-    """Return the bytes of a shape, such as "(f32[8,3], u32[])", without padding and in any memory space."""
+    """Return the bytes of all arrays of a shape, such as "(f32[8,3], u32[])", without padding."""
     return sum(math.prod(parse_integers(array[3])) * _bits(array) // 8 for array in _ARRAY.findall(shape))
 
 
@@ -142,16 +153,15 @@ def _padded_size(array: tuple[str, ...]) -> int:
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
     """Return (dimensions, dtype, minor-most axis) of the first array in an HLO shape.
 
-    Axes of length one are ignored when the minor-most axis is determined. The axis is None if the array is a
-    scalar or all of its axes have length one.
+    The minor-most axis is that of the axes longer than one, or None if the array has no such axis.
     """
     match = _ARRAY.search(shape)
     if match is None:
         return (), "", None
     dims = parse_integers(match[4])
     order = parse_integers(match[5] or "") or tuple(reversed(range(len(dims))))
-    fastest = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)
-    return dims, match[1] + match[2], fastest
+    minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)
+    return dims, match[1] + match[2], minor_axis
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
@@ -159,49 +169,56 @@ def parse_integers(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", text))
 
 
-def root_of(lines: Instructions) -> HloLine:
+def root_of(instructions: Instructions) -> HloInstruction:
     """Return the root instruction of a computation."""
-    (root,) = (line for line in lines.values() if line.root)
+    (root,) = (instruction for instruction in instructions.values() if instruction.root)
     return root
 
 
-def skip_bitcasts(name: str, lines: Instructions) -> HloLine:
-    """Return the first instruction from `name` along the operands that is not a bitcast."""
-    return skip_bitcasts(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
+def skip_bitcasts(name: str, instructions: Instructions) -> HloInstruction:
+    """Return the instruction `name`, or the instruction whose value it returns by bitcasts."""
+    while instructions[name].opcode == "bitcast":
+        name = instructions[name].operands[0]
+    return instructions[name]
 
 
-def skip_copies(name: str, lines: Instructions) -> HloLine:
-    """Return the first instruction from `name` along the operands that is neither a copy nor a bitcast."""
-    line = lines[name]
-    return skip_copies(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
+def skip_copies(name: str, instructions: Instructions) -> HloInstruction:
+    """Return the instruction `name`, or the instruction whose value it returns by copies and bitcasts."""
+    while instructions[name].opcode in ("copy", "bitcast"):
+        name = instructions[name].operands[0]
+    return instructions[name]
 
 
-def _integer_constant(line: HloLine) -> int | None:
-    return int(line.given) if line.opcode == "constant" and re.fullmatch(r"-?\d+", line.given) else None
+def _integer_constant(instruction: HloInstruction) -> int | None:
+    is_integer = re.fullmatch(r"-?\d+", instruction.argument_text)
+    return int(instruction.argument_text) if instruction.opcode == "constant" and is_integer else None
 
 
-def _tuple_index(line: HloLine) -> int | None:
-    match = re.search(r"index=(\d+)", line.rest)
-    return int(match[1]) if line.opcode == "get-tuple-element" and match else None
+def _tuple_index(instruction: HloInstruction) -> int | None:
+    match = re.search(r"index=(\d+)", instruction.attributes)
+    return int(match[1]) if instruction.opcode == "get-tuple-element" and match else None
 
 
-def count_trips(loop: HloLine, lines: Instructions, computations: Computations) -> float:
+def count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
     """Return the trip count of a while loop, or infinity if it is unknown.
 
     The trip count is known if XLA reports it, or if the loop has the form `while counter < end: counter +=
     step` and the initial value of the counter, end and step are constants.
+
+    Args:
+        instructions: the instructions of the computation that contains the loop.
     """
-    if reported := _TRIP_COUNT.search(loop.rest):
+    if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
     condition, body = (
-        computations[match[1]] for part in (_CONDITION, _BODY) if (match := part.search(loop.rest))
+        computations[match[1]] for part in (_CONDITION, _BODY) if (match := part.search(loop.attributes))
     )
-    carry = lines[loop.operands[0]]
+    carry = instructions[loop.operands[0]]
     opcode, compared, attributes = _operation(root_of(condition), condition, computations)
     if opcode != "compare" or "direction=LT" not in attributes or carry.opcode != "tuple":
         return math.inf
-    initial, updated = [skip_copies(name, lines) for name in carry.operands], root_of(body).operands
-    counter, end_index = (_tuple_index(line) for line in compared)
+    initial, updated = [skip_copies(name, instructions) for name in carry.operands], root_of(body).operands
+    counter, end_index = (_tuple_index(instruction) for instruction in compared)
     if counter is None or counter >= len(updated):
         return math.inf
     start = _integer_constant(initial[counter])
@@ -215,19 +232,22 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
 
 
 def _operation(
-    line: HloLine, lines: Instructions, computations: Computations
-) -> tuple[str, list[HloLine], str]:
-    """Return the opcode, the operands and the attributes of an instruction, or of the root of a fusion.
+    instruction: HloInstruction, instructions: Instructions, computations: Computations
+) -> tuple[str, list[HloInstruction], str]:
+    """Return the opcode, the operands and the attributes of an instruction.
 
-    The parameters of a fusion are replaced by its operands. An operand that is a copy is replaced by the
-    instruction that computes the copied value.
+    For a fusion, they are those of the root of the fused computation, in which the operands of the fusion
+    replace its parameters. An operand that is a copy is replaced by the instruction that computes the copied
+    value.
     """
-    if line.opcode != "fusion":
-        return line.opcode, [skip_copies(name, lines) for name in line.operands], line.rest
-    fused = computations[line.called[0]]
+    if instruction.opcode != "fusion":
+        operands = [skip_copies(name, instructions) for name in instruction.operands]
+        return instruction.opcode, operands, instruction.attributes
+    fused = computations[instruction.called[0]]
     root = root_of(fused)
     operands = [skip_copies(name, fused) for name in root.operands]
-    outer = [
-        skip_copies(line.operands[int(x.given)], lines) if x.opcode == "parameter" else x for x in operands
-    ]
-    return root.opcode, outer, root.rest
+    for index, operand in enumerate(operands):
+        if operand.opcode == "parameter":
+            outer_name = instruction.operands[int(operand.argument_text)]
+            operands[index] = skip_copies(outer_name, instructions)
+    return root.opcode, operands, root.attributes

@@ -10,12 +10,12 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scaling.options.program import cpu_overhead, hlo, hlo_loops, hlo_ops
-from scaling.options.program.hlo import Computations, HloLine, Instructions
+from scaling.options.program.hlo import Computations, HloInstruction, Instructions
 
 _ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
 _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
@@ -24,7 +24,7 @@ _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
 @dataclass(frozen=True)
 class Kernel:
-    """The work of one execution of a kernel on one device.
+    """The work of one execution of a kernel, a fusion or a single HLO instruction, on one device.
 
     Attributes:
         bytes: the number of bytes that are read and written.
@@ -93,7 +93,7 @@ class ProgramCost:
         return _known_bytes(self.messages)
 
 
-def _total_bytes(parts: Sequence[Kernel | Message]) -> float:
+def _total_bytes(parts: Iterable[Kernel | Message]) -> float:
     return sum(part.bytes * part.times for part in parts if part.bytes)
 
 
@@ -103,13 +103,14 @@ def _known_bytes(parts: Sequence[Kernel | Message]) -> int | None:
 
 
 def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCost:
-    """Return the cost of an optimized HLO module from the text that `jax.stages.Compiled.as_text` returns.
+    """Return the kernels and collectives of a compiled program with the bytes and operations of each.
 
     Of the branches of a conditional, only the one with the most bytes is counted. If the trip count of a loop
     is unknown, its kernels and collectives have an infinite number of executions. If an instruction has an
     unexpected format, as in another version of XLA, all bytes of the module are unknown.
 
     Args:
+        text: the optimized HLO module, as `jax.stages.Compiled.as_text` returns it.
         operations: the result of `llvm_instructions.count_operations` for a program of a CPU; None for other
             programs, whose kernels have no overhead.
     """
@@ -120,33 +121,35 @@ def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCos
     @functools.cache
     def parts_of(name: str, in_loop: bool = False) -> tuple[Kernel | Message, ...]:
         parts = list[Kernel | Message]()
-        for line in computations[name].values():
-            kind = line.opcode.removesuffix("-start")
-            if kind in ("while", "call", "async", "conditional"):
-                if kind == "while" and len(line.called) != 2:  # condition and body
-                    raise ValueError(f"a while loop that calls {len(line.called)} computations: {line.name}")
-                runs = [parts_of(called, in_loop or kind == "while") for called in line.called]
-                runs = [max(runs, key=_total_bytes)] if kind == "conditional" else runs
-                trips = hlo.count_trips(line, computations[name], computations) if kind == "while" else 1.0
-                parts += (dataclasses.replace(part, times=part.times * trips) for run in runs for part in run)
-            elif kind not in hlo_ops.NO_KERNEL and not (
-                line.opcode.endswith(("-done", "-update")) or _ALLOCATION in line.rest
-            ):
-                operands = {x: computations[name][x] for x in line.operands}
-                fused = computations[line.called[0]] if kind == "fusion" else {}
-                parts += _collectives(fused, line, operands, devices)
-                kernel = _analyze_fusion(fused or _as_fusion(line, operands), computations, in_loop)
-                parts.append(
-                    dataclasses.replace(
-                        kernel,
-                        operations=round(operations_of.get(line.name, 0)),
-                        overhead=0 if operations is None else kernel.overhead,
-                    )
-                )
+        instructions = computations[name]
+        for instruction in instructions.values():
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in ("call", "async"):
+                parts += (part for called in instruction.called for part in parts_of(called, in_loop))
+            elif kind == "conditional":
+                branches = [parts_of(called, in_loop) for called in instruction.called]
+                parts += max(branches, key=_total_bytes)
+            elif kind == "while":
+                if len(instruction.called) != 2:
+                    raise ValueError(f"the loop {instruction.name} does not call a condition and a body")
+                trips = hlo.count_trips(instruction, instructions, computations)
+                iteration = (part for called in instruction.called for part in parts_of(called, True))
+                parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
+            elif _executes_kernel(instruction):
+                operands = {x: instructions[x] for x in instruction.operands}
+                fused = computations[instruction.called[0]] if kind == "fusion" else {}
+                parts += _collectives(fused, instruction, operands, devices)
+                kernel = _analyze_fusion(fused or _as_fusion(instruction, operands), computations)
+                start = cpu_overhead.START_IN_LOOP if in_loop else cpu_overhead.START
+                overhead = 0 if operations is None else start + kernel.overhead
+                executed = round(operations_of.get(instruction.name, 0))
+                parts.append(dataclasses.replace(kernel, operations=executed, overhead=overhead))
         return tuple(parts)
 
     opcodes = Counter(
-        line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values()
+        instruction.opcode.removesuffix("-start")
+        for instructions in computations.values()
+        for instruction in instructions.values()
     )
     try:
         parts = parts_of(entry)
@@ -158,152 +161,177 @@ def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCos
 
 
 def _find_operations(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return the operations of all fusions by name. XLA compiles equal fusions to one kernel."""
-    fusions = [line for lines in computations.values() for line in lines.values() if line.opcode == "fusion"]
-    shapes = {
-        line.name: (
-            line.dims,
-            *((x.opcode, x.dims, x.dtype, x.fastest) for x in computations[line.called[0]].values()),
-        )
-        for line in fusions
-    }
-    compiled = {shapes[name]: operations[name] for name in shapes if name in operations}
-    return {name: compiled[shape] for name, shape in shapes.items() if shape in compiled} | dict(operations)
+    """Return a dict from the name of each kernel to its number of operations.
+
+    XLA compiles equal fusions to one kernel, which has the name of one of them. `operations` contains only
+    this name. The result contains the names of all equal fusions.
+    """
+    contents: dict[str, tuple[Any, ...]] = {}  # name of a fusion -> a value that is equal for equal fusions
+    for instructions in computations.values():
+        for fusion in instructions.values():
+            if fusion.opcode == "fusion":
+                fused = computations[fusion.called[0]].values()
+                inner = ((x.opcode, x.dims, x.dtype, x.minor_axis) for x in fused)
+                contents[fusion.name] = (fusion.dims, *inner)
+    compiled = {contents[name]: operations[name] for name in contents if name in operations}
+    return {name: compiled[key] for name, key in contents.items() if key in compiled} | dict(operations)
+
+
+def _executes_kernel(instruction: HloInstruction) -> bool:
+    if instruction.opcode.endswith(("-done", "-update")) or _ALLOCATION in instruction.attributes:
+        return False
+    return instruction.opcode.removesuffix("-start") not in hlo_ops.NO_KERNEL
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a collective as a dict, without zeros, "" and `times` of 1."""
+    """Return a dict from field name to value of a kernel or a collective, as a record stores it.
+
+    Fields that are 0 or "" and a field `times` of 1 are omitted.
+    """
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
-def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
+def _as_fusion(instruction: HloInstruction, operands: Instructions) -> dict[str, HloInstruction]:
+    """Return the instructions of a fusion, by name, that contains only `instruction` and parameters."""
     parameters = {
         name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
     }
-    return parameters | {line.name: line._replace(root=True)}
+    return parameters | {instruction.name: instruction._replace(root=True)}
 
 
 def _collectives(
-    fused: Instructions, line: HloLine, operands: Instructions, devices: int
+    fused: Instructions, instruction: HloInstruction, operands: Instructions, devices: int
 ) -> Iterator[Message]:
-    """Yield a `Message` for each collective of a kernel: `line` itself, or instructions that it fuses.
+    """Yield a `Message` for each collective of a kernel: `instruction` itself, or instructions that it fuses.
 
     `devices` is the number of devices of the program. All of them take part in a collective without
     `replica_groups`.
     """
-    for candidate, lines in [(line, operands), *((inner, fused) for inner in fused.values())]:
+    for candidate, instructions in [(instruction, operands), *((inner, fused) for inner in fused.values())]:
         kind = candidate.opcode.removesuffix("-start")
         if kind in hlo_ops.COLLECTIVES:
-            match = _GROUPS.search(candidate.rest)
+            match = _GROUPS.search(candidate.attributes)
             group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
-            inputs = sum(lines[name].anywhere for name in set(candidate.operands))
-            yield Message(kind, max(candidate.anywhere, inputs), group)
+            inputs = sum(instructions[name].unpadded_bytes for name in set(candidate.operands))
+            yield Message(kind, max(candidate.unpadded_bytes, inputs), group)
 
 
-def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
-    evaluations = hlo_loops.count_evaluations(lines)
+def _analyze_fusion(instructions: Instructions, computations: Computations) -> Kernel:
+    """Return the work of one execution of a fusion, without the overhead of the start of a kernel."""
+    evaluations = hlo_loops.count_evaluations(instructions)
     work_of = {
-        line.name: _repeat_work(*hlo_ops.count_work(line, lines), evaluations[line.name] / max(line.size, 1))
-        for line in lines.values()
+        instruction.name: _repeat_work(
+            *hlo_ops.count_work(instruction, instructions),
+            evaluations[instruction.name] / max(instruction.size, 1),
+        )
+        for instruction in instructions.values()
     }
     work: Counter[str] = Counter()
     for kind, amount in work_of.values():
         work[kind] += amount
-    work["overhead"] = cpu_overhead.count_overhead(lines, work_of, in_loop)
+    work["overhead"] = cpu_overhead.product_overhead(instructions, work_of)
     library = ""
-    for line in lines.values():
-        if line.opcode == "custom-call" and not work_of[line.name][0]:
-            library = hlo_ops.library_name(line) or library
-        if line.opcode == "fusion":  # a nested fusion
-            nested = _analyze_fusion(computations[line.called[0]], computations, in_loop)
+    for instruction in instructions.values():
+        if instruction.opcode == "custom-call" and not work_of[instruction.name][0]:
+            library = hlo_ops.library_name(instruction) or library
+        if instruction.opcode == "fusion":  # a nested fusion
+            nested = _analyze_fusion(computations[instruction.called[0]], computations)
             library = nested.library or library
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
     work.pop("", None)
-    return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
+    return Kernel(bytes=_kernel_bytes(instructions, computations), library=library, **work)
 
 
 def _repeat_work(kind: str, amount: int, repeats: float) -> tuple[str, int]:
-    """Return the kind and amount of work of an instruction whose elements are evaluated `repeats` times.
+    """Return (kind, amount) of the work of an instruction, with the amount multiplied by `repeats`.
 
-    A fraction below 1 means that only some elements are evaluated, for example those that a slice selects.
-    Larger values are rounded to integers. If the loop nest does not reach the instruction, `repeats` is 0 and
-    the work is counted once.
+    `repeats` is the average number of evaluations of an element of the result. It is below 1 if only some
+    elements are evaluated, for example those that a slice selects. Larger values are rounded to integers. If
+    the loop nest does not reach the instruction, `repeats` is 0, and the work is counted once.
     """
     return kind, round(amount * (repeats if 0 < repeats < 1 else max(1, round(repeats))))
 
 
-def _kernel_bytes(lines: Instructions, computations: Computations) -> int:
-    in_place = _in_place_updates(lines, computations)
-    written = sum(in_place[x.name][1] if x.name in in_place else x.bytes for x in _result_instructions(lines))
-    return written + sum(_bytes_read(lines, in_place, computations).values())
+def _kernel_bytes(instructions: Instructions, computations: Computations) -> int:
+    """Return the number of bytes that a fusion reads and writes."""
+    in_place = _in_place_updates(instructions, computations)
+    written = sum(
+        in_place[x.name][1] if x.name in in_place else x.bytes for x in _result_instructions(instructions)
+    )
+    return written + sum(_bytes_read(instructions, in_place, computations).values())
 
 
-def _result_instructions(lines: Instructions) -> list[HloLine]:
+def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
     """Return the instructions that produce the results of a computation, with bitcasts skipped."""
-    root = hlo.root_of(lines)
+    root = hlo.root_of(instructions)
     names = root.operands if root.opcode == "tuple" else [root.name]
-    return [hlo.skip_bitcasts(name, lines) for name in names]
+    return [hlo.skip_bitcasts(name, instructions) for name in names]
 
 
-def _in_place_updates(lines: Instructions, computations: Computations) -> dict[str, tuple[HloLine, int]]:
-    """Return the results of a fusion that update a parameter in place.
+def _in_place_updates(
+    instructions: Instructions, computations: Computations
+) -> dict[str, tuple[HloInstruction, int]]:
+    """Return a dict from each result of a fusion that updates a parameter in place to (parameter, bytes).
 
-    The returned dict maps the name of such a result to the parameter and the number of bytes written.
+    The key is the name of the instruction that produces the result. The bytes are those that are written.
     """
     updates = {}
-    for result in _result_instructions(lines):
+    for result in _result_instructions(instructions):
         target, size = None, 0
         if result.opcode in hlo_ops.UPDATES:
-            target = hlo.skip_bitcasts(result.operands[0], lines)
-            size = lines[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes
+            target = hlo.skip_bitcasts(result.operands[0], instructions)
+            size = instructions[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes
         elif result.opcode == "fusion":
             nested = _in_place_updates(computations[result.called[0]], computations)
             if len(nested) == 1:
                 ((parameter, size),) = nested.values()
-                target = hlo.skip_bitcasts(result.operands[int(parameter.given)], lines)
+                target = hlo.skip_bitcasts(result.operands[int(parameter.argument_text)], instructions)
         if target is not None and target.opcode == "parameter":
             updates[result.name] = target, size
     return updates
 
 
 def _bytes_read(
-    lines: Instructions, in_place: Mapping[str, tuple[HloLine, int]], computations: Computations
+    instructions: Instructions, in_place: Mapping[str, tuple[HloInstruction, int]], computations: Computations
 ) -> Counter[str]:
     """Return a dict from the name of each parameter of a fusion to the number of bytes that are read from it.
 
     Args:
-        in_place: the results that update a parameter in place, in the form of `_in_place_updates`.
+        in_place: a dict from each result that updates a parameter in place, see `_in_place_updates`.
     """
     reads: Counter[str] = Counter()
-    for line in lines.values():
-        if line.opcode == "bitcast":
+    for instruction in instructions.values():
+        if instruction.opcode == "bitcast":
             continue
-        is_updated = line.name in in_place
-        nested = _bytes_read_by_operand(line, is_updated, computations) if line.opcode == "fusion" else {}
-        for index, source in enumerate(hlo.skip_bitcasts(name, lines) for name in line.operands):
+        opcode, is_updated = instruction.opcode, instruction.name in in_place
+        nested = _bytes_read_by_operand(instruction, is_updated, computations) if opcode == "fusion" else {}
+        for index, operand in enumerate(instruction.operands):
+            source = hlo.skip_bitcasts(operand, instructions)
             if source.opcode != "parameter":
                 continue
-            size = nested.get(index, 0) if line.opcode == "fusion" else source.bytes
-            if index == 0 and line.opcode in hlo_ops.SLICES:
-                size = line.bytes
-            elif index == 0 and line.opcode in hlo_ops.UPDATES and is_updated:
-                size = in_place[line.name][1] if line.opcode == "scatter" else 0  # a scatter accumulates
+            size = nested.get(index, 0) if opcode == "fusion" else source.bytes
+            if index == 0 and opcode in hlo_ops.SLICES:
+                size = instruction.bytes
+            elif index == 0 and opcode in hlo_ops.UPDATES and is_updated:
+                size = in_place[instruction.name][1] if opcode == "scatter" else 0  # a scatter accumulates
             reads[source.name] += size
-    return Counter({name: min(size, lines[name].bytes) for name, size in reads.items()})
+    return Counter({name: min(size, instructions[name].bytes) for name, size in reads.items()})
 
 
-def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
+def _bytes_read_by_operand(
+    instruction: HloInstruction, is_updated: bool, computations: Computations
+) -> dict[int, int]:
     """Return a dict from the index of each operand of a nested fusion to the number of bytes read from it.
 
     `is_updated` specifies whether the fusion updates a parameter of the enclosing fusion in place.
     """
-    lines = computations[line.called[0]]
-    in_place = _in_place_updates(lines, computations) if is_updated else {}
-    reads = _bytes_read(lines, in_place, computations)
-    returned = {x.name: x.bytes for x in _result_instructions(lines)}
+    instructions = computations[instruction.called[0]]
+    in_place = _in_place_updates(instructions, computations) if is_updated else {}
+    reads = _bytes_read(instructions, in_place, computations)
+    returned = {x.name: x.bytes for x in _result_instructions(instructions)}
     return {
-        int(x.given): reads[x.name] or returned.get(x.name, 0)
-        for x in lines.values()
+        int(x.argument_text): reads[x.name] or returned.get(x.name, 0)
+        for x in instructions.values()
         if x.opcode == "parameter"
     }

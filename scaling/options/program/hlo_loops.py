@@ -1,4 +1,4 @@
-"""Count how often a fusion evaluates each of its instructions.
+"""Count how often the loop nest of an HLO fusion evaluates each instruction of the fusion.
 
 XLA compiles a fusion to one loop nest over the elements of its result. The innermost loop computes the values
 that the current element needs. A value that does not depend on the inner loops is computed outside of them. A
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scaling.options.program import hlo, hlo_ops
-from scaling.options.program.hlo import HloLine, Instructions
+from scaling.options.program.hlo import HloInstruction, Instructions
 
 _SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
-_MOST_USES = 16  # the most uses of an instruction at different indices for which XLA duplicates it
+_MAX_USES = 16  # XLA duplicates an instruction for at most this number of uses at different indices
 
 # For each axis of an array, the position in the loop nest of the loop over this axis; 0 is the outermost.
-# None means that no loop varies the index of this axis.
+# None means that no loop runs over this axis.
 Loops = tuple[int | None, ...]
 
 
@@ -49,42 +49,48 @@ class Use:
         return math.prod(self.lengths[: innermost + 1])
 
 
-def count_evaluations(lines: Instructions) -> Counter[str]:
-    """Return a dict from the name of each instruction of a fusion to how often its elements are evaluated.
+def count_evaluations(instructions: Instructions) -> Counter[str]:
+    """Return a dict from the name of each instruction of a fusion to its number of evaluations of an element.
 
-    The number is the total over all uses of the instruction.
+    All uses of the instruction are added up.
+
+    Args:
+        instructions: the instructions of the fusion by name.
     """
     evaluations: Counter[str] = Counter()
-    for use in _trace_uses(lines):
+    for use in _trace_uses(instructions):
         evaluations[use.name] += use.evaluations
     return evaluations
 
 
-def _trace_uses(lines: Instructions) -> Iterator[Use]:
-    """Yield the uses of all instructions in the loop nest of a fusion, with uses at equal indices as one."""
+def _trace_uses(instructions: Instructions) -> Iterator[Use]:
+    """Yield the uses of all instructions in the loop nest of a fusion.
+
+    Several uses of an instruction at equal indices are one use, because its value is computed only once.
+    """
     visits: Counter[str] = Counter()
-    root = hlo.root_of(lines)
+    root = hlo.root_of(instructions)
     results = root.operands if root.opcode == "tuple" else [root.name]
-    pending = [(Use(name, *_own_loops(lines[name])), frozenset[str]()) for name in results]
-    found = set(pending)
+    pending = [(Use(name, *_loops_over_result(instructions[name])), frozenset[str]()) for name in results]
+    queued = set(pending)
     while pending:
         use, shifts = pending.pop()
         yield use
-        line = lines[use.name]
+        instruction = instructions[use.name]
         visits[use.name] += 1
-        shifts = shifts | {use.name} if line.opcode in _SHIFTS else shifts
-        for operand in map(lines.get, line.operands):
-            if operand is None or (operand.operands and visits[operand.name] >= _MOST_USES):
+        shifts = shifts | {use.name} if instruction.opcode in _SHIFTS else shifts
+        for operand in map(instructions.get, instruction.operands):
+            if operand is None or (operand.operands and visits[operand.name] >= _MAX_USES):
                 continue
-            loops, lengths = _operand_loops(line, operand, use.loops, use.lengths)
+            loops, lengths = _operand_loops(instruction, operand, use.loops, use.lengths)
             operand_use = Use(operand.name, loops, lengths), shifts
-            if operand_use not in found:
-                found.add(operand_use)
+            if operand_use not in queued:
+                queued.add(operand_use)
                 pending.append(operand_use)
 
 
-def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loops of a loop nest over the result of an instruction.
+def _loops_over_result(instruction: HloInstruction) -> tuple[Loops, tuple[int, ...]]:
+    """Return the loops of a loop nest over all elements of the result of an instruction.
 
     The innermost loop runs over the minor-most axis.
 
@@ -92,52 +98,52 @@ def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
         For each axis of the result, the position of the loop over it.
         For each loop, outermost first, its number of iterations.
     """
-    axes = sorted(range(len(line.dims)), key=lambda axis: axis == line.fastest)
-    return tuple(map(axes.index, range(len(axes)))), tuple(line.dims[axis] for axis in axes)
+    axes = sorted(range(len(instruction.dims)), key=lambda axis: axis == instruction.minor_axis)
+    return tuple(map(axes.index, range(len(axes)))), tuple(instruction.dims[axis] for axis in axes)
 
 
 def _operand_loops(
-    line: HloLine, operand: HloLine, loops: Loops, lengths: tuple[int, ...]
+    instruction: HloInstruction, operand: HloInstruction, loops: Loops, lengths: tuple[int, ...]
 ) -> tuple[Loops, tuple[int, ...]]:
     """Return the nested loops in which an operand of an instruction is evaluated.
 
     The loops are numbered from the outermost, 0.
 
     Args:
-        loops, lengths: the loops in which the instruction itself is evaluated, in the form that is returned.
+        loops, lengths: the loops in which the instruction itself is evaluated, in the form of the result.
 
     Returns:
         For each axis of the operand, the number of the loop that runs over it, or None if no loop does.
         For each loop, its number of iterations.
     """
-    rank, axes = len(operand.dims), line.axes("dimensions") or ()
-    if line.opcode in hlo_ops.UPDATES and operand.name != line.operands[0]:  # in place
-        return _own_loops(operand)
-    if line.opcode == "broadcast":
+    rank, axes = len(operand.dims), instruction.axes("dimensions") or ()
+    if instruction.opcode in hlo_ops.UPDATES and operand.name != instruction.operands[0]:  # in place
+        return _loops_over_result(operand)
+    if instruction.opcode == "broadcast":
         return tuple(loops[axis] for axis in axes), lengths
-    if line.opcode == "concatenate":  # each element comes from one of the operands
+    if instruction.opcode == "concatenate":  # each element comes from one of the operands
         part = loops[axes[0]]
         return loops, tuple(
             operand.dims[axes[0]] if loop == part else length for loop, length in enumerate(lengths)
         )
-    if line.opcode == "transpose":
+    if instruction.opcode == "transpose":
         return tuple(loops[axes.index(axis)] for axis in range(rank)), lengths
-    if line.opcode == "gather" and operand.name == line.operands[0]:
-        return _gathered_loops(line, rank, loops), lengths
-    if line.opcode == "reduce" and rank:
+    if instruction.opcode == "gather" and operand.name == instruction.operands[0]:
+        return _gathered_loops(instruction, rank, loops), lengths
+    if instruction.opcode == "reduce" and rank:
         kept, inner = iter(loops), itertools.count(len(lengths))
         nested = tuple(next(inner) if axis in axes else next(kept, None) for axis in range(rank))
         return nested, lengths + tuple(operand.dims[axis] for axis in axes)
-    if line.opcode == "bitcast" and line.size == operand.size > 0:
-        is_reshape = _is_row_major(line) and _is_row_major(operand)
-        return (
-            (_reshaped_loops(line.dims, loops, operand.dims), lengths) if is_reshape else _own_loops(operand)
-        )
-    if rank == len(loops) and (operand.dims == line.dims or line.opcode in _SHIFTS):
+    if instruction.opcode == "bitcast" and instruction.size == operand.size > 0:
+        is_reshape = _is_row_major(instruction) and _is_row_major(operand)
+        if not is_reshape:
+            return _loops_over_result(operand)
+        return _reshaped_loops(instruction.dims, loops, operand.dims), lengths
+    if rank == len(loops) and (operand.dims == instruction.dims or instruction.opcode in _SHIFTS):
         return loops, lengths
-    if line.opcode == "reshape" and line.size > 0:
-        return _reshaped_loops(line.dims, loops, operand.dims), lengths
-    return _own_loops(operand)
+    if instruction.opcode == "reshape" and instruction.size > 0:
+        return _reshaped_loops(instruction.dims, loops, operand.dims), lengths
+    return _loops_over_result(operand)
 
 
 def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int, ...]) -> Loops:
@@ -167,12 +173,12 @@ def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int
     return tuple(operand_loops)
 
 
-def _is_row_major(line: HloLine) -> bool:
-    """Return whether the last axis that is longer than one is the minor-most."""
-    return line.fastest is None or math.prod(line.dims[line.fastest + 1 :]) == 1
+def _is_row_major(instruction: HloInstruction) -> bool:
+    """Return whether the minor-most axis is the last axis of the result that is longer than one."""
+    return instruction.minor_axis is None or math.prod(instruction.dims[instruction.minor_axis + 1 :]) == 1
 
 
-def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
+def _gathered_loops(instruction: HloInstruction, rank: int, loops: Loops) -> Loops:
     """Return, for each axis of the array that a gather reads from, the position of the loop over it.
 
     If the indices of the gather select the position along an axis, the innermost loop over the indices runs
@@ -182,15 +188,15 @@ def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
         rank: the number of axes of the array.
         loops: the position of the loop over each axis of the result of the gather.
     """
-    offsets, batching = (line.axes(name) or () for name in ("offset_dims", "operand_batching_dims"))
-    indices = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}
-    removed = {*(line.axes("collapsed_slice_dims") or ()), *batching}
-    kept = (axis for axis in range(rank) if axis not in removed)
-    kept_loops = dict(zip(kept, (loops[axis] for axis in offsets), strict=True))
-    gathered: list[int | None] = []
+    offsets, batching = (instruction.axes(name) or () for name in ("offset_dims", "operand_batching_dims"))
+    index_loops = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}
+    removed = {*(instruction.axes("collapsed_slice_dims") or ()), *batching}
+    window_axes = (axis for axis in range(rank) if axis not in removed)
+    window_loops = dict(zip(window_axes, (loops[axis] for axis in offsets), strict=True))
+    operand_loops: list[int | None] = []
     for axis in range(rank):
-        of_axis = {kept_loops[axis]} if axis in kept_loops else set[int | None]()
-        if axis in (line.axes("start_index_map") or ()) or axis in batching:
-            of_axis |= indices
-        gathered.append(max((loop for loop in of_axis if loop is not None), default=None))
-    return tuple(gathered)
+        loops_of_axis = {window_loops[axis]} if axis in window_loops else set[int | None]()
+        if axis in (instruction.axes("start_index_map") or ()) or axis in batching:
+            loops_of_axis |= index_loops
+        operand_loops.append(max((loop for loop in loops_of_axis if loop is not None), default=None))
+    return tuple(operand_loops)

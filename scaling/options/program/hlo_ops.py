@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from scaling.options.program import hlo
-from scaling.options.program.hlo import HloLine, Instructions
+from scaling.options.program.hlo import HloInstruction, Instructions
 
 COLLECTIVES = (
     "all-reduce",
@@ -19,21 +19,22 @@ COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
-_ANNOTATIONS = {  # custom calls without work
+_ANNOTATIONS = {  # targets of custom calls that do no work
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
     "MoveToDevice", "Pin", "Unpin", "ConcatBitcast", "AssumeGatherIndicesInBound",
     "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
 }  # fmt: skip
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
-LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _WINDOW_DEFAULTS = (("pad", 0), ("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
-NO_KERNEL = {
+NO_KERNEL = {  # opcodes of instructions that execute no kernel
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
 }  # fmt: skip
 SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their result from their first operand
-# Opcode -> index of the operand that is written into operand 0, in place if operand 0 is a parameter.
+# Opcode -> index of the operand that contains the update of operand 0. If operand 0 is a parameter of the
+# fusion, XLA updates it in place.
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 _DATA_MOVEMENT = NO_KERNEL | SLICES | {
     "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
@@ -50,63 +51,78 @@ _FLOATING_KINDS = {
 }  # fmt: skip
 
 
-def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
+def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
     """Return the kind of work that an HLO instruction does, and the amount of this work.
 
     The kind is the name of a field of `hlo_cost.Kernel`, such as "products", whose description gives the unit
     of the amount. Return ("", 0) if the instruction only moves data without changing the minor-most axis.
+
+    Args:
+        instructions: the instructions of the same computation by name.
     """
-    operands = [lines[x] for x in line.operands if x in lines]
-    kind = line.opcode
+    operands = [instructions[x] for x in instruction.operands if x in instructions]
+    kind = instruction.opcode
     if kind in ("transpose", "copy"):
-        return ("turned", 2 * line.bytes) if operands and _is_transposing(line, operands[0]) else ("", 0)
+        is_transposing = operands and _is_transposing(instruction, operands[0])
+        return ("turned", 2 * instruction.bytes) if is_transposing else ("", 0)
     is_collective = kind.removesuffix("-start") in COLLECTIVES
     if kind in _DATA_MOVEMENT or is_collective or kind.endswith(("-done", "-start")):
         return "", 0
     if kind in ("dot", "convolution", "custom-call"):
-        return _count_product(line, operands)
+        return _count_product(instruction, operands)
     if kind == "reduce":
-        axes = line.axes("dimensions")
-        is_fastest = axes is None or operands[0].fastest in axes
-        return "reductions" if is_fastest else "arithmetic", operands[0].size
+        axes = instruction.axes("dimensions")
+        sums_minor_axis = axes is None or operands[0].minor_axis in axes
+        return "reductions" if sums_minor_axis else "arithmetic", operands[0].size
     if kind == "reduce-window":
-        window = _WINDOW.search(line.rest)
+        window = _WINDOW.search(instruction.attributes)
         sizes = hlo.parse_integers(window[1]) if window else operands[0].dims
-        is_fastest = operands[0].fastest is not None and sizes[operands[0].fastest] > 1
-        return "reductions" if is_fastest else "arithmetic", line.size * math.prod(sizes)
+        sums_minor_axis = operands[0].minor_axis is not None and sizes[operands[0].minor_axis] > 1
+        return "reductions" if sums_minor_axis else "arithmetic", instruction.size * math.prod(sizes)
     if kind == "scatter":
         return "arithmetic", operands[-1].size
-    is_floating = line.dtype.startswith(("f", "bf"))
-    return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", line.size
+    is_floating = instruction.dtype.startswith(("f", "bf"))
+    return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", instruction.size
 
 
-def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
+def _count_product(instruction: HloInstruction, operands: list[HloInstruction]) -> tuple[str, int]:
     """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
-    if line.opcode == "convolution" and len(operands) == 2:
-        return "products", _count_convolution(line.rest, operands[0], operands[1], line)
-    if "__cudnn$conv" in line.rest and len(operands) > 1:
-        return "products", _count_convolution(line.rest, *_forward_roles(line, operands[0], operands[1]))
-    contracting = _CONTRACTING.search(line.rest)
+    if instruction.opcode == "convolution" and len(operands) == 2:
+        return "products", _count_convolution(instruction.attributes, operands[0], operands[1], instruction)
+    if "__cudnn$conv" in instruction.attributes and len(operands) > 1:
+        arrays = _forward_roles(instruction, operands[0], operands[1])
+        return "products", _count_convolution(instruction.attributes, *arrays)
+    contracting = _CONTRACTING.search(instruction.attributes)
     if contracting is None or not operands:
-        return ("products", 2 * line.size) if line.opcode == "dot" else ("", 0)
+        return ("products", 2 * instruction.size) if instruction.opcode == "dot" else ("", 0)
     contracted = (operands[0].dims[axis] for axis in hlo.parse_integers(contracting[1]))
-    return "products", 2 * line.size * math.prod(contracted)
+    return "products", 2 * instruction.size * math.prod(contracted)
 
 
-def _forward_roles(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
+def _forward_roles(
+    instruction: HloInstruction, first: HloInstruction, second: HloInstruction
+) -> tuple[HloInstruction, HloInstruction, HloInstruction]:
     """Return the input, the kernel and the output of the forward convolution that a cuDNN call refers to.
 
     The attributes of a backward convolution in cuDNN describe the corresponding forward convolution, whose
-    arrays are the operands `first` and `second` and the result `line` in a different order.
+    arrays are the operands `first` and `second` and the result `instruction` in a different order.
     """
-    if "convBackwardInput" in line.rest:
-        return line, second, first
-    return (first, line, second) if "convBackwardFilter" in line.rest else (first, second, line)
+    if "convBackwardInput" in instruction.attributes:
+        return instruction, second, first
+    if "convBackwardFilter" in instruction.attributes:
+        return first, instruction, second
+    return first, second, instruction
 
 
-def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output: HloLine) -> int:
-    """Return the number of operations of a convolution, without those on zeros of padding and dilation."""
-    labels = LABELS.search(attributes)
+def _count_convolution(
+    attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
+) -> int:
+    """Return the number of operations of a convolution, without those on zeros of padding and dilation.
+
+    Args:
+        attributes: the text of the attributes of the instruction, such as "window={size=3}".
+    """
+    labels = DIM_LABELS.search(attributes)
     if labels is None:
         return 0
     image_labels, kernel_labels, output_labels = labels.groups()
@@ -137,10 +153,14 @@ def _window_value(window: Mapping[str, str], name: str, axis: int, default: int)
 def _count_taps(
     length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilation: int, rhs_dilation: int
 ) -> int:
-    """Return the number of products of a one-dimensional convolution, or of one axis of a convolution.
+    """Return the number of multiplications along one axis of a convolution.
 
     A pair of an output index and a kernel index counts if it reads an element of the input instead of a zero
-    of padding or dilation. `pad` is the number of zeros before the input.
+    of padding or dilation.
+
+    Args:
+        length, kernel, output: the lengths of the input, of the kernel and of the output along the axis.
+        pad: the number of zeros before the input.
     """
     count = 0
     for tap in range(kernel):
@@ -156,15 +176,18 @@ def _count_taps(
     return count
 
 
-def _is_transposing(line: HloLine, operand: HloLine) -> bool:
-    if line.fastest is None or operand.fastest is None:
+def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> bool:
+    if instruction.minor_axis is None or operand.minor_axis is None:
         return False
-    order = line.axes("dimensions") if line.opcode == "transpose" else None
-    return (order[line.fastest] if order else line.fastest) != operand.fastest
+    order = instruction.axes("dimensions") if instruction.opcode == "transpose" else None
+    return (order[instruction.minor_axis] if order else instruction.minor_axis) != operand.minor_axis
 
 
-def library_name(line: HloLine) -> str:
-    """Return the target of a custom call, or "" if the call only annotates data and does no work."""
-    match = re.search(r'custom_call_target="([^"]*)"', line.rest)
+def library_name(instruction: HloInstruction) -> str:
+    """Return the name of the library function that a custom call executes.
+
+    Return "" if the call only annotates data and does no work.
+    """
+    match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     name = match[1] if match else "a call"
     return "" if name in _ANNOTATIONS else name

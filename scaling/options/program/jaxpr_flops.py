@@ -18,7 +18,10 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The floating-point operations and transcendental evaluations of one device, or None if unknown."""
+    """The numbers of floating-point operations and transcendental evaluations of one device.
+
+    Both numbers are None if they are unknown.
+    """
 
     flops: int | None
     transcendentals: int | None
@@ -48,7 +51,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    y = params["y"]  # the powers are computed by repeated squaring
+    y = params["y"]  # the power is computed by repeated squaring
     return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
 
 
@@ -111,7 +114,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr, without equations whose results are unused."""
+    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     counts = [_count_equation(equation) for equation in used]
@@ -119,7 +122,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of an equation, including the jaxprs in its parameters."""
+    """Return (flops, transcendentals) of an equation of a jaxpr, including the jaxprs in its parameters."""
     name, params = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         trips = params["length"] if name == "scan" else trip_count(equation)
@@ -147,10 +150,10 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return a list of the jaxprs in the parameters of an equation.
+    """Return a list of the jaxprs in the parameters of an equation of a jaxpr.
 
-    If JAX defines the primitive of the equation by an expansion to other primitives, the list contains the
-    jaxpr of the expansion.
+    If JAX defines the primitive of the equation by an expansion to other primitives, the list contains only
+    the jaxpr of the expansion.
     """
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
@@ -160,9 +163,10 @@ def subjaxprs(equation: Any) -> list[Any]:
 
 
 def trip_count(equation: Any) -> int:
-    """Return the trip count of an equation that is a loop `while counter < end: counter += step`.
+    """Return the trip count of a `while` equation of the form `while counter < end: counter += step`.
 
-    Raise `KeyError` if the equation has another form, or if start, end or step is not an integer literal.
+    Raise `KeyError` if the equation has another form, or if the initial value of the counter, end or step is
+    not an integer literal.
     """
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr

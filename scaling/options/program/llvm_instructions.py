@@ -1,4 +1,4 @@
-"""Count the instructions that a CPU executes in each kernel, from the LLVM IR of a compiled program.
+"""Count the instructions that a CPU executes in each kernel of a program, from the LLVM IR that XLA writes.
 
 XLA compiles each kernel to a function in LLVM IR. The optimized IR shows what HLO does not: which loops are
 vectorized or unrolled, and which values are computed outside of a loop.
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_FILES = "*ir-with-opt.ll"  # the files with optimized IR that XLA writes
+_FILES = "*ir-with-opt.ll"  # names of the files with optimized IR that XLA writes
 _FUNCTION = re.compile(r'define .*@"?([\w.\-]+)"?\(')
 _LABEL = re.compile(r'("?[\w.\-$]+"?):')
 _TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
@@ -29,15 +29,16 @@ _VECTOR = re.compile(r"<(\d+) x ([a-z]+)(\d*)>")
 _REGISTER = re.compile(r'"prefer-vector-width"="(\d+)"')
 _DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
 _CALLED = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
-_SIZE = re.compile(r"i64 (\d+)")  # the number of bytes of a memcpy
+_COPIED_BYTES = re.compile(r"i64 (\d+)")  # the number of bytes of a memcpy
 
 _COMPARE = {
     "eq": operator.eq, "ne": operator.ne, "ult": operator.lt, "slt": operator.lt, "ule": operator.le,
     "sle": operator.le, "ugt": operator.gt, "sgt": operator.gt, "uge": operator.ge, "sge": operator.ge,
 }  # fmt: skip
 _BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
-_UNKNOWN_TRIPS = 4  # of a loop over the elements that remain after a vectorized loop
-_MOST_TRIPS = 10_000  # of a loop whose branches are counted exactly
+# The assumed trip count of a loop if it is unknown, as over the elements that remain after a vectorized loop.
+_UNKNOWN_TRIPS = 4
+_MAX_COUNTED_TRIPS = 10_000  # the highest trip count of a loop whose branches are counted exactly
 
 # The times of instructions, as a multiple of that of an addition. The address of a load or store is free, and
 # a load is often part of the instruction that uses it.
@@ -45,25 +46,25 @@ _FREE = {
     "phi", "zext", "sext", "trunc", "bitcast", "ptrtoint", "inttoptr", "freeze", "ret", "switch", "alloca",
 }  # fmt: skip
 _COSTS = {"load": 0.5, "fdiv": 20, "frem": 40, "udiv": 20, "sdiv": 20, "urem": 20, "srem": 20, "br": 0.5}
-_MULTIPLY_AND_SHIFT = 3  # how integers are divided by a constant
+_MULTIPLY_AND_SHIFT = 3  # the division of an integer by a constant
 _FREE_CALLS = {"experimental", "lifetime", "assume", "stacksave", "stackrestore"}
 _MEMORY_CALLS = {"memcpy", "memmove", "memset"}
 _MEMORY_CALL = 10  # the start of a call that copies memory
-# For each element. Measured on an AMD EPYC: 2 to 4 ns for sin and 10 ns for tan; an addition takes 0.13 ns.
+# The cost per element. Measured on an AMD EPYC: 2 to 4 ns for sin, 10 ns for tan, 0.13 ns for an addition.
 _FUNCTIONS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbrt": 85}
-_SQUARE_ROOT = 20  # for each register
+_SQUARE_ROOT = 20  # the cost per vector register
 
 
 class LoopCounter(NamedTuple):
-    """A variable whose value in iteration i of a loop is first + i * step."""
+    """An integer variable whose value in iteration i of a loop is first + i * step."""
 
-    head: str  # the first block of the loop
+    head: str  # the label of the first block of the loop
     first: int
     step: int
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return the compiler options with which XLA writes the LLVM IR of a program to a folder.
+    """Return the compiler options that make XLA write the LLVM IR of a program to a folder.
 
     jaxlib 0.11 writes the IR only if the second option names LLVM. An option that also names MLIR can end the
     process.
@@ -72,13 +73,13 @@ def dump_options(folder: str) -> dict[str, str]:
 
 
 def count_operations(folder: Path) -> dict[str, float]:
-    """Return a dict from the name of each kernel to the work of one execution.
+    """Return a dict from the name of each CPU kernel to the number of operations of one execution.
 
     The unit is an arithmetic operation of a vectorized loop in float32: an instruction counts as many
     operations as float32 numbers fit into a vector register.
 
     Args:
-        folder: the folder of `dump_options`, with which the program was compiled.
+        folder: the folder with the LLVM IR of a program that was compiled with the options of `dump_options`.
     """
     operations = dict[str, float]()
     for path in folder.glob(_FILES):
@@ -86,12 +87,16 @@ def count_operations(folder: Path) -> dict[str, float]:
         match = _REGISTER.search(text)
         bits = int(match[1]) if match else 128
         for name, blocks in parse_functions(text):
-            operations[name] = Function(blocks).count_instructions(bits) * bits / 32
+            operations[name] = LlvmFunction(blocks).count_instructions(bits) * bits / 32
     return operations
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield the name and the basic blocks of each function: a dict from label to lines of instructions."""
+    """Yield (name, blocks) for each function in a text of LLVM IR.
+
+    `blocks` is a dict from the label of each basic block to a list of its instructions, one line each. The
+    label of the first block is "".
+    """
     name, blocks, lines = "", dict[str, list[str]](), list[str]()
     for row in text.splitlines():
         if match := _FUNCTION.match(row):
@@ -106,8 +111,12 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
             lines.append(row.strip())
 
 
-class Function:
-    """The control flow of a function, whose blocks are given as by `parse_functions`."""
+class LlvmFunction:
+    """The control flow of an LLVM function: the successors of its blocks, its loops and their trip counts.
+
+    Args:
+        blocks: the basic blocks of the function, in the form that `parse_functions` yields.
+    """
 
     def __init__(self, blocks: dict[str, list[str]]) -> None:
         self.blocks = blocks
@@ -124,7 +133,7 @@ class Function:
         self.trips = {head: self._count_trips(head) for head in self.loops}
 
     def count_instructions(self, bits: int) -> float:
-        """Return the number of instructions that all work groups execute, weighted by their times.
+        """Return the total time of the instructions that all work groups execute, in units of an addition.
 
         A vector of more than `bits` bits, the size of a register, counts once for each register.
         """
@@ -143,12 +152,16 @@ class Function:
             if label in self.loops:
                 executions[label] *= self.trips[label] or _UNKNOWN_TRIPS
             forward = [x for x in self.successors[label] if (label, x) not in self.back_edges]
-            for target, count in zip(forward, self._divide(label, forward, executions), strict=True):
+            for target, count in zip(forward, self._branch_counts(label, forward, executions), strict=True):
                 executions[target] += count
         return executions
 
-    def _divide(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return how often a block continues with each of `targets`, which exclude the heads of its loops."""
+    def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
+        """Return, for each of `targets`, how often a block continues with it.
+
+        `targets` are the successors of the block, without the heads of loops that contain the block.
+        `executions` is a dict from the label of each block to its number of executions.
+        """
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
@@ -174,13 +187,13 @@ class Function:
         compare, bound = _COMPARE[match[1]], int(match[3])
         for head, first, step in self._find_counters(match[2]):
             trips = self.trips[head] or 0
-            if 0 < trips <= _MOST_TRIPS:
+            if 0 < trips <= _MAX_COUNTED_TRIPS:
                 share = sum(compare(first + i * step, bound) for i in range(trips)) / trips
                 return min(count, share * max(count, executions[head]))
         return count / 2
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups, with which the function compares the index of its own."""
+        """Return the number of work groups, or 1 if the function does not compare its work group index."""
         comparisons = filter(None, map(_COMPARISON.match, self.definitions.values()))
         return next((int(match[3]) for match in comparisons if self._is_work_group(match)), 1)
 
@@ -200,11 +213,11 @@ class Function:
             for label in body
             if any(target not in body for target in self.successors[label])
         ]
-        counts = (self._count_until(branch[1], head) for branch in branches if branch)
+        counts = (self._trips_until_exit(branch[1], head) for branch in branches if branch)
         return min(filter(None, counts), default=None)
 
-    def _count_until(self, condition: str, head: str) -> int | None:
-        """Return the trip count at which the loop at `head` ends by a condition, or None if it is unknown."""
+    def _trips_until_exit(self, condition: str, head: str) -> int | None:
+        """Return the trip count of the loop at `head` if it ends by a condition, or None if it is unknown."""
         text = self.definitions.get(condition, "")
         if text.startswith("phi i1"):  # true in the first iteration, false in the second
             return 2
@@ -215,49 +228,58 @@ class Function:
         return max(1, math.ceil((int(match[3]) - counter.first) / counter.step) + 1)
 
     def _find_counters(self, value: str, head: str | None = None) -> Iterator[LoopCounter]:
-        """Yield the counters, of the loop at `head` or any loop, that a value may be equal to."""
+        """Yield the loop counters that a value may be equal to.
+
+        Only counters of the loop at `head` are considered, or of all loops if `head` is None.
+        """
         for phi, offset in self._find_phis(value, head):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
             if steps := [step for other, step in changes if other == phi and step]:
-                yield LoopCounter(block, self._start(phi) + offset, steps[0])
+                yield LoopCounter(block, self._initial_value(phi) + offset, steps[0])
 
     def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
-        """Return the phi instructions, at `head` or any head of a loop, that a value is, plus an offset."""
-        found, pending, seen = list[tuple[str, int]](), [(value, 0)], set[str]()
+        """Return a list of (phi instruction, offset), such that a value may be the phi plus the offset.
+
+        Only phi instructions in the block `head` are considered, or in the heads of all loops if it is None.
+        """
+        phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
             value, offset = pending.pop()
             text = self.definitions.get(value, "")
             block = self.block_of.get(value, "")
-            if value in seen:
+            if value in visited:
                 continue
-            seen.add(value)
+            visited.add(value)
             if match := _SUM.match(text):
                 pending.append((match[1], offset + int(match[2])))
             elif text.startswith("phi i") and block in self.loops and head in (None, block):
-                found.append((value, offset))
+                phis.append((value, offset))
             elif text.startswith("phi i"):
                 pending += [(name, offset) for name in reversed(_VARIABLE_INPUT.findall(text))]
-        return found
+        return phis
 
-    def _start(self, phi: str) -> int:
-        """Return the first value of a counter. After a vectorized loop, it is the larger one of two."""
-        pending, seen = [phi], set[str]()
+    def _initial_value(self, phi: str) -> int:
+        """Return the initial value of a counter, or the largest constant that it may start from.
+
+        A loop over the elements that remain after a vectorized loop may start from two constants.
+        """
+        pending, visited = [phi], set[str]()
         while pending:
             texts = [self.definitions.get(name, "") for name in pending]
-            seen.update(pending)
+            visited.update(pending)
             phis = [text for text in texts if text.startswith("phi i")]
             constants = [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]
             if constants:
                 return max(constants)
-            pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in seen]
+            pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
         return 0
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return the blocks in an order in which only loops go back, and the edges that go back."""
+    """Return the labels of the blocks in reverse postorder, and the set of back edges of the loops."""
     entry = next(iter(successors))
-    finished, back = dict[str, None](), set[tuple[str, str]]()
+    finished, back_edges = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
     while pending:
         label, targets = pending[-1]
@@ -269,20 +291,20 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
             visited.add(target)
             pending.append((target, iter(successors[target])))
         elif target not in finished:
-            back.add((label, target))
-    return list(reversed(finished)), back
+            back_edges.add((label, target))
+    return list(reversed(finished)), back_edges
 
 
 def _find_loops(
-    order: Sequence[str], successors: dict[str, list[str]], back: set[tuple[str, str]]
+    order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return a dict from the head of each loop to the blocks of the loop."""
+    """Return a dict from the label of the head of each loop to the labels of all blocks of the loop."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:
             predecessors[target].append(label)
     loops = dict[str, set[str]]()
-    for last, head in back:
+    for last, head in back_edges:
         body, pending = loops.setdefault(head, {head}), [last]
         while pending:
             label = pending.pop()
@@ -293,7 +315,7 @@ def _find_loops(
 
 
 def instruction_cost(line: str, bits: int) -> float:
-    """Return the time of an instruction, as a multiple of that of an addition.
+    """Return the time of a line of LLVM IR, such as "%z = fmul float %x, %y", in units of an addition.
 
     A vector of more than `bits` bits, the size of a register, counts once for each register.
     """
@@ -325,7 +347,7 @@ def _call_cost(text: str, registers: int, bits: int) -> float:
     if match is None or match[1] in _FREE_CALLS:
         return 0
     if match[1] in _MEMORY_CALLS:
-        size = _SIZE.search(text)
+        size = _COPIED_BYTES.search(text)
         return _MEMORY_CALL + 2 * math.ceil(8 * int(size[1]) / bits) if size else 2 * _MEMORY_CALL
     if match[1] == "sqrt":
         return _SQUARE_ROOT * registers

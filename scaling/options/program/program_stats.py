@@ -34,7 +34,10 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the work of a compiled case, and the result of `unexpected_collectives` if it is compiled."""
+    """Return the work of a benchmark case on one device, and an error message for unexpected collectives.
+
+    The message is None if the collectives are as expected, or if the case has no executable.
+    """
     executable = compiled.stages.compiled
     cost = None if executable is None else hlo_cost.read(executable.as_text())
     unexpected = unexpected_collectives(compiled.case, cost.collectives) if cost else None
@@ -44,27 +47,30 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the work of a compiled case on one device.
+    """Return the operations, memory traffic and collectives of a benchmark case on one device.
 
-    If `cost` is None, the fields for memory traffic and collectives are None. `devices` are used to trace the
-    program if `compiled` contains no jaxpr.
+    Args:
+        devices: the devices for which the program is traced if `compiled` contains no jaxpr.
+        cost: the kernels and collectives of the compiled program. If it is None, the fields for memory
+            traffic and collectives are None.
     """
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, float | None] = dict(vars(operations))
     if cost is not None:
         work |= {"hbm_bytes": cost.hbm_bytes, "collective_bytes": cost.collective_bytes}
-    of_all_steps: Any = {name: amount and amount * compiled.steps for name, amount in work.items()}
-    return ProgramWork(**of_all_steps, collectives=cost.collectives if cost else None)
+    totals: Any = {name: amount and amount * compiled.steps for name, amount in work.items()}
+    return ProgramWork(**totals, collectives=cost.collectives if cost else None)
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
     """Return an error message if a program has unneeded collectives or lacks needed ones, otherwise None.
 
-    Only `split=data` on several devices and some targets of the workload `ceiling` need collectives.
+    Only cases with `split=data` on several devices and some targets of the workload `ceiling` need
+    collectives. `collectives` is a dict from the opcode of a collective to its number of instructions.
     """
     communicates = any(collectives.values())
-    is_sum = case.split == "data" and case.devices > 1
-    expected = case.target in _COMMUNICATING if case.workload == CEILING else is_sum
+    is_data_parallel = case.split == "data" and case.devices > 1
+    expected = case.target in _COMMUNICATING if case.workload == CEILING else is_data_parallel
     if communicates == expected:
         return None
     verb = "communicates" if communicates else "does not communicate"

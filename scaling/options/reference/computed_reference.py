@@ -28,33 +28,45 @@ from scaling.options.reference import fd_check
 from scaling.options.reference.evaluation import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, rounding_properties
 
-_POINTS = 16  # the most points at which the function is examined, and the most suspects of the others
-_SCREENED_TOGETHER = 2**22  # the most elements of intermediate results of all points of a call
-_MOST_SCREENED = 2**26  # the most of these elements in all calls; further points are not screened
-_LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
+_POINTS = 16  # the number of points at which the derivative is verified, and the most suspect points
+_MAX_ELEMENTS_PER_CALL = 2**22  # limit on the elements of the intermediate results of all points of a call
+_MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls; further points are not screened
+_MIN_CONFIRMED_SHARE = 0.1  # of the outputs; the derivative of the others may be too small to be confirmed
 _EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
-_MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
+_MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference of a function without a closed form, computed by automatic differentiation."""
+    """The reference (expected result) of a function without a closed form, computed by JAX.
 
-    # The function as an `Evaluation` in float64, or in the dtype of the case if its values in float64 differ.
+    Attributes:
+        evaluation: the evaluation of the function in float64, or in the dtype of the case if the values of
+            the function in float64 differ from those in the dtype of the case.
+        native: the evaluation of the function in the dtype of the case.
+        terms: the number of terms whose sum is one entry of the derivative.
+        inner_roundoff: the unit roundoff of the narrowest dtype of an intermediate result.
+        wrong: an error message if a custom differentiation rule of the function is wrong, otherwise None.
+        unsure: an error message if the reference cannot prove a result correct, otherwise None.
+        seconds: the estimated time to compute all entries of the derivative at all points, in seconds.
+        has_reverse_mode: whether JAX can differentiate the function in reverse mode.
+    """
+
     evaluation: Evaluation
-    native: Evaluation  # the function as an `Evaluation` in the dtype of the case
-    terms: int  # the number of terms whose sum is one entry of the derivative
-    inside: float  # the unit roundoff of the narrowest dtype inside the function
-    # An error message if a custom differentiation rule of the function is wrong, otherwise None.
+    native: Evaluation
+    terms: int
+    inner_roundoff: float
     wrong: str | None = None
-    # An error message if the reference cannot prove a result correct, otherwise None.
     unsure: str | None = None
-    seconds: float = 0.0  # the estimated time to compute all entries of all points, in seconds
-    backward: bool = False  # whether the function can be differentiated in reverse mode
+    seconds: float = 0.0
+    has_reverse_mode: bool = False
 
 
 class LazyReference:
-    """A `scaling.core.workload.Reference` at a block of points, computed on first access."""
+    """The values and Jacobians of a function at some points, computed by JAX when first accessed.
+
+    The attributes are those of `scaling.core.workload.Reference`.
+    """
 
     value_terms = None
     derivative_terms = None
@@ -76,12 +88,15 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Return a copy of a workload whose `reference` computes values and Jacobians with JAX, and how.
+    """Add a `reference` that computes values and Jacobians with JAX to a workload.
 
-    `workload_key` is a cache key that is equal for equal workloads.
+    Return a copy of the workload, and the `ComputedReference` that describes the computation. `workload_key`
+    is a cache key that is equal for equal workloads.
     """
     key = (case, workload_key)
-    computed: ComputedReference = cached("computed reference", key, lambda: examine(case, workload), 8)
+    computed: ComputedReference = cached(
+        "computed reference", key, lambda: make_verified_reference(case, workload), 8
+    )
     differentiated: Evaluation = computed.evaluation
     function = dataclasses.replace(differentiated, function=workload.function)
     reference: Any = functools.partial(LazyReference, differentiated, function)
@@ -90,52 +105,62 @@ def add_reference(
 
 
 def session(computed: ComputedReference) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that configures JAX for the evaluation of the reference."""
+    """Return a context manager that configures JAX to evaluate a reference on the CPU in its dtype."""
     return evaluations.evaluation_context(computed.evaluation.dtype)
 
 
-def examine(case: Case, workload: Workload) -> ComputedReference:
-    """Return the reference that JAX computes for a case, after verifying its derivative.
+def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
+    """Choose the dtype of the reference that JAX computes for a case, and verify its derivative.
 
     The reference is computed in float64 if possible, otherwise in the dtype of the case. If the verification
     fails, the field `wrong` or `unsure` of the reference contains an error message.
     """
-    arrays = _inputs_at(case, workload, _sample_numbers(case))
+    arrays = _inputs_at(case, workload, _sample_points(case))
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
             return _verify(native, case, workload, arrays)
         native_values, noise = _values_and_noise(native.native, arrays, ROUNDOFF[case.dtype])
     with evaluations.evaluation_context("float64"):
-        exact, obstacle = _make_float64_reference(case, workload, arrays, native, native_values, noise)
-        if exact is not None:
-            return _verify(exact, case, workload, arrays)
+        float64_reference, float64_obstacle = _make_float64_reference(
+            case, workload, arrays, native, native_values, noise
+        )
+        if float64_reference is not None:
+            return _verify(float64_reference, case, workload, arrays)
     with evaluations.evaluation_context(case.dtype):
-        return _verify(native, case, workload, arrays, obstacle)
+        return _verify(native, case, workload, arrays, float64_obstacle)
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return an `Evaluation` in the dtype of the case, for a workload with a closed form."""
+    """Return the evaluation by JAX of a workload's function or derivative in the dtype of the case.
+
+    `arrays` is a dict from input name to the values of the input at some points.
+    """
     with evaluations.evaluation_context(case.dtype):
         native: Evaluation = _make_unverified_reference(case, workload, case.dtype, arrays).native
         return native
 
 
-def _sample_numbers(case: Case) -> np.ndarray:
+def _sample_points(case: Case) -> np.ndarray:
+    """Return the indices of evenly spaced points at which the derivative is verified."""
     return np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
 
 
 def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
-    by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
+    """Return a dict from input name to the values of the input at the points with the given indices."""
+    input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
-        name: np.concatenate([point[name] for point in by_point]) if name in workload.points else first
-        for name, first in by_point[0].items()
+        name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
+        for name, first in input_dicts[0].items()
     }
 
 
 @functools.lru_cache(maxsize=8)  # programs are cached by their function
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of the sum of the outputs, an array of shape (inputs,)."""
+    """Return a function that computes the gradient of the sum of the outputs of `function`.
+
+    The gradient is with respect to the inputs in `names`, raveled and concatenated.
+    """
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
@@ -147,7 +172,11 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 def _values_and_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values and their largest change by random rounding, arrays of shape (points, outputs)."""
+    """Return the values of a function, and estimates of their rounding errors.
+
+    Both arrays have the shape (points, outputs). An estimate is the largest change of a value by random
+    rounding errors of the inputs and of all intermediate results, of a few units of `roundoff`.
+    """
     center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
     pairs = evaluations.with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
     perturbed = [evaluations.values(*pair) for pair in pairs]
@@ -157,6 +186,7 @@ def _values_and_noise(
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: Arrays
 ) -> ComputedReference:
+    """Return the reference of a case, computed in `dtype`, whose derivative has not been verified."""
     function, names = workload.function, workload.names
     if case.target in SECOND:
         function = _gradient(function, names)
@@ -177,16 +207,23 @@ def _make_unverified_reference(
             "add a reference to the workload"
         )
         return dataclasses.replace(computed, unsure=unsure)
-    backward = evaluations.is_defined(differentiable, arrays, "rows")
-    return dataclasses.replace(computed, evaluation=differentiable, native=differentiable, backward=backward)
+    has_reverse_mode = evaluations.is_traceable(differentiable, arrays, "rows")
+    return dataclasses.replace(
+        computed, evaluation=differentiable, native=differentiable, has_reverse_mode=has_reverse_mode
+    )
 
 
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the rounding properties of the Jacobian-vector product of the function at one point.
+    """Return the rounding properties of the Jacobian-vector product of a function at one point.
 
-    If the function has no forward mode, return those of the function itself with twice as many terms.
+    If JAX cannot differentiate the function in forward mode, return the rounding properties of the function
+    itself, with twice as many terms.
+
+    Args:
+        names: the names of the inputs with respect to which the function is differentiated.
+        structs: a dict from input name to the shape and dtype of the input at one point.
     """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
@@ -209,56 +246,60 @@ def _make_float64_reference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[ComputedReference | None, str | None]:
-    """Return (unverified reference, None), or (None, reason) if a reference in float64 cannot be used.
+    """Return an unverified reference in float64 and None, or None and the reason why it cannot be used.
 
-    The reason is that the function fails in float64, or that its values differ by more than rounding and
-    `noise` explain from `native_values`, the values in the dtype of the case.
+    A reference in float64 cannot be used if the function fails in float64, or if its values in float64 differ
+    from `native_values` by more than rounding explains.
+
+    Args:
+        arrays: a dict from input name to the values of the input at some points.
+        native: the unverified reference in the dtype of the case.
+        native_values: the values of the function in the dtype of the case, of shape (points, outputs).
+        noise: the estimated rounding errors of these values, of the same shape.
     """
     try:
-        exact = _make_unverified_reference(case, workload, "float64", arrays)
-        exact_values = evaluations.values(exact.evaluation, arrays)
+        float64_reference = _make_unverified_reference(case, workload, "float64", arrays)
+        float64_values = evaluations.values(float64_reference.evaluation, arrays)
     except Exception as error:
         message = (str(error).strip().splitlines() or [""])[0][:120]
         return None, f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
-    roundoff = max(ROUNDOFF[case.dtype], exact.inside)
-    scale = np.maximum(np.max(np.abs(exact_values), axis=0), np.sqrt(np.mean(exact_values**2)))
-    allowed = _MOST_RELATIVE_TO_ROUNDING * 16 * roundoff * np.sqrt(exact.terms) * scale + 4 * noise
-    differs = ~(np.abs(native_values - exact_values) <= allowed)
+    roundoff = max(ROUNDOFF[case.dtype], float64_reference.inner_roundoff)
+    scale = np.maximum(np.max(np.abs(float64_values), axis=0), np.sqrt(np.mean(float64_values**2)))
+    allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(float64_reference.terms) * scale + 4 * noise
+    differs = ~(np.abs(native_values - float64_values) <= allowed)
     if differs.any():
         first = tuple(np.argwhere(differs)[0])
-        pair = f"{native_values[first]:.6g} and {exact_values[first]:.6g}"
+        pair = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
         return None, f"its values differ between {case.dtype} and float64 ({pair})"
-    return dataclasses.replace(exact, native=native.native), None
+    return dataclasses.replace(float64_reference, native=native.native), None
 
 
 def _verify(
-    computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
+    computed: ComputedReference,
+    case: Case,
+    workload: Workload,
+    arrays: Arrays,
+    float64_obstacle: str | None = None,
 ) -> ComputedReference:
     """Verify a reference by finite differences, and return a copy that contains the outcome.
 
-    The outcome is the estimated time `seconds` if the derivative is confirmed, otherwise an error message in
-    the field `wrong` or `unsure`. `obstacle` is the reason why the reference is not in float64, or None.
+    If the derivative is confirmed, the field `seconds` of the copy is the estimated time of the reference.
+    Otherwise, the field `wrong` or `unsure` is an error message. `float64_obstacle` is the reason why the
+    reference is not computed in float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation: Evaluation = computed.evaluation
-    roundoff, levels = max(ROUNDOFF[evaluation.dtype], computed.inside), [evaluation]
+    roundoff, levels = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff), [evaluation]
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
         levels = [evaluations.with_pushforward(function, arrays) or function, evaluation]
+    # In few digits, rounding can make a difference wrong at some points.
+    max_wrong_share = 0.0 if roundoff <= ROUNDOFF["float64"] else 0.5
     for level in levels:
-        generator = np.random.default_rng(case.data_seed)
-        result = fd_check.confirm(level, arrays, roundoff, generator)
-        is_unsure = result.confirmed_share < _LEAST_CONFIRMED_SHARE
-        is_exact = roundoff <= ROUNDOFF["float64"]  # otherwise a coarse difference proves nothing
-        if is_exact and case.points > _POINTS and not (is_unsure or result.is_wrong.any()):
-            suspects = _find_suspects(level, case, workload, roundoff, generator)
-            if suspects.size:
-                points = np.union1d(_sample_numbers(case), suspects)  # whose inputs are of typical size
-                examined = fd_check.confirm(level, _inputs_at(case, workload, points), roundoff, generator)
-                result = examined if examined.is_wrong.any() else result
-        # In few digits, rounding can make a difference wrong at some points.
-        if np.mean(result.is_wrong) > (0.0 if is_exact else 0.5) and not is_unsure:
+        result = _compare_with_differences(level, case, workload, arrays, roundoff)
+        is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE
+        if np.mean(result.is_wrong) > max_wrong_share and not is_unsure:
             wrong = (
                 "the function's own derivative differs from finite differences of its values by "
                 f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, stop_gradient) "
@@ -268,20 +309,49 @@ def _verify(
         if is_unsure or result.is_wrong.any():
             confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
             share = f"finite differences in {evaluation.dtype} {confirmed}"
-            reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
+            reason = (
+                f"{float64_obstacle}, and {share}"
+                if float64_obstacle
+                else f"{share}; add a reference to the workload"
+            )
             return dataclasses.replace(computed, unsure=reason)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
+
+
+def _compare_with_differences(
+    evaluation: Evaluation, case: Case, workload: Workload, arrays: Arrays, roundoff: float
+) -> fd_check.Confirmation:
+    """Compare a derivative with finite differences at the sampled points and at suspect points.
+
+    `arrays` is a dict from input name to the values of the input at the sampled points. `roundoff` is the
+    unit roundoff of the narrowest dtype of an intermediate result.
+    """
+    generator = np.random.default_rng(case.data_seed)
+    result = fd_check.confirm(evaluation, arrays, roundoff, generator)
+    is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
+    is_inexact = roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
+    if is_settled or is_inexact or case.points <= _POINTS:
+        return result
+    suspects = _find_suspects(evaluation, case, workload, roundoff, generator)
+    if not suspects.size:
+        return result
+    points = np.union1d(_sample_points(case), suspects)  # the sampled inputs are of typical size
+    recheck = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
+    if not recheck.is_wrong.any():
+        return result
+    # The suspects are no random sample, so that the share of the sampled points is kept.
+    return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 
 
 def _find_suspects(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the points, at most `_POINTS`, whose derivative differs most from a coarse finite difference.
+    """Return the indices of points whose derivative differs from a coarse finite difference.
 
-    Points at which the derivative agrees with the finite difference are left out.
+    At most `_POINTS` points are returned, those with the largest differences.
     """
-    most = min(case.points, max(1, _MOST_SCREENED // evaluation.width))
-    size = max(1, min(most, _SCREENED_TOGETHER // evaluation.width))
+    most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // evaluation.width))
+    size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     difference = np.zeros(most)
     for start in (*range(0, most - size, size), most - size):
         arrays = inputs.exact_inputs(case, workload, start, start + size)
@@ -291,6 +361,7 @@ def _find_suspects(
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
+    """Return the estimated time in seconds to compute the Jacobians at all points of a case."""
     columns = evaluations.count_inputs(evaluation, arrays)
     points = len(arrays[next(iter(evaluation.per_point))])
     block = np.arange(min(columns, evaluations.seeds_per_call(evaluation, points)))

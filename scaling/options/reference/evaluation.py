@@ -1,11 +1,11 @@
-"""Evaluate functions for references on the CPU: values, JVPs, Jacobian columns and rows, and J^T J by JAX.
+"""Evaluate functions and derivatives by JAX on the CPU for the check: values, JVPs, Jacobians and J^T J.
 
-J is the Jacobian. Everything is evaluated in float64 or in the dtype of a case. Derivatives are computed in
-forward mode, in blocks of seeds (tangents). If a function has a rule for reverse mode only
+J is the Jacobian at one point (batch element). The dtype is float64 or that of a case. Derivatives are
+computed in forward mode, in blocks of seeds (tangents). If a function has a rule for reverse mode only
 (`jax.custom_vjp`), its JVP is computed as the transpose of its VJP.
 
-Inputs are dicts from input name to array. The first axis of a per-point input is the axis of the points
-(batch elements).
+The inputs `arrays` of the functions below are dicts from input name to array. The first axis of a per-point
+input is the axis of the points.
 """
 
 import contextlib
@@ -25,28 +25,38 @@ from scaling.options.reference.rounding import with_random_rounding
 Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
 
-_MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, for all of its points and seeds
-_LEAST_RATIO = 8  # of inputs to outputs of a function whose Jacobian is computed by rows
+_MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
+_MIN_INPUTS_PER_OUTPUT = 8  # of a function whose Jacobian is computed by rows
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point (batch element), and the dtype and AD transformation used to evaluate it."""
+    """A function of one point (batch element), and the dtype and AD transformation that evaluate it.
 
-    function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
-    # The inputs to differentiate with respect to, in the order of the columns of the Jacobian.
+    Attributes:
+        function: takes every input as a keyword argument and returns an array.
+        names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
+        per_point: the inputs that have a separate value for each point. The other inputs are shared.
+        integers: the inputs with the dtype int32.
+        dtype: the dtype of the other inputs.
+        width: the number of elements of the largest intermediate result at one point.
+        transposed: whether the JVP is computed as the transpose of the VJP.
+        rounding_key: the seed of random rounding errors in all intermediate results, or 0 for none.
+    """
+
+    function: Callable[..., Any]
     names: tuple[str, ...]
-    per_point: frozenset[str]  # the inputs that have a value for each point. The others are shared.
-    integers: frozenset[str]  # the inputs with the dtype int32
-    dtype: str  # the dtype of the other inputs
-    width: int = 1  # the number of elements of the largest intermediate result at one point
-    transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
-    rounding_key: int = 0  # the number that selects random errors of intermediate results, or 0 for none
+    per_point: frozenset[str]
+    integers: frozenset[str]
+    dtype: str
+    width: int = 1
+    transposed: bool = False
+    rounding_key: int = 0
 
 
 @contextlib.contextmanager
 def evaluation_context(dtype: str) -> Iterator[None]:
-    """Return a context manager for evaluation in `dtype` on the CPU with the highest matmul precision.
+    """Return a context manager in which JAX computes in `dtype` on the CPU with the highest matmul precision.
 
     `jax_enable_x64` is enabled for float64. JAX's caches are cleared when this setting changes, because
     functions that were traced with the other setting can fail. The caches do not distinguish int32 and int64,
@@ -71,23 +81,29 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of each output along a direction, an array of shape (points, outputs)."""
+    """Return the JVP of the function at each point, a float64 array of shape (points, outputs).
+
+    `direction` is the tangent: a dict from the name of each differentiated input to an array of its shape.
+    """
     tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
     return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
 
 
 def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the columns `indices` of the Jacobian at each point, of shape (points, outputs, columns)."""
+    """Return some columns of the Jacobian at each point, an array of shape (points, outputs, columns)."""
     return _evaluate_in_blocks(evaluation, arrays, "columns", np.asarray(indices, np.int32), 2)
 
 
 def jacobian_rows(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the rows `indices` of the Jacobian at each point, an array of shape (points, rows, inputs)."""
+    """Return some rows of the Jacobian at each point, an array of shape (points, rows, inputs)."""
     return _evaluate_in_blocks(evaluation, arrays, "rows", np.asarray(indices, np.int32), 1)
 
 
 def gram_products(evaluation: Evaluation, arrays: Arrays, vectors: np.ndarray) -> np.ndarray:
-    """Return the products of J^T J and each row of `vectors`, of shape (points, inputs, vectors)."""
+    """Return the products of J^T J with each row of `vectors`, an array of shape (points, inputs, vectors).
+
+    J is the Jacobian at one point. `vectors` has the shape (vectors, inputs).
+    """
     return _evaluate_in_blocks(evaluation, arrays, "gram", vectors.astype(jnp.dtype(evaluation.dtype)), 2)
 
 
@@ -97,10 +113,13 @@ def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the result of `jacobian`, computed by rows if the function has far fewer outputs than inputs."""
+    """Return the Jacobian at each point, an array of shape (points, outputs, inputs).
+
+    The Jacobian is computed by rows if the function has far fewer outputs than inputs, otherwise by columns.
+    """
     outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
-    has_few_rows = _LEAST_RATIO * outputs <= count_inputs(evaluation, arrays)
-    if has_few_rows and is_defined(evaluation, arrays, "rows"):
+    has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
+    if has_few_rows and is_traceable(evaluation, arrays, "rows"):
         return jacobian_rows(evaluation, arrays, np.arange(outputs))
     return jacobian(evaluation, arrays)
 
@@ -112,7 +131,7 @@ def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
 
 
 def with_summed_outputs(evaluation: Evaluation) -> Evaluation:
-    """Return an evaluation whose function is the sum of all outputs."""
+    """Return a copy of an evaluation whose function returns the sum of all outputs, of shape (1,)."""
     return dataclasses.replace(evaluation, function=_sum_of_outputs(evaluation.function))
 
 
@@ -122,12 +141,15 @@ def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of tangents or cotangents per call, which limits the memory of a call."""
-    return max(1, _MOST_ELEMENTS // (points * evaluation.width))
+    """Return the number of tangents or cotangents that fit into the memory limit of one call.
+
+    `points` is the number of points of the call.
+    """
+    return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
-def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
-    """Return whether JAX can trace a kernel, such as "columns" or "rows" of the Jacobian."""
+def is_traceable(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
+    """Return whether JAX can trace the computation of "columns" or "rows" (`kernel`) of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
         jax.eval_shape(_jitted(evaluation, kernel), *_cast(evaluation, first_point), np.zeros(1, np.int32))
@@ -137,9 +159,12 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return the evaluation with a JVP that JAX can compute, or None if JAX cannot differentiate it."""
+    """Return a copy of an evaluation whose JVP is defined, or None if JAX cannot differentiate the function.
+
+    The JVP is computed in forward mode or, if JAX has no rule for it, as the transpose of the VJP.
+    """
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
-        if is_defined(candidate, arrays, "columns"):
+        if is_traceable(candidate, arrays, "columns"):
             return candidate
     return None
 
@@ -147,10 +172,10 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 def with_rounding(
     evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
 ) -> Iterator[tuple[Evaluation, Arrays]]:
-    """Yield `count` pairs of an evaluation with random rounding errors and randomly perturbed inputs.
+    """Yield `count` pairs: an evaluation with random rounding errors, and randomly perturbed inputs.
 
-    All intermediate results have rounding errors. Each floating-point element of the inputs is multiplied by
-    1 + relative or 1 - relative.
+    All intermediate results of the evaluation have rounding errors. Each floating-point element of the inputs
+    is multiplied by 1 + relative or 1 - relative. `generator` chooses the sign.
     """
     for seed in range(1, count + 1):
         perturbed = dict(arrays)
@@ -163,18 +188,22 @@ def with_rounding(
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, kernel: str, seeds: np.ndarray, axis: int
 ) -> np.ndarray:
-    """Return the results of a kernel for all seeds, evaluated in blocks and concatenated along `axis`."""
+    """Return columns, rows or products of the Jacobians for all seeds, in blocks that fit into memory.
+
+    `kernel` is "columns", "rows" or "gram". The results of the blocks are concatenated along `axis`.
+    """
     per_point, shared = _cast(evaluation, arrays)
     size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []
     for start in range(0, len(seeds), size):
-        block = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # all have the same size
+        block = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # of equal sizes
         parts.append(np.asarray(_jitted(evaluation, kernel)(per_point, shared, block), np.float64))
     results = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 
 
 def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the per-point inputs and the shared inputs, two dicts from name to array, in their dtypes."""
     cast = {
         name: np.asarray(x).astype(np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype))
         for name, x in arrays.items()
@@ -184,7 +213,10 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...)."""
+    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...).
+
+    `kernel` is a key of `_KERNELS`. Evaluations that differ only in a nonzero rounding key share a program.
+    """
     key = evaluation.rounding_key
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), kernel)
     return functools.partial(compiled, np.uint32(key))
@@ -192,7 +224,7 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return the function of `_jitted` with the rounding key as its first argument."""
+    """Return a jitted function (rounding key, per-point inputs, shared inputs, *seeds) -> array."""
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kernel, (None,))
 
@@ -216,6 +248,7 @@ def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 
 
 def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
+    """Return the function v -> J v, where J is the Jacobian of f at x."""
     if not evaluation.transposed:
         return lambda v: jax.jvp(f, (x,), (v,))[1]
     y, pullback = jax.vjp(f, x)
@@ -237,10 +270,12 @@ def _gram(f: ArrayFunction, x: jax.Array, push: ArrayFunction, vectors: jax.Arra
 
 
 def _one_hot(i: Any, like: jax.Array) -> jax.Array:
+    """Return the unit vector with a one at index i, in the size and dtype of the vector `like`."""
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
 
 
-# Name -> kernel (function f of a flat x, x, v -> J v, *seeds) -> array.
+# Name of a kernel -> function (f, x, push, *seeds) -> array. x is flat, f is a function of x, and push is the
+# function v -> J v.
 _KERNELS: dict[str, Callable[..., jax.Array]] = {
     "values": lambda f, x, push: f(x),
     "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),

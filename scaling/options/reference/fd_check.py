@@ -17,16 +17,16 @@ from scaling.options.reference.evaluation import (
     with_rounding,
 )
 
-_DIRECTIONS = 4
+_DIRECTIONS = 4  # the number of random directions
 _EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
 _AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
-_NONZERO_NOISE_STEPS = 3  # the number of noise steps with a nonzero difference that are used
+_NONZERO_NOISE_STEPS = 3  # the number of these steps with a nonzero fourth difference that are used
 _RELATIVE_TOLERANCE = 1e-5  # of the size of a derivative, in addition to the estimated error of a difference
 _CONFIRMING_ERROR = 0.05  # of the size of a derivative; a difference with a larger error confirms nothing
-_ROUNDINGS_OF_VALUE = 64
+_ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
 SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square of its input
@@ -34,20 +34,22 @@ _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square o
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The result of comparing a derivative with finite differences.
+    """The result of the comparison of a derivative with finite differences.
 
     The size of the derivative of an output is its root mean square over the random directions, or the
     magnitude of the finite difference if that is larger.
+
+    Attributes:
+        is_wrong: a boolean array of shape (points,): whether the derivative of any output differs from the
+            finite difference by more than rounding and truncation errors explain.
+        confirmed_share: among the outputs with a nonzero derivative, the fraction for which a finite
+            difference has an error of at most 5 % of the size of the derivative.
+        largest_difference: the largest difference between the derivative of a wrong output and the finite
+            difference, divided by the size of the derivative, or 0 if no output is wrong.
     """
 
-    # A boolean array of shape (points,): whether the derivative of any output differs from the finite
-    # difference by more than rounding and truncation errors explain.
     is_wrong: np.ndarray
-    # Among the outputs with a nonzero derivative, the fraction for which a finite difference has an error of
-    # at most 5 % of the size of the derivative.
     confirmed_share: float
-    # The largest difference of a wrong output, divided by the size of the derivative. It is 0 if no output is
-    # wrong.
     largest_difference: float
 
 
@@ -57,10 +59,10 @@ def confirm(
     """Compare derivatives of a function along random directions with finite differences at some points.
 
     Args:
-        evaluation: the function and how to differentiate it.
-        arrays: the inputs at the points.
-        roundoff: the unit roundoff of the narrowest dtype inside the function.
-        generator: generates the random directions, and the perturbations of the inputs.
+        evaluation: the function and the AD transformation that computes its derivatives.
+        arrays: a dict from input name to the values of the input at the points.
+        roundoff: the unit roundoff of the narrowest dtype of an intermediate result.
+        generator: generates the random directions and the perturbations of the inputs.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     derivatives = _derivatives(evaluation, arrays, directions)
@@ -75,19 +77,19 @@ def confirm(
     # A derivative may contain the value of the function, for example that of exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
-    for direction, exact in zip(directions, derivatives, strict=True):
+    for direction, derivative in zip(directions, derivatives, strict=True):
         differences = _central_differences(evaluation, arrays, direction)
-        difference, error = _select_difference(differences, np.maximum(noise, _least_jump(differences)))
+        difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
         size = np.maximum(norm, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
-        differs = ~(np.abs(exact - difference) <= allowed + 4 * error)
-        differs &= ~_agrees_at_several_steps(differences, exact, allowed, least_noise)
+        differs = ~(np.abs(derivative - difference) <= allowed + 4 * error)
+        differs &= ~_agrees_at_several_steps(differences, derivative, allowed, least_noise)
         if differs.any():
-            differs &= ~_is_between_one_sided(evaluation, arrays, direction, least_noise, exact, allowed)
+            differs &= ~_is_between_one_sided(evaluation, arrays, direction, least_noise, derivative, allowed)
         is_wrong |= differs
         is_confirmed |= 4 * error <= _CONFIRMING_ERROR * size
         is_counted = differs & (size > 0)
-        relative = np.divide(np.abs(exact - difference), size, out=np.zeros_like(size), where=is_counted)
+        relative = np.divide(np.abs(derivative - difference), size, out=np.zeros_like(size), where=is_counted)
         largest = max(largest, float(np.max(relative)))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
     return Confirmation(np.any(is_wrong, axis=1), share, largest)
@@ -96,22 +98,24 @@ def confirm(
 def screen(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return how much the derivative at each point differs from finite differences, of shape (points,).
+    """Return the relative error of the derivative at each point, estimated by a few finite differences.
 
-    Both are computed along one random direction. The part of their difference that rounding does not explain
-    is divided by the sum of their magnitudes. The ratio of an output is the smallest over all steps, and the
-    result is the largest ratio of an output. An output that is not finite does not count.
+    The result has the shape (points,). The derivative and the finite difference are computed along one random
+    direction. The part of their difference that rounding does not explain is divided by the sum of their
+    magnitudes. The ratio of an output is the smallest over all steps, and the result is the largest ratio of
+    an output. Values that are not finite are ignored. `roundoff` is the unit roundoff of the narrowest dtype
+    of an intermediate result.
     """
     direction = random_direction(evaluation, arrays, generator)
-    exact = directional_derivative(evaluation, arrays, direction)
+    derivative = directional_derivative(evaluation, arrays, direction)
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
-    least = np.full(exact.shape, np.inf)
+    least = np.full(derivative.shape, np.inf)
     for step in _SCREENING_STEPS:
         near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
         with np.errstate(all="ignore"):
             difference = (near - far) / (2 * step)
-            excess = np.abs(difference - exact) - noise / step
-            relative = excess / (np.abs(difference) + np.abs(exact))
+            excess = np.abs(difference - derivative) - noise / step
+            relative = excess / (np.abs(difference) + np.abs(derivative))
         least = np.fmin(least, np.nan_to_num(relative, nan=0.0, posinf=0.0))
     return np.max(least, axis=1, initial=0.0)
 
@@ -122,7 +126,7 @@ def random_direction(
     """Return a random direction: a dict from the name of each differentiated input to an array of its shape.
 
     The elements for an input x are ±u max(|x|, 0.001 r), where u is uniform in [0.5, 1) and r is the root
-    mean square of x. If r is 0, the elements are ±u.
+    mean square of x. If r is 0, the elements are ±u. `arrays` is a dict from input name to array.
     """
     direction = {}
     for name in evaluation.names:
@@ -134,17 +138,18 @@ def random_direction(
 
 
 def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Arrays]) -> np.ndarray:
+    """Return the JVPs along all directions, an array of shape (directions, points, outputs)."""
     return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
 
 def _value_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two estimates of the rounding error of the values, two arrays of shape (points, outputs).
+    """Return a small and a large estimate of the rounding errors of the function values.
 
-    The first is the unit roundoff of the values plus their largest change by random rounding errors. The
-    second is the larger of the first and the scaled fourth differences at short steps. At short steps, fourth
-    differences consist of rounding errors only.
+    Both arrays have the shape (points, outputs). The small estimate is `roundoff` times the value plus its
+    largest change by random rounding errors. The large estimate is the larger of the small estimate and the
+    scaled fourth differences at short steps. At short steps, fourth differences consist of rounding errors.
     """
     center = values(evaluation, arrays)
     perturbed = [
@@ -166,11 +171,13 @@ def _value_noise(
 
 
 def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: float) -> np.ndarray:
+    """Return the values f(x + step * direction) at the inputs x, an array of shape (points, outputs)."""
     moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
     return values(evaluation, {**arrays, **moved})
 
 
 def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> list[np.ndarray]:
+    """Return the fourth-order central difference for each of `_STEPS`, arrays of shape (points, outputs)."""
     differences: list[np.ndarray] = []
     for step in _STEPS:
         near, far = (
@@ -185,22 +192,30 @@ def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arra
 def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the most accurate finite difference and its error, two arrays of shape (points, outputs).
 
-    For each output, the step with the smallest estimated error is selected. The estimate is the change of the
-    difference from this step to the next shorter step, plus the effect of the rounding error `noise`.
+    For each output, the step with the smallest estimated error is selected. The estimate is the effect of the
+    rounding error, plus the change of the difference to the next shorter step, or to any shorter step if that
+    is larger and rounding does not explain it, because two steps can agree by chance near kinks.
+    `differences` contains an array for each of `_STEPS`. `noise` is the rounding error of the values.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
-    for step, difference, shorter in zip(_STEPS[:-1], differences[:-1], differences[1:], strict=True):
+    rounding = [1.5 * noise / step for step in _STEPS]
+    for k, difference in enumerate(differences[:-1]):
         with np.errstate(invalid="ignore"):
-            error = np.nan_to_num(np.abs(difference - shorter), nan=np.inf) + 1.5 * noise / step
+            change = np.nan_to_num(np.abs(difference - differences[k + 1]), nan=np.inf)
+            for other, effect in zip(differences[k + 2 :], rounding[k + 2 :], strict=True):
+                unexplained = np.abs(difference - other) - effect
+                change = np.maximum(change, np.where(np.isfinite(unexplained), unexplained, 0.0))
+        error = change + rounding[k]
         best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
     return best, least_error
 
 
-def _least_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the smallest nonzero change of each output over all steps, of shape (points, outputs).
+def _smallest_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the smallest nonzero change of each output among all steps, of shape (points, outputs).
 
-    The change is 0 if an output changes at no step. If the function rounds an intermediate result, its values
-    change in jumps, and the smallest change estimates the height of a jump.
+    The result is 0 for an output that changes at no step. If the function rounds an intermediate result, its
+    values change in jumps, and the smallest change estimates the height of a jump. `differences` contains an
+    array of finite differences for each of `_STEPS`.
     """
     changes = np.abs(differences) * np.reshape(_STEPS, (-1, 1, 1))
     least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
@@ -208,20 +223,26 @@ def _least_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _agrees_at_several_steps(
-    differences: Sequence[np.ndarray], exact: np.ndarray, allowed: np.ndarray, noise: np.ndarray
+    differences: Sequence[np.ndarray], derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether each derivative agrees with the differences of two consecutive steps.
+    """Return whether each derivative agrees with the finite differences of two consecutive steps.
 
-    A step whose rounding error exceeds the allowed error does not count. This criterion accepts correct
+    A step whose rounding error exceeds the allowed error is ignored. This criterion accepts correct
     derivatives near kinks, where `_select_difference` fails. Near a kink, the fourth differences overestimate
     the rounding error of short steps, and two long steps can agree by chance.
+
+    Args:
+        differences: the finite differences for each of `_STEPS`, arrays of shape (points, outputs).
+        derivative: the derivatives to verify, an array of shape (points, outputs).
+        allowed: the errors that are allowed, an array of the same shape.
+        noise: the rounding errors of the function values, an array of the same shape.
     """
-    agreeing, most = np.zeros(exact.shape, int), np.zeros(exact.shape, int)
+    consecutive, longest = np.zeros(derivative.shape, int), np.zeros(derivative.shape, int)
     for step, difference in zip(_STEPS, differences, strict=True):
-        agrees = (np.abs(difference - exact) <= allowed) & (1.5 * noise / step <= allowed)
-        agreeing = np.where(agrees, agreeing + 1, 0)
-        most = np.maximum(most, agreeing)
-    return most >= _AGREEING_STEPS
+        agrees = (np.abs(difference - derivative) <= allowed) & (1.5 * noise / step <= allowed)
+        consecutive = np.where(agrees, consecutive + 1, 0)
+        longest = np.maximum(longest, consecutive)
+    return longest >= _AGREEING_STEPS
 
 
 def _is_between_one_sided(
@@ -229,11 +250,15 @@ def _is_between_one_sided(
     arrays: Arrays,
     direction: Arrays,
     noise: np.ndarray,
-    exact: np.ndarray,
+    derivative: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether each output has a kink, like `abs` at 0, and a derivative between the two slopes."""
-    center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
+    """Return whether each output has a kink, like `abs` at 0, and a derivative between the one-sided slopes.
+
+    `noise` contains the rounding errors of the function values, `derivative` the derivatives to verify, and
+    `allowed` the errors that are allowed. All arrays have the shape (points, outputs).
+    """
+    center, is_between = values(evaluation, arrays), np.zeros(derivative.shape, bool)
     for step in _KINK_STEPS:
         slopes = []
         for side in (step, -step):
@@ -242,5 +267,5 @@ def _is_between_one_sided(
         error = allowed + 8 * noise / step
         low, high = np.minimum(*slopes) - error, np.maximum(*slopes) + error
         is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
-        is_between |= is_kink & (exact >= low) & (exact <= high)
+        is_between |= is_kink & (derivative >= low) & (derivative <= high)
     return is_between

@@ -1,6 +1,6 @@
 """Estimate error bounds for `mode=finite_difference`: truncation and rounding errors of forward differences.
 
-The bounds are estimated from values of the function in float64.
+The bounds are estimated from second-order differences of the function values in float64.
 """
 
 import math
@@ -15,14 +15,18 @@ from scaling.core.reference import Arrays, ReferenceSpec, closed_form, reference
 from scaling.core.tolerances import ROUNDOFF, Jacobians
 from scaling.core.workload import Reference
 
-_MOST_SAMPLED_INPUTS = 64  # the most input elements for which the curvature is estimated
-_MOST_VALUES = 2**24  # the most function values at these inputs, which limits their number
+_MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated
+_MAX_VALUES = 2**24  # limit on the number of function values at these elements
 
 ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> values of the function
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of the reduced forward differences, an array of shape (points,)."""
+    """Return a bound on the error of a result by forward differences, an array of shape (points,).
+
+    The result is the reduction of the Jacobians at the points [start, stop). The bound at a point holds for
+    all entries of the result at this point.
+    """
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -33,26 +37,31 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
     """Return a bound on the error of the forward difference for each input, of shape (points, inputs).
 
-    The bound is the sum of two parts, times a safety factor. The truncation error is half the step h times
-    the larger of the curvatures at both ends of the step. The rounding error is that of the two values, which
-    are sums of `terms` terms, and of the sum x + h, divided by h. If the result is a sum over outputs or
-    points, the bound is for the sum. A product J x is a single difference along x, whose bound has the shape
-    (points, 1). Of many inputs, only some are evaluated, and the largest bound is returned for all inputs.
+    The bound holds at the points [start, stop) for all outputs. It is the truncation error plus the rounding
+    error, times a safety factor. The truncation error is half the step h times the larger of the second
+    derivatives at both ends of the step. The rounding error is that of the two function values, which are
+    sums of `terms` terms, and of the sum x + h, divided by h. If the result is a sum over outputs or points,
+    the bound is for the sum. For a product J x, which is a single difference along x, the shape is
+    (points, 1). If there are many inputs, only some are evaluated, and the largest bound is returned for all.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
-    elements = [(name, i) for name in workload.names for i in range(math.prod(workload.inputs[name].shape))]
-    count = min(_MOST_SAMPLED_INPUTS, max(8, _MOST_VALUES // (points * spec.sizes.values)))
-    sampled = np.unique(np.linspace(0, len(elements) - 1, count).astype(int))
+    sizes = [math.prod(workload.inputs[name].shape) for name in workload.names]
+    ends = np.cumsum(sizes)  # of the inputs, in the concatenation of all raveled inputs
+    elements = int(ends[-1])
+    count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.sizes.values)))
+    sampled = np.unique(np.linspace(0, elements - 1, count).astype(int))
     truncation, input_rounding = np.zeros((2, points, len(sampled)))
     for k, index in enumerate(sampled):
-        x, values_at = _shifted_element(spec, arrays, *elements[index])
+        number = int(np.searchsorted(ends, index, side="right"))
+        position = index - (ends[number] - sizes[number])
+        x, values_at = _shifted_element(spec, arrays, workload.names[number], position)
         slope, curvature = _largest_slope_and_curvature(spec, x, values_at, step)
         truncation[:, k] = step / 2 * curvature
         input_rounding[:, k] = (np.abs(x) + step) * slope
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
-    is_complete = len(sampled) == len(elements)
+    is_complete = len(sampled) == elements
     safety = 1.5 if is_complete else 2.0
     if workload.reduction.along_point:
 
@@ -61,22 +70,23 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
             return _evaluate_reference(spec, {**arrays, **shifted}).value
 
         _, curvature = _largest_slope_and_curvature(spec, np.ones(()), values_along_point, step)
-        all_inputs = input_rounding.sum(axis=1) * len(elements) / len(sampled)
+        all_inputs = input_rounding.sum(axis=1) * elements / len(sampled)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
     if is_complete:
         return bounds
-    return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, len(elements)))
+    return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, elements))
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
+    """Return the `Reference` of the workload for a dict from input name to array."""
     form = closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return the largest magnitude of the terms that add up to f(x) at each point, of shape (points,)."""
+    """Return the largest magnitude of the terms whose sum is a function value, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -91,7 +101,10 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| of each point, or the sum of all |output| if the outputs are summed."""
+    """Return the largest |output| at each point, or the sum of all |output| if the result is a sum over them.
+
+    `outputs` has the shape (points, outputs), and the result has the shape (points,).
+    """
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -99,7 +112,10 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input at each point, and a function that maps a shift of it to the values."""
+    """Return an element of an input at each point, and a function from a shift of it to function values.
+
+    `name` is the name of the input, and `index` is the index of the element in the raveled input.
+    """
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:
@@ -113,10 +129,11 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the magnitudes of the first and second derivative of f along a shift of x, two (points,) arrays.
+    """Return the largest magnitudes of the first and of the second derivative of the function values by x.
 
-    They are computed by central differences in float64, with an increment relative to x, at the shifts 0 and
-    `step`. The larger of the two magnitudes is returned.
+    Both arrays have the shape (points,). The derivatives are computed by central differences in float64 at x
+    and at x + step, with an increment relative to x. The largest magnitude is over these two places and all
+    outputs. `values_at` maps a shift of x to the function values.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

@@ -1,6 +1,7 @@
-"""Rounding errors of a function: the properties of its jaxpr that determine them, and random rounding.
+"""Estimate rounding errors of a function from its jaxpr, and evaluate it with random rounding errors.
 
-`rounding_properties` finds the longest sum, the narrowest dtype and the largest array of a jaxpr.
+`rounding_properties` returns the length of the longest sum, the narrowest dtype and the size of the largest
+array of a jaxpr (the intermediate representation of JAX).
 
 `with_random_rounding` adds random rounding errors to each intermediate result (Monte Carlo arithmetic). The
 variation of a result among several evaluations estimates its rounding error, including cancellation. For
@@ -25,15 +26,16 @@ from scaling.options.program.jaxpr_flops import subjaxprs, trip_count
 # An elementwise operation counts as this fraction of a term, because the tolerance of a term allows sixteen
 # roundings.
 _ELEMENTWISE_TERMS = 1 / 16
-_UNKNOWN_TRIPS = 100  # the assumed trip count of a loop whose trip count is not a constant
-_TERMS_OF_FUNCTIONS = {  # additional terms of these functions
+_ASSUMED_TRIPS = 100  # the assumed trip count of a loop whose trip count is not a constant
+_TERMS_OF_FUNCTIONS = {  # additional terms of an elementwise primitive -> names of JAX primitives
     0.5: "exp log sin cos tan tanh logistic pow exp2 expm1 log1p log2 atan2",
     1.0: "sinh cosh asin acos atan asinh acosh atanh erf erfc cbrt",
     64.0: """lgamma digamma erf_inv igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e
         regularized_incomplete_beta random_gamma_grad""",
 }
 _FUNCTION_TERMS = {name: terms for terms, names in _TERMS_OF_FUNCTIONS.items() for name in names.split()}
-# Names -> (parameters, shapes of the operands, elements of the result) -> terms of an element of the result.
+# Names of JAX primitives -> function (parameters, shapes of the operands, number of elements of the result)
+# -> number of terms whose sum is an element of the result.
 _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     "reduce_sum reduce_prod reduce_window_sum": lambda params, x, size: math.prod(x[0]) / max(1, size),
     "cumsum cumprod cumlogsumexp": lambda params, x, size: x[0][params["axis"]],
@@ -55,13 +57,13 @@ _SUM_TERMS = {name: count_terms for names, count_terms in _SUMS.items() for name
 _EXACT = """argmax argmin bitcast_convert_type broadcast_in_dim concatenate copy copy_p dynamic_slice
     dynamic_update_slice gather iota max min neg pad reduce_max reduce_min reshape rev select_n sort split
     squeeze stop_gradient transpose abs sign"""
-_EXACT_NAMES = frozenset(_EXACT.split())  # the operations without a rounding error
+_EXACT_NAMES = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
 _ROUNDINGS = 2  # the largest relative error of an intermediate result, in unit roundoffs of its dtype
 
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The properties of a function that determine its rounding error."""
+    """The properties of the jaxpr of a function that determine its rounding error."""
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
@@ -69,7 +71,10 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the rounding properties of `function(*arguments)`. The arguments may be abstract arrays."""
+    """Return the properties of the jaxpr of `function(*arguments)` that determine its rounding error.
+
+    The arguments may be abstract arrays.
+    """
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     extremes = _Extremes()
     longest = _longest_path(jaxpr, extremes)
@@ -78,13 +83,13 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 @dataclass
 class _Extremes:
-    """The fewest mantissa bits (with the implicit bit) and the most elements of the results so far."""
+    """The fewest mantissa bits (with the implicit bit) and the most elements of any intermediate result."""
 
     bits: int = 53
     width: int = 1
 
     def update(self, equation: Any, variable: Any) -> None:
-        """Update both extremes with a result of an equation."""
+        """Update both extremes with a result `variable` of a jaxpr equation."""
         aval = variable.aval
         self.width = max(self.width, int(getattr(aval, "size", 1)))
         if equation.primitive.name == "reduce_precision":
@@ -94,9 +99,10 @@ class _Extremes:
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each output of a jaxpr, and update `extremes`.
+    """Return the number of summed terms on the longest path to each output of a jaxpr.
 
-    `input_terms` contains the number of terms on the path to each input, or None for a constant.
+    `input_terms` contains the number of terms on the path to each input, or None for a constant. `extremes`
+    is updated with all intermediate results that depend on the inputs.
     """
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -115,6 +121,11 @@ def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes:
 
 
 def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes: _Extremes) -> list[float]:
+    """Return the number of summed terms on the longest path to each result of a jaxpr equation.
+
+    `operand_terms` contains the number of terms on the path to each operand, or None for a constant.
+    `extremes` is updated with all intermediate results of nested jaxprs.
+    """
     name, params = equation.primitive.name, equation.params
     before = max(count for count in operand_terms if count is not None)
     results = len(equation.outvars)
@@ -125,7 +136,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes
         return [max(counts) for counts in zip(*branches, strict=True)]
     if name in ("scan", "while"):
         body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
-        return [before + _longest_path(body, extremes) * _known_or_assumed_trips(equation)] * results
+        return [before + _longest_path(body, extremes) * _loop_trips(equation)] * results
     inner = [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
     if inner and len(inner[0].invars) == len(operand_terms) and len(inner[0].outvars) == results:
         return _terms_to_outputs(inner[0], operand_terms, extremes)
@@ -134,20 +145,25 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes
 
 
 def _longest_path(jaxpr: Any, extremes: _Extremes) -> float:
+    """Return the largest number of summed terms on a path through a jaxpr, and update `extremes`."""
     return max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
 
 
-def _known_or_assumed_trips(equation: Any) -> int:
+def _loop_trips(equation: Any) -> int:
+    """Return the trip count of a `scan` or `while` equation, or an assumed count if it is not a constant."""
     if equation.primitive.name == "scan":
         return int(equation.params["length"])
     try:
         return trip_count(equation)
     except KeyError:
-        return _UNKNOWN_TRIPS
+        return _ASSUMED_TRIPS
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of terms of the sum that one operation computes for each element of its result."""
+    """Return the number of terms that a JAX primitive sums for each element of its result.
+
+    An operation that is not a sum counts as a fraction of a term, or as 0 if it has no rounding error.
+    """
     name = equation.primitive.name
     if name in _EXACT_NAMES:
         return 0.0
@@ -162,7 +178,7 @@ def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Calla
 
     Args:
         function: a function of pytrees of arrays that returns an array.
-        seed: a scalar uint32 that selects the errors. It may be traced.
+        seed: a scalar uint32 that determines the errors. It may be traced.
     """
 
     def rounded(*arguments: Any) -> Any:
@@ -173,13 +189,16 @@ def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Calla
 
 
 class _Interpreter:
-    """An interpreter of jaxprs with random errors that depend on the seed, the operation and its result."""
+    """An interpreter of jaxprs that adds random rounding errors to the results of operations.
+
+    An error depends on the seed, the number of the operation, and the result.
+    """
 
     def __init__(self, seed: jax.Array) -> None:
         self._seed, self._operations = seed, itertools.count(1)
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        """Return a function that evaluates a jaxpr at its arguments."""
+        """Return a function that evaluates a jaxpr with random rounding errors, and returns its outputs."""
         return lambda *arguments: evaluate(jaxpr, arguments, self._evaluate_equation)
 
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
@@ -193,6 +212,7 @@ class _Interpreter:
         return results if is_exact else [self._round(result) for result in results]
 
     def _round(self, x: Any) -> Any:
+        """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element."""
         if not _is_inexact(x):
             return x
         precision = jnp.finfo(x.dtype)
@@ -222,27 +242,29 @@ def _called_jaxpr(equation: Any) -> Any:
     if len(jaxprs) != 1 or (isinstance(jaxprs[0], Jaxpr) and jaxprs[0].constvars):
         return None
     open_jaxpr = getattr(jaxprs[0], "jaxpr", jaxprs[0])
-    pairs = [(equation.invars, open_jaxpr.invars), (equation.outvars, open_jaxpr.outvars)]
-    return jaxprs[0] if all(_shapes(outer) == _shapes(inner) for outer, inner in pairs) else None
-
-
-def _shapes(atoms: Sequence[Any]) -> list[tuple[int, ...]]:
-    return [atom.aval.shape for atom in atoms]
+    callers: list[Any] = [equation, open_jaxpr]
+    outer, inner = (
+        [[atom.aval.shape for atom in atoms] for atoms in (caller.invars, caller.outvars)]
+        for caller in callers
+    )
+    return jaxprs[0] if outer == inner else None
 
 
 def _scan(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    """Return the results of a `scan` equation whose body is evaluated with random rounding errors."""
     params, body = equation.params, interpreter.as_function(equation.params["jaxpr"])
     inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
     # The arrays that are scanned over have one axis more than their elements. The other operands are the
-    # constants and the carry. Their numbers are in `params` under names that depend on the version of JAX.
-    count = len(equation.outvars) - _scanned(equation.outvars, inner.outvars)  # of the carry
-    last = len(operands) - _scanned(equation.invars, inner.invars)
-    first = last - count
+    # constants and the carry. They are counted here, because the names of their counts in `params` depend on
+    # the version of JAX.
+    carries = len(equation.outvars) - _count_scanned(equation.outvars, inner.outvars)
+    last = len(operands) - _count_scanned(equation.invars, inner.invars)
+    first = last - carries
     constants = operands[:first]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         results = body(*constants, *carry, *x)
-        return results[:count], results[count:]
+        return results[:carries], results[carries:]
 
     carry, stacked = jax.lax.scan(
         step, operands[first:last], operands[last:], params["length"], params["reverse"]
@@ -250,30 +272,32 @@ def _scan(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list
     return [*carry, *stacked]
 
 
-def _scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    """Return the number of variables outside of a scan with one axis more than those in its body."""
     return sum(a.aval.ndim > b.aval.ndim for a, b in zip(outer, inner, strict=True))
 
 
 def _while(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
-    """Evaluate a loop with rounding errors, for as many iterations as the loop has without them.
+    """Return the results of a `while` equation whose body is evaluated with random rounding errors.
 
-    With rounding errors, the loop itself may not converge.
+    The loop has as many iterations as without rounding errors. With them, it might not terminate.
     """
     params = equation.params
     first = params["cond_nconsts"]
     last = first + params["body_nconsts"]
-    of_condition, of_body, start = operands[:first], operands[first:last], operands[last:]
+    condition_constants, body_constants, start = operands[:first], operands[first:last], operands[last:]
     condition, body = (jaxpr_as_fun(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
     rounded_body = interpreter.as_function(params["body_jaxpr"])
     _, rounded = jax.lax.while_loop(
-        lambda carry: condition(*of_condition, *carry[0])[0],
-        lambda carry: (body(*of_body, *carry[0]), rounded_body(*of_body, *carry[1])),
+        lambda carry: condition(*condition_constants, *carry[0])[0],
+        lambda carry: (body(*body_constants, *carry[0]), rounded_body(*body_constants, *carry[1])),
         (start, start),
     )
     return rounded
 
 
 def _cond(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    """Return the results of a `cond` equation whose branches are evaluated with random rounding errors."""
     branches = [interpreter.as_function(branch) for branch in equation.params["branches"]]
     return jax.lax.switch(operands[0], branches, *operands[1:])
 

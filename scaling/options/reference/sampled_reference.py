@@ -1,8 +1,8 @@
-"""Compare random columns, rows and products of a large result with the reference, instead of all entries.
+"""Compare a sample of a large result with the reference: random columns, rows and products of Jacobians.
 
-The Jacobian of every point is multiplied by random directions, and the error of a product is divided by the
-2-norm of the Jacobian row. In addition, some columns and rows of every point, and all entries of some points,
-are compared entry by entry.
+The Jacobian of every point (batch element) is multiplied by random vectors, and the error of a product is
+divided by the 2-norm of the Jacobian row. In addition, some columns and rows of every point, and all entries
+of some points, are compared entry by entry.
 """
 
 import functools
@@ -22,54 +22,63 @@ from scaling.options.reference.evaluation import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse.sparse_jacobians import SparseJacobians
 
-_DIRECTIONS = 2
-_COLUMNS, _ROWS = 8, 4
+_DIRECTIONS = 2  # the number of random vectors that each Jacobian is multiplied by
+_COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
 _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
 
 
-def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result and its reference: samples of all points, and all entries of some."""
+def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
+    """Yield comparisons of a result with its reference: a sample at every point, all entries at some points.
+
+    `result` has the shape (points, ...).
+    """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
-        yield _compare_block(spec, got[start:stop], start, stop)
+        yield _compare_block(spec, result[start:stop], start, stop)
         for point in map(int, complete[(start <= complete) & (complete < stop)]):
-            yield compare_points(spec, got[point : point + 1], point, point + 1)
+            yield compare_points(spec, result[point : point + 1], point, point + 1)
 
 
 def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient of the sum over the outputs and its magnitude, arrays of shape (points, inputs)."""
+    """Return the gradient of the sum over the outputs at the points [start, stop), and its magnitude.
+
+    Both arrays have the shape (points, inputs).
+    """
     assert spec.computed is not None
     evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    if spec.computed.backward:
+    if spec.computed.has_reverse_mode:
         derivative = evaluations.jacobian_rows(evaluation, arrays, np.arange(1))[:, 0]
     else:
         derivative = evaluations.jacobian_columns(evaluation, arrays, np.arange(spec.sizes.inputs))[:, 0]
     return derivative, np.abs(derivative)
 
 
-def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
-    """Return the fraction of "entries" that are compared, and of "points" whose entries are all compared.
+def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
+    """Return a dict with the fraction of "entries" and the fraction of "points" that are compared.
 
-    `kept` is the fraction of the compared entries that are not excluded because of rounding errors.
+    A point counts if all its entries are compared. `decided_share` is the fraction of the compared entries
+    that are not excluded because of rounding errors.
     """
     if _is_matrix_vector_product(spec):
-        return {"entries": kept, "points": 1.0}
+        return {"entries": decided_share, "points": 1.0}
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     outputs = spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
     complete = 0.0 if spec.reduction.sums_points else _count_complete_points(spec) / spec.case.points
     columns, rows = len(compared_columns) / spec.sizes.inputs, len(compared_rows) / outputs
     sampled = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
-    entries = kept * (sampled + (1 - sampled) * complete)
+    entries = decided_share * (sampled + (1 - sampled) * complete)
     return {"entries": entries, "points": 1.0 if sampled == 1 else complete}
 
 
 def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
+    """Return whether the result consists of products of Jacobians (or Hessians) and vectors."""
     return spec.case.target == "hvp" or spec.reduction.sampling == "products"
 
 
 def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
+    """Return `count` random indices below `size` without repetition, sorted, or all if `size` is smaller."""
     return np.sort(generator.choice(size, min(count, size), replace=False))
 
 
@@ -87,11 +96,12 @@ def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarra
     assert spec.computed is not None
     generator = np.random.default_rng(spec.case.data_seed)
     outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
-    rows = _sample_indices(_ROWS, outputs, generator) if spec.computed.backward else np.arange(0)
+    rows = _sample_indices(_ROWS, outputs, generator) if spec.computed.has_reverse_mode else np.arange(0)
     return _sample_indices(_COLUMNS, spec.sizes.inputs, generator), rows
 
 
-def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> PointsComparison:
+def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
+    """Return the comparison of a sample of `result`, which is the result at the points [start, stop)."""
     assert spec.computed is not None
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
@@ -100,95 +110,106 @@ def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) 
         compare = _compare_products
     elif spec.reduction.sampling == "columns":
         compare = _compare_gram
-    comparisons = list(compare(spec, spec.computed.evaluation, arrays, got.astype(np.float64), generator))
-    extra = np.zeros(stop - start)
+    comparisons = list(compare(spec, spec.computed.evaluation, arrays, result.astype(np.float64), generator))
+    step_error = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
-        sizes = [each.scale.reshape(len(got), -1).max(axis=1) for each in comparisons]
-        extra = relative_error(result_bounds(spec, start, stop), np.min(sizes, axis=0))
-    return PointsComparison(start, arrays, comparisons, extra)
+        scales = [entries.scale.reshape(len(result), -1).max(axis=1) for entries in comparisons]
+        step_error = relative_error(result_bounds(spec, start, stop), np.min(scales, axis=0))
+    return PointsComparison(start, arrays, comparisons, step_error)
 
 
 def _compare_jacobians(
     spec: ReferenceSpec,
     evaluation: Evaluation,
     arrays: Arrays,
-    got: np.ndarray,
+    result: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of random columns and rows of Jacobians, and of their products with random vectors.
 
-    `got` has the shape (points, outputs, inputs), or with colored seeds the shape (points, 1, nonzeros). With
-    colored seeds, all other entries are taken as zero.
+    `result` has the shape (points, outputs, inputs), or with colored seeds the shape (points, 1, nonzeros).
+    With colored seeds, all other entries are zero. `arrays` is a dict from input name to the values of the
+    input at the points.
     """
     is_summed = spec.reduction.sums_outputs
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     if spec.pattern is None:
-        J, rows, cols = Jacobians(got), np.arange(got.shape[1])[:, None], np.arange(got.shape[2])
+        J, rows, cols = Jacobians(result), np.arange(result.shape[1])[:, None], np.arange(result.shape[2])
     else:
         pattern = spec.pattern
-        J, rows, cols = SparseJacobians(got[:, 0], pattern), pattern.rows, pattern.cols
+        J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
     for _ in range(_DIRECTIONS):
         direction = fd_check.random_direction(evaluation, arrays, generator)
-        flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(got))
+        flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(result))
         measure = functools.partial(_directional_derivative, direction, is_summed)
-        want = measure(evaluation, arrays)
-        size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
-        yield EntryComparison(J.by_output(J.values, flat), want, size, measure)
+        expected = measure(evaluation, arrays)
+        size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(expected))
+        yield EntryComparison(J.by_output(J.values, flat), expected, size, measure)
     measure = functools.partial(_evaluate_slices, evaluations.jacobian_columns, compared_columns, is_summed)
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
     yield EntryComparison(entries, measure(evaluation, arrays), J.largest_by_output()[:, :, None], measure)
     if len(compared_rows):
         measure = functools.partial(_evaluate_slices, evaluations.jacobian_rows, compared_rows, is_summed)
         entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared_rows], axis=1)
-        want = measure(evaluation, arrays)
-        yield EntryComparison(entries, want, np.abs(want).max(axis=2, keepdims=True), measure)
+        expected = measure(evaluation, arrays)
+        yield EntryComparison(entries, expected, np.abs(expected).max(axis=2, keepdims=True), measure)
 
 
 def _compare_products(
     spec: ReferenceSpec,
     evaluation: Evaluation,
     arrays: Arrays,
-    got: np.ndarray,
+    result: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Yield a comparison of the products J v with the reference. `got` has the shape (points, outputs, 1).
+    """Yield a comparison of the products J v of Jacobians and a vector v with the reference.
 
-    v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
-    estimated from products of J and vectors that differ from v in random signs.
+    `result` has the shape (points, outputs, 1). v is the point itself, or for a sum over the inputs a vector
+    of ones. The magnitude of the summed terms is estimated from products of J and vectors that differ from v
+    in random signs. `arrays` is a dict from input name to the values of the input at the points.
     """
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
         name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
     }
     measure = functools.partial(_directional_derivative, direction, False)
-    want = measure(evaluation, arrays)
-    size = np.abs(want)
+    expected = measure(evaluation, arrays)
+    size = np.abs(expected)
     for _ in range(_SIGN_SAMPLES):
         signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
         size = np.maximum(size, np.abs(evaluations.directional_derivative(evaluation, arrays, signed)))
-    yield EntryComparison(got[:, :, 0], want, size, measure)
+    yield EntryComparison(result[:, :, 0], expected, size, measure)
 
 
 def _compare_gram(
     spec: ReferenceSpec,
     evaluation: Evaluation,
     arrays: Arrays,
-    got: np.ndarray,
+    result: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products of J^T J with random vectors, and of some columns of J^T J."""
+    """Yield comparisons of products of J^T J and random vectors, and of some columns of J^T J.
+
+    J is the Jacobian of a point. `result` has the shape (points, inputs, inputs). `arrays` is a dict from
+    input name to the values of the input at the points.
+    """
     columns, _ = _sample_columns_and_rows(spec)
-    random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, got.shape[2]))
-    norm, largest = np.sqrt((got**2).sum(axis=2, keepdims=True)), np.abs(got).max(axis=2, keepdims=True)
-    for vectors, size in ((random_signs, norm), (np.eye(got.shape[2])[columns], largest)):
+    random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, result.shape[2]))
+    norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
+    for vectors, size in ((random_signs, norm), (np.eye(result.shape[2])[columns], largest)):
         measure = functools.partial(_evaluate_slices, evaluations.gram_products, vectors, False)
-        want = measure(evaluation, arrays)
-        yield EntryComparison(got @ vectors.T, want, np.maximum(size, np.abs(want)), measure)
+        expected = measure(evaluation, arrays)
+        yield EntryComparison(result @ vectors.T, expected, np.maximum(size, np.abs(expected)), measure)
 
 
 def _directional_derivative(
     direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
+    """Return the JVP at each point, an array of shape (points, outputs).
+
+    If `is_summed` is true, the sum of the outputs is differentiated. `arrays` contains the inputs at the
+    points with the indices `points`. `direction` contains the tangents at all points of the block.
+    """
     selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
@@ -203,6 +224,11 @@ def _evaluate_slices(
     arrays: Arrays,
     points: Any = None,
 ) -> np.ndarray:
+    """Return the result of `evaluate`: columns or rows of the Jacobians, or products of J^T J and vectors.
+
+    If `is_summed` is true, the sum of the outputs is differentiated. `seeds` are the indices of the columns
+    or rows, or the vectors. `points` is unused, because `arrays` contains the inputs at these points only.
+    """
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
     return evaluate(evaluation, arrays, seeds)

@@ -22,15 +22,18 @@ import numpy as np
 from scaling.core.shape import Pattern
 from scaling.options.sparse.coloring import Coloring
 
-_MOST_THRESHOLDS = 20  # the most numbers of entries from which rows and columns own their entries
-_MOST_SATURATION = 2**26  # columns times entries of the fullest row, up to which DSATUR is used
+_MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries
+_MAX_SATURATION_SIZE = (
+    2**26
+)  # the product of columns and entries of the fullest row, up to which DSATUR is used
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
     """Return a coloring of the columns, of the rows, or of both the columns and the rows of a pattern.
 
-    `compress` is "columns", "rows" or "both". For "both", the result is the coloring with the fewest colors
-    among those of the partitions that `_partitions` yields.
+    Args:
+        compress: "columns", "rows" or "both". For "both", several ways to divide the entries between columns
+            and rows are tried, and the coloring with the fewest colors is returned.
     """
     if compress != "both":
         return color_partition(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -45,22 +48,17 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
-    """Return a coloring of the columns and the rows for given owners of the entries.
+    """Return a coloring of the columns and the rows of a pattern.
 
     Args:
-        by_row: a boolean array of shape (entries,), true for an entry that its row owns, not its column.
+        by_row: a boolean array of shape (entries,), true for an entry that is read from a compressed row, and
+            false for an entry that is read from a compressed column.
     """
     transposed = Pattern(pattern.cols, pattern.rows, pattern.inputs, pattern.outputs)
     columns, column_count = _color_columns(pattern, ~by_row)
     rows, row_count = _color_columns(transposed, by_row)
-    return Coloring(
-        pattern,
-        columns if column_count else None,
-        rows if row_count else None,
-        column_count,
-        row_count,
-        by_row,
-    )
+    column_colors, row_colors = columns if column_count else None, rows if row_count else None
+    return Coloring(pattern, column_colors, row_colors, column_count, row_count, by_row)
 
 
 def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
@@ -68,7 +66,7 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
 
     Rows and columns with more entries than a threshold own their entries. If both the row and the column of
     an entry have more, the fuller one owns it. The remaining entries are all owned by columns, or all by
-    rows. The highest threshold leaves all entries, so that columns alone and rows alone are candidates.
+    rows. At the highest threshold, all entries remain, so that columns alone and rows alone are candidates.
 
     Yields:
         A lower bound on the number of colors.
@@ -76,16 +74,16 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """
     in_row, in_column = (np.bincount(lines)[lines] for lines in (pattern.rows, pattern.cols))
     fullest = np.maximum(in_row, in_column)
-    for threshold in np.unique(fullest)[-_MOST_THRESHOLDS:]:
-        for rest_by_row in (False, True):
-            by_row = np.where(fullest > threshold, in_row >= in_column, rest_by_row)
+    for threshold in np.unique(fullest)[-_MAX_THRESHOLDS:]:
+        for others_by_row in (False, True):
+            by_row = np.where(fullest > threshold, in_row >= in_column, others_by_row)
             in_rows = np.bincount(pattern.rows[~by_row]).max(initial=0)
             in_columns = np.bincount(pattern.cols[by_row]).max(initial=0)
             yield int(in_rows + in_columns), by_row
 
 
 def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the color of each column, and the number of colors.
+    """Return the color of each column of a pattern, an array of shape (inputs,), and the number of colors.
 
     `owned` is a boolean array of shape (entries,), true for the entries that are read from a column of the
     compressed Jacobian. A column without such an entry has the color -1.
@@ -97,7 +95,7 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
     if len(fullest) == len(columns):
         color_of[fullest] = np.arange(len(fullest))
         return color_of, len(fullest)
-    if len(fullest) * pattern.inputs > _MOST_SATURATION:
+    if len(fullest) * pattern.inputs > _MAX_SATURATION_SIZE:
         color_of[fullest] = np.arange(len(fullest))
         graph = _conflict_graph(pattern, owned, columns[color_of[columns] < 0])
         return color_of, max(len(fullest), int(_color_in_order(graph, color_of)))
@@ -110,10 +108,11 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
 
 
 def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the entries sorted both by column and by row, to find conflicting columns.
+    """Return the entries of a pattern sorted both by column and by row, to find conflicting columns.
 
-    An entry is called owned if its column owns it.
-
+    Args:
+        owned: a boolean array of shape (entries,), true for an entry that its column owns.
+        columns: the indices of the columns to color.
     Returns:
         The columns to color, in decreasing order of their number of entries.
         The offset of each column in the next two arrays, of shape (columns + 1,) like `indptr` of CSC.
@@ -139,8 +138,8 @@ def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) ->
     )
 
 
-def compile_loop() -> None:
-    """Compile the numba functions of this file, so that measured times do not include compilation."""
+def compile_numba_functions() -> None:
+    """Call the numba functions of this file once, so that later measured times exclude their compilation."""
     pattern = Pattern(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), 2, 3)
     color(pattern, "columns")
     graph = _conflict_graph(pattern, np.ones(4, bool), np.arange(3))
@@ -149,7 +148,7 @@ def compile_loop() -> None:
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert a node after the head of a doubly linked list.
+    """Insert a node after the node `head` of a doubly linked list.
 
     `links` is a pair of arrays that contain the next and the previous node of each node.
     """
@@ -160,16 +159,21 @@ def _insert(links, node, head):
 
 @numba.njit(cache=True)
 def _remove(links, node):
+    """Remove a node from its doubly linked list, in the form of `_insert`."""
     following, preceding = links
     following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
 
 
 @numba.njit(cache=True)
 def _color_in_order(graph, color_of):
-    """Color the columns in the order of the graph, each with the lowest color of no conflicting column.
+    """Color the columns in the order of the graph, each with the lowest color that no conflict excludes.
 
-    The colors are written to `color_of`. Return the highest of them plus one. The time is linear in the
-    number of conflicts, and the memory in the number of columns.
+    Write the colors to `color_of`, and return the highest color plus one. The time is linear in the number of
+    conflicts, and the memory in the number of columns.
+
+    Args:
+        graph: the result of `_conflict_graph`.
+        color_of: an array of shape (columns,) with the color of each column, or -1 for an uncolored column.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
@@ -197,13 +201,14 @@ def _color_by_saturation(graph, first, color_of, is_used):
     periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a graph", Communications
     of the ACM 22(4), 1979.
 
-    The colors are written to `color_of`. Return whether the columns of `is_used` suffice for the colors.
+    Write the colors to `color_of`, and return whether `is_used` has enough columns for the colors.
 
     Args:
         graph: the result of `_conflict_graph`.
         first: columns that conflict with each other, which are colored first.
         color_of: an array of shape (columns,). Columns that are not to be colored keep their values.
-        is_used: whether a conflicting column has a color, of shape (columns, colors). All are false.
+        is_used: an array of shape (columns, colors), initially false. It is set to true where a conflicting
+            column has the color.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     n, most = is_used.shape

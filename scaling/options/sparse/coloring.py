@@ -1,4 +1,4 @@
-"""Define `Coloring`, the colors of the columns and rows of a sparse Jacobian."""
+"""Class `Coloring`: the colors of the columns and rows of a sparse Jacobian."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,8 @@ from scaling.core.shape import Pattern
 class Coloring:
     """A coloring of the columns and rows of a sparsity pattern.
 
-    One seed computes a compressed column (or row), the sum of all columns (or rows) of one color.
+    One seed (tangent or cotangent vector) computes a compressed column (or row): the sum of all columns (or
+    rows) of one color.
     """
 
     pattern: Pattern
@@ -27,7 +28,7 @@ class Coloring:
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return the fields of a `Record` that describe a coloring."""
+    """Return the fields of a `Record` that describe a coloring: numbers of colors and nonzeros, and times."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,

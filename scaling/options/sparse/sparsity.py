@@ -1,8 +1,8 @@
 """Detect the sparsity pattern of a Jacobian or Hessian with asdex, color it, and gather its nonzeros.
 
-asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs. A
-pattern is matched with the one that the workload knows. The coloring algorithm is in color_graph.py. Patterns
-and colorings are cached in this process.
+asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs. If
+the workload defines a pattern, the positions of its entries in the detected pattern are determined. The
+coloring algorithm is in color_graph.py. Patterns and colorings are cached in this process.
 
 A compressed slice is the sum of the columns, or of the rows, of one color. The colors are divided among the
 devices. Each device computes the slices of its colors and reads the nonzeros that they contain, so that no
@@ -43,15 +43,15 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return the coloring of the Jacobian or Hessian of a case.
+    """Return a coloring of the Jacobian or Hessian of a benchmark case.
 
-    The coloring holds at every point (batch element). Columns are colored in forward mode, rows in reverse
+    The coloring is valid for every point of the batch. Columns are colored in forward mode, rows in reverse
     mode, and both for the combination of these modes (`mode=mixed`).
     """
     mode = case.ad_mode
     structs = point_structs(case, workload)
-    others = [name for name in structs if name not in workload.names]  # inputs of any value
-    names = [*workload.names, *others]
+    undifferentiated = [name for name in structs if name not in workload.names]
+    names = [*workload.names, *undifferentiated]
 
     def function(*x: Any) -> Any:
         return workload.function(**dict(zip(names, x, strict=True)))
@@ -63,7 +63,7 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
     is_hessian = mode.order == 2
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
-    x, y = (tuple(structs[name] for name in group) for group in (workload.names, others))
+    x, y = (tuple(structs[name] for name in group) for group in (workload.names, undifferentiated))
     key = (*problem, case.dtype, is_hessian)
     return find_coloring(key, gradient if is_hessian else function, x, compress, y)
 
@@ -71,8 +71,9 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
 def find_coloring(
     key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
 ) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to the flattened arguments x.
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to all elements of x.
 
+    The coloring holds for all values of x and y. Colorings and sparsity patterns are cached.
     Raise `Refusal` if asdex is not installed or cannot analyze the function, or if the Jacobian has no
     nonzeros.
 
@@ -81,7 +82,7 @@ def find_coloring(
         x: the differentiated arguments as abstract arrays with shape and dtype.
         compress: "columns" or "rows" to color only these, or "both" to color columns, rows or both with as
             few colors as possible.
-        y: further arguments as abstract arrays. The coloring holds for all values of x and y.
+        y: the arguments that are not differentiated, as abstract arrays.
     """
 
     def detect_and_color() -> Coloring:
@@ -99,10 +100,10 @@ def find_coloring(
 
 @functools.cache
 def _import_color_graph() -> Any:
-    """Import asdex, compile the loop of color_graph.py, and return that module.
+    """Import asdex and the module color_graph, compile its numba functions, and return the module.
 
-    Times that are measured later then include neither imports nor compilation. Raise `Refusal` if asdex or
-    numba cannot be imported.
+    Measured times then include neither imports nor compilation. Raise `Refusal` if asdex or numba cannot be
+    imported.
     """
     try:
         import asdex  # noqa: F401
@@ -110,14 +111,18 @@ def _import_color_graph() -> Any:
         from scaling.options.sparse import color_graph
     except ImportError as error:
         raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
-    color_graph.compile_loop()
+    color_graph.compile_numba_functions()
     return color_graph
 
 
 def _detect_pattern(
     function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
 ) -> tuple[Pattern, float]:
-    """Return the pattern of the Jacobian of `function(*x, *y)` with respect to x, and the seconds it took."""
+    """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x, and the seconds.
+
+    The seconds are the time that the detection takes. Raise `Refusal` if asdex cannot analyze the function,
+    or if the Jacobian has no nonzeros.
+    """
     import asdex
 
     start, gc_was_enabled = time.perf_counter(), gc.isenabled()
@@ -149,10 +154,10 @@ def _detect_pattern(
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` if an entry of the pattern cannot be read from its compressed column or row.
+    """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
 
-    An entry can be read if its column (or row) has a color, and if the compressed column (or row) adds no
-    other entry to it.
+    A nonzero can be read if its column (or row) has a color, and if the compressed column (or row) adds no
+    other nonzero to it.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (
@@ -177,9 +182,10 @@ def validate_coloring(coloring: Coloring) -> None:
 class GatherIndices:
     """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern.
 
-    `arguments` contains additional arguments of the compiled program by name: the colors, and the positions
-    that each device reads. `entries` contains, for each linear map and each device, the indices of these
-    nonzeros in the sparsity pattern.
+    Attributes:
+        arguments: a dict from name to value of additional arguments of the compiled program: the colors, and
+            the positions that each device reads.
+        entries: for each linear map and each device, the indices of these nonzeros in the sparsity pattern.
     """
 
     arguments: dict[str, np.ndarray]
@@ -189,7 +195,9 @@ class GatherIndices:
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
     """Return the indices with which each device reads nonzeros of a Jacobian from its compressed slices.
 
-    `devices` is the number of devices among which the colors are divided.
+    Args:
+        sizes: the shape of the derivative, which contains its coloring.
+        devices: the number of devices among which the colors are divided.
     """
     coloring = sizes.coloring
     assert coloring is not None
@@ -232,7 +240,10 @@ def _indices_of_part(
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
     """Compute the compressed slices of a device, and return an array of the nonzeros in them.
 
-    `colors` contains the color of each column or row, and `positions` the flat index of each nonzero.
+    Args:
+        slices: the seeds of the device and the function that computes the slice of a seed.
+        colors: the color of each column or row of the Jacobian.
+        positions: the index of each nonzero in the flattened array of all slices.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
@@ -246,10 +257,12 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return the nonzeros that all devices have read, in an array on the host ordered as the pattern.
+    """Return a host array of the nonzeros that all devices have read, in the order of the sparsity pattern.
 
-    `shape` is the shape of this array, (points, 1, entries). `result` contains, for each linear map, an array
-    of shape (point devices, seed devices, points per device, nonzeros).
+    Args:
+        shape: the shape of the returned array, (points, 1, entries of the pattern).
+        result: for each linear map, an array of shape (devices along the point axis, devices along the seed
+            axis, points per device, nonzeros per device).
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -264,47 +277,58 @@ def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: 
 
 
 class CommonEntries(NamedTuple):
-    """The correspondence between the entries of two sparsity patterns, `ours` and `theirs`."""
+    """The positions of the entries of a sparsity pattern in another pattern, the reference pattern.
 
-    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` does not contain it.
+    Attributes:
+        at: for each entry of the pattern, its index in the reference pattern, or an arbitrary index if the
+            reference pattern does not contain the entry.
+        has: for each entry of the pattern, whether the reference pattern contains it.
+        lacking: the indices in the reference pattern of the entries that the pattern does not contain.
+    """
+
     at: np.ndarray
-    has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
-    lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
+    has: np.ndarray
+    lacking: np.ndarray
 
 
 def compare_lacking(
     common: CommonEntries, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Return the comparison of zeros with the expected entries that `ours` lacks, and a note on their number.
+    """Compare the entries of the reference pattern that a detected pattern lacks with zero.
 
-    `expected` and `scale` have the shape (points, 1, entries of `theirs`).
+    Args:
+        expected: the expected entries, of shape (points, 1, entries of the reference pattern).
+        scale: the values by which the errors of these entries are divided, of the same shape.
+    Returns:
+        The comparison, in a list that is empty if the pattern lacks no entry.
+        A note on the number of lacking entries that are not zero, or "".
     """
     if not common.lacking.size:
         return [], ""
-    unknown = expected[..., common.lacking]
-    count = int(np.count_nonzero(unknown.any(axis=(0, 1))))
+    lacking = expected[..., common.lacking]
+    count = int(np.count_nonzero(lacking.any(axis=(0, 1))))
     note = f"; of the entries that are not zero the pattern lacks {count}" if count else ""
-    return [EntryComparison(np.zeros_like(unknown), unknown, scale[..., common.lacking])], note
+    return [EntryComparison(np.zeros_like(lacking), lacking, scale[..., common.lacking])], note
 
 
 def match_patterns(
     case: Case, workload: Workload, sizes: DerivativeShape, reduction: Reduction, detected: Pattern | None
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
-    """Return the sparsity patterns that the check of a case uses. Each of them is None if there is none.
+    """Return the sparsity patterns with which the result of a case is compared with the expected Jacobian.
 
     Args:
         detected: the pattern that was detected for seeds=colored, or None.
     Returns:
-        own: the pattern that the workload states.
-        result: the positions of the entries of a result with seeds=colored.
-        nonzeros: the positions of the entries of the closed form `Workload.nonzeros`, if it is used.
-        common: which entries of `result` are entries of `nonzeros`, and at which index.
+        The pattern that the workload defines, or None.
+        The positions of the entries of the result if the case has seeds=colored, otherwise None.
+        The positions of the entries of the closed form `Workload.nonzeros`, or None if it is not used.
+        The positions of the entries of the second of these patterns in the third, or None if one is missing.
     """
-    own = result = None
+    defined = result = None
     if workload.pattern is not None and case.target not in SECOND:
-        own = validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
+        defined = validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
     if case.seeds == "colored":
-        pattern = detected or own
+        pattern = detected or defined
         if pattern is None:
             raise Refusal(
                 f"{case.workload} has no pattern, so that the positions of the entries are not known"
@@ -312,13 +336,18 @@ def match_patterns(
         result = validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
     needs_dense = result is None and (reduction is WHOLE or reduction.products)
     is_used = workload.nonzeros is not None and not sizes.summed
-    nonzeros = own if is_used and (workload.reference is None or not needs_dense) else None
+    nonzeros = defined if is_used and (workload.reference is None or not needs_dense) else None
     common = common_entries(result, nonzeros) if result and nonzeros else None
-    return own, result, nonzeros, common
+    return defined, result, nonzeros, common
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
+    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian.
+
+    Args:
+        rows, cols: the row and the column of each entry, sorted by row and then by column.
+        outputs, inputs: the numbers of rows and columns of the Jacobian.
+    """
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         raise Refusal(
@@ -333,13 +362,15 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
     return pattern
 
 
-def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Return the entries that two sparsity patterns of Jacobians of the same shape have in common."""
-    our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
-    at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
-    has = their_indices[at] == our_indices
-    return CommonEntries(at, has, np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True))
+def common_entries(pattern: Pattern, reference: Pattern) -> CommonEntries:
+    """Return the positions of the entries of a sparsity pattern in a reference pattern of the same shape."""
+    indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
+    at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
+    has = reference_indices[at] == indices
+    lacking = np.setdiff1d(np.arange(len(reference_indices)), at[has], assume_unique=True)
+    return CommonEntries(at, has, lacking)
 
 
 def _flat_indices(pattern: Pattern) -> np.ndarray:
+    """Return the index of each entry in the flattened Jacobian as an int64 array."""
     return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

@@ -100,7 +100,7 @@ def versions(system: str = "") -> dict[str, str | None]:
 
 
 def _installed_versions() -> dict[str, str | None]:
-    """Return a dict from the name to the version of each package in the environment of `install()`."""
+    """Return a dict from the name to the version of each Julia package that `install()` installed."""
     try:
         entries = tomllib.loads((_environment_folder() / "Manifest.toml").read_text())
     except (OSError, ValueError):
@@ -110,6 +110,7 @@ def _installed_versions() -> dict[str, str | None]:
 
 
 def _environment_folder() -> Path:
+    """Return the folder of the Julia environment that `install()` creates."""
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
     return Path(depot or "~/.julia").expanduser() / "environments" / "ad-scaling"
 

@@ -1,4 +1,4 @@
-"""Conversion of figures to Vega-Lite specifications and, with vl-convert, to SVG, PNG and PDF files."""
+"""Convert figures to Vega-Lite specifications and, with vl-convert, to SVG, PNG and PDF files."""
 
 import json
 import re
@@ -11,13 +11,14 @@ import vl_convert
 
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import list_first
-from scaling.report.figures import NAMES
+from scaling.report.figures import FIGURE_NAMES
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
 from scaling.results.store import replace_file
 
-_WIDTH, _TITLE_LETTERS, _LEGEND_LETTERS = 400, 62, 130
+_WIDTH = 400  # of a panel in pixels
+_TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # that fit into the width of a panel and of a figure
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _CLIP = re.compile(r'(<clipPath id="|url\(#)clip(\d+)')
 _ISOLATED = {"name": "isolated", "value": ""}
@@ -30,7 +31,7 @@ _ZOOM = {
         "translate": "[mousedown, window:mouseup] > window:mousemove!",
     },
 }
-ENCODERS: dict[str, Callable[[str], bytes]] = {
+ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that converts SVG text
     "svg": str.encode,
     "png": lambda svg: vl_convert.svg_to_png(svg, scale=2.0),
     "pdf": vl_convert.svg_to_pdf,
@@ -38,11 +39,11 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
 
 
 def page_specs(figures: Iterable[Figure]) -> str:
-    """Return the Vega-Lite specifications of figures as JSON for an HTML script element."""
+    """Return the Vega-Lite specifications of figures as JSON text for a script element of the HTML page."""
     datasets: dict[str, list[Row]] = {}
-    drawn = {figure.name: [_page_panel(panel, datasets) for panel in figure.panels] for figure in figures}
+    panels = {figure.name: [_page_panel(panel, datasets) for panel in figure.panels] for figure in figures}
     config = CONFIG | {"legend": {"disable": True}}
-    return to_script_json(to_page_colours({"config": config, "datasets": datasets, "figures": drawn}))
+    return to_script_json(to_page_colours({"config": config, "datasets": datasets, "figures": panels}))
 
 
 def _page_panel(panel: Panel, datasets: dict[str, list[Row]]) -> Spec:
@@ -54,27 +55,37 @@ def _page_panel(panel: Panel, datasets: dict[str, list[Row]]) -> Spec:
 
 
 def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
-    """Return a layer that refers to its rows by name, and add them to `datasets` unless they are in it."""
+    """Return a copy of a Vega-Lite layer that refers to its data rows by a name in `datasets`.
+
+    The rows are added to `datasets` under a new name unless it contains equal rows. Fields that are None are
+    removed.
+    """
     rows = [{name: v for name, v in row.items() if v is not None} for row in layer["data"]["values"]]
-    known = (name for name, other in datasets.items() if other == rows)
-    name = next(known, f"rows{len(datasets)}")
+    equal = (name for name, other in datasets.items() if other == rows)
+    name = next(equal, f"rows{len(datasets)}")
     datasets[name] = rows
     return layer | {"data": {"name": name}}
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON for an HTML script element, escaped so that no string can end the element."""
+    """Return a value as JSON text for an HTML script element. The text cannot end the element.
+
+    Control characters become spaces, and floats are rounded to six digits.
+    """
     text = json.dumps(_map_strings(value, clean_text), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def to_page_colours(value: Any) -> Any:
-    """Return a Vega-Lite specification with theme colors replaced by CSS variables and floats rounded."""
+    """Return a copy of a Vega-Lite specification with CSS variables in place of the theme colors.
+
+    Floats are rounded to six digits.
+    """
     return _map_strings(value, to_css_variable)
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a copy of nested data with `change` applied to strings and floats rounded to six digits."""
+    """Return a copy of nested data with `change` applied to each string and floats rounded to six digits."""
     if isinstance(value, dict):
         return {key: _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -85,7 +96,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a figure for a file, with `provenance` as its subtitle."""
+    """Return the Vega-Lite specification of a figure for an image file, with `provenance` as its subtitle."""
     panels = [
         {"title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
          "width": max(_WIDTH, panel.least_width), "height": panel.height, "layer": panel.layers}
@@ -129,7 +140,10 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def javascript_library() -> str:
-    """Return the text of vega.min.js: Vega, Vega-Lite and Vega-Embed, as bundled by vl-convert."""
+    """Return the text of vega.min.js: Vega, Vega-Lite and Vega-Embed, as bundled by vl-convert.
+
+    No module calls this function. CONTRIBUTING.md has the command that writes the file.
+    """
     versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
     head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -139,7 +153,10 @@ def javascript_library() -> str:
 def write_figures(
     figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write figures to a folder in the formats 'svg', 'png' or 'pdf', and return the paths of the files."""
+    """Write figures to image files in a folder, and return the paths of the files.
+
+    `formats` contains keys of ENCODERS: 'svg', 'png' or 'pdf'. `findings` provides the subtitle.
+    """
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = _renumber_clip_paths(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
@@ -157,7 +174,11 @@ def _renumber_clip_paths(svg: str) -> str:
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Remove the figure files of the given formats that were written to a folder before, except `keep`."""
-    written = {path for ending in formats for name in NAMES for path in folder.glob(f"{name}.{ending}")}
+    """Delete the figure files that were written to a folder before, except the files in `keep`.
+
+    These are the files with a name in FIGURE_NAMES and one of the `formats` as extension.
+    """
+    patterns = (f"{name}.{extension}" for name in FIGURE_NAMES for extension in formats)
+    written = {path for pattern in patterns for path in folder.glob(pattern)}
     for path in written - set(keep):
         path.unlink()

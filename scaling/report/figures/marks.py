@@ -1,4 +1,4 @@
-"""Classes Figure, Panel and Axis, and Vega-Lite layers of lines, markers, error bars and text labels."""
+"""Define figures, panels and axes, and Vega-Lite layers of lines, markers, error bars and text labels."""
 
 import math
 import re
@@ -15,10 +15,11 @@ from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
 Row = dict[str, Any]  # the data of one mark (long format)
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
-MOST_PANELS = 6
+MAX_PANELS = 6  # largest number of panels in a figure
 _MAX_LABELS = 4  # largest number of lines with labels at their ends
-_LABEL_HEIGHT = 0.065  # as a fraction of the panel height
+_LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
 _MARGIN = 1.3  # the factor by which a logarithmic axis extends beyond the smallest and the largest value
+# True for the lines that are drawn opaque: all lines, or those of the legend entry that the reader selected.
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
 
@@ -43,22 +44,31 @@ class Figure:
     legend: tuple[LineStyle, ...] = ()
 
 
-def describe_omission(found: int) -> str:
-    """Return a sentence for a caption if not all of `found` problems are drawn, otherwise ''."""
-    if found <= MOST_PANELS:
+def describe_omission(problems: int) -> str:
+    """Return a caption sentence that says how many of the problems are drawn, or '' if all are drawn.
+
+    `problems` is the number of problems. A figure has one panel per problem, and at most MAX_PANELS panels.
+    """
+    if problems <= MAX_PANELS:
         return ""
-    return f" {MOST_PANELS} of {found} problems are drawn; the tables have all."
+    return f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the function, the details, the environment if there are several."""
+    """Return the lines of a panel title: the name of the differentiated function, and the details.
+
+    If the study has several environments, the last line contains the environment of `subject`.
+    """
     where = f"environment {subject.environment}" if findings.has_mixed_environments else ""
     return tuple(filter(None, (subject.family, *details, where)))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a figure panel. It is linear if `domain` starts at 0, and otherwise logarithmic."""
+    """An axis of a figure panel. It is linear if `domain` starts at 0, and otherwise logarithmic.
+
+    A categorical axis does not use `domain`.
+    """
 
     field: str  # the field of the data rows that the axis shows
     options: Mapping[str, Any]  # Vega-Lite properties of the encoding channel, such as `scale` and `axis`
@@ -80,9 +90,10 @@ class Axis:
 
 
 def log_axis(field: str, title: str, values: Iterable[float], unit: str | None = None) -> Axis:
-    """Return a logarithmic axis that covers the positive values among the given values.
+    """Return a logarithmic axis that covers all positive values.
 
-    The tick labels are plain numbers, or have SI prefixes and the given unit.
+    `field` is the field of the data rows, and `title` the axis title. The tick labels are plain numbers, or
+    have SI prefixes and the unit if `unit` is not None.
     """
     positive = [value for value in values if value > 0]
     domain = min(positive) / _MARGIN, max(positive) * _MARGIN
@@ -96,13 +107,13 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str | None =
 
 
 def linear_axis(field: str, title: str, high: float) -> Axis:
-    """Return a linear axis from 0 to `high`."""
+    """Return a linear axis from 0 to `high` with a title that shows a field of the data rows."""
     options = {"title": title, "scale": {"domain": (0, high), "nice": False}, "axis": {"tickCount": 6}}
     return Axis(field, options, (0, high))
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each of the given counts, such as device counts."""
+    """Return a logarithmic axis with a tick at each of the counts, such as device counts or problem sizes."""
     ticks = sorted(set(counts))
     margin = max((ticks[-1] / ticks[0]) ** 0.06, 1.1)
     domain = ticks[0] / margin, ticks[-1] * margin
@@ -112,21 +123,25 @@ def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
 
 
 def band_axis(field: str, title: str, names: Sequence[str]) -> Axis:
-    """Return a categorical axis with one band per name, in the given order."""
+    """Return a categorical axis with one band per name, in the order of `names`."""
     axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
     return Axis(field, {"title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis})
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec) -> Spec:
-    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'rect'.
+    """Return a Vega-Lite layer that draws rows of data.
 
-    `options` are further properties of the mark, and `channels` are the encoding channels, such as `x`.
+    Args:
+        rows: Dicts from field name to value.
+        mark: The Vega-Lite type of the marks, such as 'point', 'line' or 'rect'.
+        options: Further properties of the marks.
+        channels: The encoding channels, such as `x`.
     """
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": channels}
 
 
 def color_of(field: str) -> Spec:
-    """Return a Vega-Lite encoding channel for a color that is stored in a field of each row."""
+    """Return a Vega-Lite encoding channel for the color that each row contains in a field."""
     return {"field": field, "type": "nominal", "scale": None}
 
 
@@ -138,7 +153,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
     """Return the Vega-Lite encoding channels for the color, opacity and tooltip of lines.
 
-    If a line is selected in the legend of the page, the opacity of all other lines is reduced.
+    If the reader selects a line in the legend of the HTML page, all other lines become transparent.
     """
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
@@ -148,14 +163,20 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 
 
 def draw_points(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **more: Spec) -> Spec:
-    """Return a layer with one hollow marker per row that has a y value, in the shape of its field `line`."""
+    """Return a Vega-Lite layer with a hollow marker for each row that has a y value.
+
+    The shape of a marker depends on the field `line` of its row. `more` are further encoding channels.
+    """
     shape = _line_channel(styles, (SHAPES[style.shape or "circle"] for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "shape": shape, **line_channels(styles), **more}
     return draw_layer(rows, "point", {}, **channels) | _drop_missing(y.field)
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a layer of error bars from the field of the y-axis with suffix '_low' to that with '_high'."""
+    """Return a Vega-Lite layer of vertical error bars, one for each row with an interval.
+
+    If the field of the y-axis is 'seconds', a bar extends from 'seconds_low' to 'seconds_high'.
+    """
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
     layer = draw_layer(rows, "rule", {"strokeWidth": 2}, **ends, **line_channels(styles))
@@ -167,39 +188,49 @@ def _drop_missing(*fields: str) -> Spec:
 
 
 def draw_lines(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **mark: Any) -> Spec:
-    """Return a layer with a line for each value of the field `line`. `mark` has properties of the mark."""
+    """Return a Vega-Lite layer with a line for each distinct value of the field `line` of the rows.
+
+    `mark` contains Vega-Lite properties of the lines, such as `strokeWidth`.
+    """
     dash = _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
     return draw_layer(rows, "line", {"strokeWidth": 1.8} | mark, **channels) | _drop_missing(y.field)
 
 
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, error bars and markers.
+    """Return the Vega-Lite layers of lines with error bars and markers.
 
     If there are two to four lines of different AD modes, the mode is written at the end of each line.
     """
     layers = [draw(rows, x, y, styles) for draw in (draw_lines, draw_intervals, draw_points)]
-    last = {row["line"]: row for row in rows if row.get(y.field) is not None}
-    modes = {re.split(r" \(|,", line)[0] for line in last}
-    if 1 < len(modes) == len(last) <= _MAX_LABELS:
-        layers.append(_draw_end_labels(list(last.values()), x, y, styles))
+    last_rows = {row["line"]: row for row in rows if row.get(y.field) is not None}
+    if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
+        layers.append(_draw_end_labels(list(last_rows.values()), x, y, styles))
     return layers
 
 
+def _mode_of_line(line: str) -> str:
+    """Return the AD mode at the start of a line name, such as 'jacrev' for 'jacrev (vmap), shard_map'."""
+    return re.split(r" \(|,", line)[0]
+
+
 def _draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a layer of AD modes to the right of marks, spaced so that they do not overlap."""
+    """Return a Vega-Lite layer of AD modes as text to the right of markers, without overlap."""
     colours = {style.name: style.colour for style in styles}
     labels, height = [], -math.inf
     for row in sorted(rows, key=lambda row: row[y.field]):
         height = max(y.fraction(row[y.field]), height + _LABEL_HEIGHT)
-        mode = re.split(r" \(|,", row["line"])[0]
+        mode = _mode_of_line(row["line"])
         labels.append(row | {"label": mode, y.field: y.value(height), "colour": colours[row["line"]]})
     return draw_text(labels, x, y, color_of("colour"), align="left", dx=8, dy=3, fontSize=11)
 
 
 def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
-    """Return layers of a gray dotted line through (x, y) pairs, with the label 'ideal'."""
-    rows: list[Row] = [{x.field: at, y.field: value, "label": "ideal"} for at, value in values.items()]
+    """Return the Vega-Lite layers of a gray dotted line with the label 'ideal'.
+
+    `values` is a dict from the x value of each point of the line to its y value.
+    """
+    rows: list[Row] = [{x.field: key, y.field: value, "label": "ideal"} for key, value in values.items()]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2}
     inside = [row for row in rows if y.domain[0] <= row[y.field] <= y.domain[1]]
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())
@@ -207,26 +238,32 @@ def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, color: Spec, **mark: Any) -> Spec:
-    """Return a layer that shows the field `label` of each row as text. `mark` has properties of the mark."""
+    """Return a Vega-Lite layer that shows the field `label` of each row as text.
+
+    `mark` contains Vega-Lite properties of the text, such as `align`.
+    """
     options = {"align": "right", "dx": -6, "dy": -7, "clip": False} | mark
     channels = {"x": x.channel(), "y": y.channel(), "text": {"field": "label"}, "color": color}
     return draw_layer(rows, "text", options, **channels)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return one row of data: a time in seconds with its 95 % interval, a tooltip, and further fields.
+    """Return the data row of a timing: its time in seconds, 95 % interval, tooltip, and further fields.
 
-    `line` is the name of the line in the figure, and `words` are further lines of the tooltip.
+    Args:
+        line: The name of the line in the figure.
+        words: Further lines of the tooltip.
+        fields: Further fields of the row.
     """
     seconds, low, high = timing.estimate
     samples = count_of(len(timing.seconds), "sample") if timing.seconds else ""  # a prediction has none
-    counts = samples + (f" of {timing.replicates} processes" if timing.replicates > 1 else "")
-    tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *words, counts)))
+    samples += f" of {timing.replicates} processes" if timing.replicates > 1 else ""
+    tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *words, samples)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
 
 
-def with_ends(rows: Iterable[Row], field: str) -> list[float]:
-    """Return the values of a field in all rows and the bounds of their intervals, without None."""
-    fields = (field, f"{field}_low", f"{field}_high")
-    known = (row[name] for row in rows if row.get(field) is not None for name in fields)
-    return [value for value in known if value is not None]
+def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
+    """Return the values of a field and the bounds of its intervals, from all rows that have a value."""
+    names = (field, f"{field}_low", f"{field}_high")
+    values = (row[name] for row in rows if row.get(field) is not None for name in names)
+    return [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""Figures against device count: time, speed-up, efficiency, and predicted times of plans."""
+"""Draw figures against device count: time, speed-up, efficiency, and predicted times of plans."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +16,19 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec
 from scaling.report.figures.theme import GROUND, LineStyle, line_styles
 
-MOST_LINES = 8  # number of lines in one panel
-TITLES = {
+_MAX_LINES = 8  # number of lines in one panel
+_TITLES = {
     "strong": "Strong scaling: the same problem on more devices",
     "weak": "Weak scaling: as many points for each device",
 }
-_RATIOS = {
+_RATIOS = {  # from field of a curve point to its name in the figure
     "speedup": "speed-up",
     "efficiency": "efficiency",
     "against_jit": "speed-up over the best automatic program on one device",
 }
 _UNDETERMINED = "Bars are 95 % intervals; of a ratio that is not determined the interval alone is shown."
 _LIMITED = (
-    f"Of more than {MOST_LINES} curves, the one of each mode that is fastest on the most devices is drawn."
+    f"Of more than {_MAX_LINES} curves, the one of each mode that is fastest on the most devices is drawn."
 )
 _SELECTION = (
     f"Of each workload the largest problem on {ENOUGH_COUNTS} numbers of devices or more is drawn, or else "
@@ -37,8 +37,8 @@ _SELECTION = (
 
 
 def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return the curves to draw: all, or the fastest one of each method if there are more than MOST_LINES."""
-    if len(curves) <= MOST_LINES:
+    """Return all curves, or the fastest curve of each AD method if there are more than eight."""
+    if len(curves) <= _MAX_LINES:
         return list(curves)
     best: dict[Method, Curve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
@@ -53,8 +53,8 @@ def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
 def draw_times(findings: Findings) -> Figure | None:
     """Return a figure of time and speed-up against device count for the largest problem of each function.
 
-    The speed-up is relative to the fastest jit program on one device without a handwritten derivative. Return
-    None if there is no strong scaling curve.
+    The speed-up is relative to the fastest jit program on one device without a handwritten derivative. If
+    there is no strong scaling curve, return None.
     """
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
@@ -70,28 +70,31 @@ def draw_times(findings: Findings) -> Figure | None:
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Return a figure of speed-up and efficiency against device count, or None if there is no curve.
 
-    The curves of a kind, "strong" or "weak", are drawn, of the given ones or of all.
+    Args:
+        kind: The kind of the scaling curves to draw, "strong" or "weak".
+        curves: The curves to select from. The default is all curves of the findings.
     """
-    chosen = [curve for curve in curves or findings.curves if curve.kind == kind]
-    baselines = " or ".join(dict.fromkeys(c.baseline for c in chosen if len(c.points) > 1))
+    selected = [curve for curve in curves or findings.curves if curve.kind == kind]
+    baselines = " or ".join(dict.fromkeys(c.baseline for c in selected if len(c.points) > 1))
     caption = (
         f"Speed-up and efficiency against the same program on {baselines}"
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
         f"The broad pale line is the law that fits best. {_LIMITED}"
     )
-    panels, legend, omission = _draw_curves(findings, chosen, ("speedup", "efficiency"))
-    return Figure(f"scaling-{kind}", TITLES[kind], caption + omission, panels, legend) if panels else None
+    panels, legend, omission = _draw_curves(findings, selected, ("speedup", "efficiency"))
+    return Figure(f"scaling-{kind}", _TITLES[kind], caption + omission, panels, legend) if panels else None
 
 
 def _draw_curves(
     findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> tuple[tuple[Panel, ...], tuple[LineStyle, ...], str]:
-    """Return the panels, the legend, and a sentence on omitted problems, for each function's largest problem.
+    """Return the panels, the legend and a caption sentence on omitted problems of a figure.
 
-    There is one panel for each field with values: 'seconds' or a ratio of a CurvePoint.
+    The largest problem of each function has one panel for each of the `fields` with values. A field is
+    'seconds' or the name of a ratio of a CurvePoint, such as 'speedup'.
     """
-    found = curves_of_largest_problems(curves)
-    groups = [_limit_curves(group) for group in found[: marks.MOST_PANELS]]
+    problems = curves_of_largest_problems(curves)
+    groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     laws = {id(curve): law for curve, law in findings.best_fits}
     styles, panels = _curve_styles(groups), []
     for group in groups:
@@ -101,7 +104,7 @@ def _draw_curves(
                 title = marks.panel_title(findings, group[0], group[0].size)
                 title += (_RATIOS[field],) if field == "against_jit" else ()
                 panels.append(Panel(title, _draw_panel(group, rows, styles, field, laws)))
-    return tuple(panels), tuple(styles), marks.describe_omission(len(found))
+    return tuple(panels), tuple(styles), marks.describe_omission(len(problems))
 
 
 def _draw_panel(
@@ -112,22 +115,25 @@ def _draw_panel(
     first = min((curve.points[0] for curve in group), key=lambda p: (p.devices, p.seconds))
     ideal = _ideal_values(first, group[0].kind, field, counts)
     x = marks.count_axis("devices", "devices", counts)
-    y = _value_axis(group[0], field, [*marks.with_ends(rows, field), *ideal.values()], counts)
+    y = _value_axis(group[0], field, [*marks.values_with_bounds(rows, field), *ideal.values()], counts)
     fitted = [curve for curve in group if id(curve) in laws and field in ("speedup", "efficiency")]
-    pale = {"strokeWidth": 6, "strokeOpacity": 0.2}
-    fits = [marks.draw_lines(_law_rows(c, laws[id(c)], field), x, y, styles, **pale) for c in fitted]
-    guides = marks.draw_ideal(ideal, x, y) if ideal else []
-    return (*fits, *guides, *marks.draw_series(rows, x, y, styles))
+    wide_pale = {"strokeWidth": 6, "strokeOpacity": 0.2}
+    fits = [marks.draw_lines(_law_rows(c, laws[id(c)], field), x, y, styles, **wide_pale) for c in fitted]
+    ideal_lines = marks.draw_ideal(ideal, x, y) if ideal else []
+    return (*fits, *ideal_lines, *marks.draw_series(rows, x, y, styles))
 
 
 def _ideal_values(first: CurvePoint, kind: str, field: str, counts: Iterable[int]) -> dict[int, float]:
-    """Return a dict from device count to the value of ideal scaling from a first point on, or {}."""
-    more = {count: count / first.devices for count in counts if count >= first.devices}
+    """Return a dict from device count to the value of a field under ideal scaling from the point `first` on.
+
+    The dict is empty if the field is not 'seconds', 'speedup' or 'efficiency'.
+    """
+    speedups = {count: count / first.devices for count in counts if count >= first.devices}
     if field == "seconds":
-        return {count: first.seconds / (1 if kind == "weak" else factor) for count, factor in more.items()}
+        return {count: first.seconds / (1 if kind == "weak" else ideal) for count, ideal in speedups.items()}
     if field == "speedup":
-        return more
-    return dict.fromkeys(more, 1.0) if field == "efficiency" else {}
+        return speedups
+    return dict.fromkeys(speedups, 1.0) if field == "efficiency" else {}
 
 
 def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Sequence[int]) -> Axis:
@@ -142,17 +148,17 @@ def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Seque
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a row of data for each device count of each curve.
+    """Return a data row with time, speed-ups and efficiency for each device count of each curve.
 
-    A speed-up or efficiency whose interval is too wide to be determined is None.
+    A speed-up or efficiency is None if its interval is too wide.
     """
     rows = []
     for curve in curves:
         for point in curve.points:
             words, fields = list[str](), Row(devices=point.devices)
-            for field, word in _RATIOS.items():
+            for field, name in _RATIOS.items():
                 estimate = getattr(point, field)
-                words += [f"{word} {format_ratio(*estimate)}"] if estimate else []
+                words += [f"{name} {format_ratio(*estimate)}"] if estimate else []
                 value, low, high = estimate or (None, None, None)
                 shown = value if estimate is None or estimate.is_determined else None
                 fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
@@ -161,9 +167,10 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return rows with the 'speedup' or 'efficiency' of a fitted scaling law at 12 device counts.
+    """Return data rows of a fitted scaling law at 12 device counts between those of a curve.
 
-    The values are relative to the measured time of the baseline, not to the fitted time.
+    `field` is 'speedup' or 'efficiency'. The values are relative to the measured time of the baseline, not to
+    its fitted time.
     """
     base, rows = curve.points[0], []
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
@@ -176,15 +183,19 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
 def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The figure shows the largest problem of each function. Measured curves of the shown programs on the
-    planned kind of device are included. `stem` is the name of the hardware in file names.
+    The figure shows the largest problem of each function.
+
+    Args:
+        forecast: The predictions for one planned hardware.
+        stem: The name of the hardware in file names.
+        curves: The measured curves. Those of the shown programs on the planned kind of device are drawn too.
     """
-    found = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
-    if not found:
+    problems = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
+    if not problems:
         return None
     kinds = {record.environment.get("device_kind") for record in forecast.records}
     same_kind = [c for c in curves if c.timings[0].record.environment.get("device_kind") in kinds]
-    groups, panels = [_limit_curves(group) for group in found[: marks.MOST_PANELS]], []
+    groups, panels = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]], []
     styles = _curve_styles(groups)
     for group in groups:
         programs = {curve.program for curve in group}
@@ -195,7 +206,7 @@ def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure 
         "Filled marks are programs compiled for that many devices; hollow ones are by formula alone. Heavy "
         f"lines with large marks, if any, were measured on such devices. {_LIMITED}"
     )
-    caption += marks.describe_omission(len(found))
+    caption += marks.describe_omission(len(problems))
     title = f"Planned for {forecast.title}: time against devices"
     return Figure(f"plan-{stem}", title, caption, tuple(panels), tuple(styles))
 
@@ -211,10 +222,10 @@ def _draw_predictions(
             by = "predicted by formula" if formula else "predicted from the compiled program"
             fill = GROUND if formula else colours[line]
             rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
-    known = _measurement_rows(measured)
-    counts = sorted({row["devices"] for row in (*rows, *known)})
+    measured_rows = _measurement_rows(measured)
+    counts = sorted({row["devices"] for row in (*rows, *measured_rows)})
     x = marks.count_axis("devices", "devices", counts)
-    y = marks.log_axis("seconds", "time", marks.with_ends([*rows, *known], "seconds"), "s")
+    y = marks.log_axis("seconds", "time", marks.values_with_bounds([*rows, *measured_rows], "seconds"), "s")
     first = min((curve.points[0] for curve in group), key=lambda p: p.devices)
     ideal = _ideal_values(first, group[0].kind, "seconds", counts)
     ends = {"x": x.channel(), "y": y.channel("seconds_low"), "y2": {"field": "seconds_high"}}
@@ -223,8 +234,8 @@ def _draw_predictions(
         *marks.draw_ideal(ideal, x, y),
         marks.draw_lines(rows, x, y, styles),
         marks.draw_points(rows, x, y, styles, fill=marks.color_of("fill")),
-        marks.draw_lines(known, x, y, styles, strokeWidth=3.2),
-        marks.draw_intervals(known, x, y, styles),
-        marks.draw_points(known, x, y, styles, size={"value": 150}),
+        marks.draw_lines(measured_rows, x, y, styles, strokeWidth=3.2),
+        marks.draw_intervals(measured_rows, x, y, styles),
+        marks.draw_points(measured_rows, x, y, styles, size={"value": 150}),
     )
     return Panel((group[0].family, group[0].size), layers)

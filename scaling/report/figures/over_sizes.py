@@ -1,4 +1,4 @@
-"""Figures against problem size: time with growth exponents, and maps of the fastest AD mode (crossover)."""
+"""Draw figures against problem size: time, and maps of the fastest AD mode over size and device count."""
 
 from collections.abc import Sequence
 
@@ -13,49 +13,49 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import INK, LineStyle, line_styles
 
-_CELL = 74  # pixels
+_CELL = 74  # width of a cell of a map, in pixels
 _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
     """Return a figure of time against problem size, or None if no size was varied."""
-    found = rank_sweeps(findings.size_sweeps)
-    shown = found[: marks.MOST_PANELS]
+    sweeps = rank_sweeps(findings.size_sweeps)
+    shown = sweeps[: marks.MAX_PANELS]
     if not shown:
         return None
-    exponents = {(id(growth.sweep), growth.method): growth.exponent for growth in findings.size_exponents}
+    exponents = {(id(each.sweep), each.method): each.exponent for each in findings.size_exponents}
     styles = line_styles({m.name: line[0][1].case for sweep in shown for m, line in sweep.lines.items()})
     panels = []
     for sweep in shown:
         rows = []
         for method, line in sweep.lines.items():
             exponent = exponents.get((id(sweep), method))
-            word = f"grows with the size to the power of {format_exponent(*exponent)}" if exponent else ""
-            rows += [marks.timing_row(method.name, timing, word, size=float(size)) for size, timing in line]
+            growth = f"grows with the size to the power of {format_exponent(*exponent)}" if exponent else ""
+            rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
         x = marks.count_axis("size", sweep.swept, (row["size"] for row in rows))
-        y = marks.log_axis("seconds", "time", marks.with_ends(rows, "seconds"), "s")
+        y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
         title = marks.panel_title(findings, sweep, sweep.constants)
         panels.append(Panel(title, tuple(marks.draw_series(rows, x, y, styles))))
     caption = (
         "Median time of one call; bars are 95 % intervals. A mark tells the exponent of its line. The "
         "sweeps with the most modes and sizes are drawn."
     )
-    caption += marks.describe_omission(len(found))
+    caption += marks.describe_omission(len(sweeps))
     return Figure("size", "Time against size", caption, tuple(panels), tuple(styles))
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Return the size sweeps in the order of the figure: those with the most methods and times first.
+    """Return size sweeps in the order of the figure: those with the most AD methods and timings first.
 
-    Sweeps of different functions alternate, and those without derivatives come last. A sweep of two sizes is
-    omitted if there is a longer sweep of its function.
+    Sweeps of different functions alternate, and sweeps of function values (without derivatives) come last. A
+    sweep of two sizes is omitted if there is a longer sweep of its function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
-    most = {
-        of: max(counts[id(sweep)] for sweep in same)
-        for of, same in group_by(sweeps, lambda sweep: sweep.family_key).items()
+    longest = {
+        family: max(counts[id(sweep)] for sweep in group)
+        for family, group in group_by(sweeps, lambda sweep: sweep.family_key).items()
     }
-    kept = [sweep for sweep in sweeps if counts[id(sweep)] > 2 or most[sweep.family_key] <= 2]
+    kept = [sweep for sweep in sweeps if counts[id(sweep)] > 2 or longest[sweep.family_key] <= 2]
     kept.sort(key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume))
     return sorted(
         interleave_groups(kept, lambda sweep: sweep.family_key), key=lambda sweep: sweep.case.ad_mode.is_value
@@ -63,17 +63,20 @@ def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a figure that maps the fastest AD mode over size and device count, or None without such maps."""
-    found = sorted(findings.fastest_mode_maps, key=lambda grid: -len(grid.cells))
-    shown = interleave_groups(found, lambda modes: modes.family_key)[: marks.MOST_PANELS]
+    """Return a figure with maps of the fastest AD mode over problem size and device count.
+
+    Return None if no problem was measured with several sizes.
+    """
+    maps = sorted(findings.fastest_mode_maps, key=lambda grid: -len(grid.cells))
+    shown = interleave_groups(maps, lambda grid: grid.family_key)[: marks.MAX_PANELS]
     if not shown:
         return None
     cases = {cell.method.name: cell.case for each in shown for cell in each.cells.values()}
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
     for each in shown:
-        held = join_words(each.held, not each.honest and "oversubscribed")
-        title = marks.panel_title(findings, each, held)
+        constants = join_words(each.fixed_sizes, not each.honest and "oversubscribed")
+        title = marks.panel_title(findings, each, constants)
         width, height = 70 + _CELL * len(each.devices), max(120, 42 * len(each.sizes))
         panels.append(Panel(title, _draw_map(each, styles), False, width, height))
     caption = (
@@ -81,7 +84,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
         "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
         "size at which the mode below it was measured to be faster; dashed where that is not sure."
     )
-    caption += marks.describe_omission(len(found))
+    caption += marks.describe_omission(len(maps))
     heading = "Crossover: which mode for which size and how many devices"
     return Figure("crossover", heading, caption, tuple(panels), tuple(styles))
 
@@ -93,15 +96,15 @@ def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, 
     place = {"x": x.channel(), "y": y.channel()}
     shade: Spec = {"field": "shade", "type": "quantitative", "scale": None}
     cells = marks.draw_layer(rows, "rect", {}, **place, fillOpacity=shade, **marks.line_channels(styles))
-    flips = [
-        {"devices": f"{flip.devices:,}", "size": f"{flip.below:,}", "sure": not flip.doubts}
-        for flip in grid.crossovers
+    crossovers = [
+        {"devices": f"{each.devices:,}", "size": f"{each.below:,}", "sure": not each.doubts}
+        for each in grid.crossovers
     ]
     ends = {"x": x.channel(bandPosition=0), "x2": {"field": "devices", "bandPosition": 1}}
     dash = {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]}
     top = y.channel(bandPosition=0)
     lines = marks.draw_layer(
-        flips, "rule", {"color": INK, "strokeWidth": 2.5}, **ends, y=top, strokeDash=dash
+        crossovers, "rule", {"color": INK, "strokeWidth": 2.5}, **ends, y=top, strokeDash=dash
     )
     options = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dx": 0, "dy": -6, "fontSize": 10}
     return cells, lines, marks.draw_text(rows, x, y, {"value": INK}, **options)
@@ -110,11 +113,11 @@ def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, 
 def _cell_row(cell: FastestMethod, size: int, devices: int) -> Row:
     method = cell.method
     sure = cell.distinguished or (cell.second is None and not cell.empty)
-    ratio = ""
+    runner_up = ""
     if cell.second is not None and cell.ratio:
-        ratio = f"{cell.second.method.name}: {format_ratio(*cell.ratio)}"
-        ratio += "" if sure else ", not distinguished"
+        runner_up = f"{cell.second.method.name}: {format_ratio(*cell.ratio)}"
+        runner_up += "" if sure else ", not distinguished"
     text = f"{method.mode}\n{format_duration(cell.first.median)}{'' if sure else ' ?'}"
     place = {"size": f"{size:,}", "devices": f"{devices:,}"}
     shade = _SURE if sure else _UNSURE
-    return marks.timing_row(method.name, cell.first, ratio, label=text, shade=shade, **place)
+    return marks.timing_row(method.name, cell.first, runner_up, label=text, shade=shade, **place)

@@ -1,4 +1,4 @@
-"""Colors, marker shapes and dash patterns that identify AD modes in figures, on light and dark pages."""
+"""Define the colors, marker shapes and dash patterns that identify AD modes in figures."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _ENGINE_COLOURS = {
     "julia": "#8e3391",
 }  # fmt: skip
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
-_DARK = {
+_DARK = {  # from color on a light page to color on a dark page
     INK: "#e6e8eb", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
     OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
@@ -77,9 +77,10 @@ def method_colour(method: Method) -> str:
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return one style per line, sorted by line name. `cases` has a case with the AD mode of each line.
+    """Return the styles of the lines of a figure, sorted by line name.
 
-    Lines with equal color and shape differ in their dash pattern, of which there are six.
+    `cases` is a dict from line name to a case that has the AD mode of the line. Lines with equal color and
+    shape differ in their dash pattern. There are six patterns.
     """
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
@@ -90,12 +91,12 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(colour: str) -> str:
-    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Return other text unchanged."""
+    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Return any other text unchanged."""
     return f"var({_css_name(colour)})" if colour in _DARK else colour
 
 
 def style_sheet(dark: bool) -> str:
-    """Return the CSS definitions of all color variables for a light or a dark page."""
+    """Return the CSS definitions of all theme color variables, for a dark or else a light page."""
     return " ".join(f"{_css_name(light)}: {shade if dark else light};" for light, shade in _DARK.items())
 
 

@@ -1,4 +1,4 @@
-"""Cases with planted errors: pairwise coverage of functions, sizes, dtypes, layouts, and modes."""
+"""The cases in whose results errors are planted: pairs of functions, sizes, dtypes, layouts, and modes."""
 
 import itertools
 import random
@@ -61,7 +61,7 @@ Row = tuple
 
 
 def _is_feasible(row: Row) -> bool:
-    """Return whether a combination is small enough to compute and has significant digits, without building it."""
+    """Return whether a combination of values can be computed quickly and has significant digits."""
     of = dict(zip(AXES, row, strict=True))
     outputs, inputs = (
         FAMILIES[of["family"]](2).shape(of["n"]) if of["family"] != "layer" else (of["n"], of["n"])
@@ -92,7 +92,7 @@ def _is_feasible(row: Row) -> bool:
 
 
 def case_of(row: Row) -> Case:
-    """Return the case of a combination of values."""
+    """Return the case of a combination of values, which are in the order of `AXES`."""
     of = dict(zip(AXES, row, strict=True))
     fields = LAYOUTS[of["layout"]] | WAYS[of["way"]]
     plain = {name: of[name] for name in ("dtype", "mode", "reduce", "points")}
@@ -100,20 +100,24 @@ def case_of(row: Row) -> Case:
 
 
 def cover_pairs(accept: Callable[[Row], Case | None], draws: int = 60_000) -> dict[Row, Case]:
-    """Return random accepted combinations, each of which contains pairs of values that no earlier one contains."""
+    """Return a dict from combination of values to case, which covers the pairs of values of all axes.
+
+    Random combinations are drawn. One is kept if it contains at least `NEW_PAIRS` pairs of values that no
+    kept combination contains, and if `accept` returns its case rather than None.
+    """
     generator = random.Random(7)
-    seen: set[tuple] = set()
-    found: dict[Row, Case] = {}
+    covered: set[tuple] = set()
+    cases: dict[Row, Case] = {}
     names = list(AXES)
     for _ in range(draws):
         row = tuple(generator.choice(AXES[name]) for name in names)
         pairs = {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
-        if len(pairs - seen) < NEW_PAIRS or not _is_feasible(row):
+        if len(pairs - covered) < NEW_PAIRS or not _is_feasible(row):
             continue
         if (case := accept(row)) is not None:
-            seen |= pairs
-            found[row] = case
-    return found
+            covered |= pairs
+            cases[row] = case
+    return cases
 
 
 def _hard_case(
@@ -125,7 +129,7 @@ def _hard_case(
     layout: str = "2 over points",
     **more: Any,
 ) -> Case:
-    """Return a case of a function, by default in reverse mode on two devices."""
+    """Return a case of a function in families.py, by default in reverse mode on two devices."""
     return Case(
         families.__name__,
         variant=family,
@@ -181,15 +185,15 @@ def built_in_cases() -> list[Case]:
     ]
     modes, dtypes = ("jacfwd", "jacrev", "linearize"), ("float32", "float64", "bfloat16")
     rows = enumerate(itertools.product(problems, dtypes))
-    made = [
+    cases = [
         Case(**problem | layouts[k % len(layouts)], dtype=dtype, mode=modes[k // 2 % len(modes)])
         for k, (problem, dtype) in rows
     ]
-    return [case for case in map(trial.complete, made) if case is not None]
+    return [case for case in map(trial.complete, cases) if case is not None]
 
 
 def planted_cases() -> list[Case]:
-    """Return the cases in which errors are planted: the hard cases, and the combinations that cover all values."""
+    """Return the cases in whose results errors are planted: the hard ones, and a covering set of others."""
 
     def accept(row: Row) -> Case | None:
         try:

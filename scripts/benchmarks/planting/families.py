@@ -1,4 +1,4 @@
-"""Functions in which errors are planted, as a workload: each variant is a function of any size.
+"""Workload of the functions in which errors are planted: each variant is a function of any size.
 
 Their first derivatives are positive and of similar size, unless the name states otherwise, so that no
 reduction cancels and a relative error in an entry causes a similar relative error in the result. The variants
@@ -50,22 +50,22 @@ def _phases(count: int, dtype) -> jax.Array:
 
 
 def energy(x):
-    """Return a scalar from an array (n,)."""
+    """Return the sum of x sin(x) over an array (n,), a scalar."""
     return jnp.sum(x * jnp.sin(x))
 
 
 def product(x):
-    """Return a scalar from an array (n,). Each entry of the gradient depends on all inputs."""
+    """Return a scalar function of an array (n,). Each entry of its gradient depends on all inputs."""
     return jnp.exp(REACH * jnp.mean(_weights(1, x.size, x.dtype)[0] * x**2))
 
 
 def wide(x):
-    """Return an array (8,) from an array (n,)."""
+    """Return a function (8,) of an array (n,). The Jacobian has few rows and many columns."""
     return jnp.sin(_phases(ROWS, x.dtype) + REACH * (_weights(ROWS, x.size, x.dtype) @ x**2) / x.size)
 
 
 def dense(x):
-    """Return an array (n,) from an array (n,). The Jacobian is not symmetric and has rank one."""
+    """Return a function (n,) of an array (n,). The Jacobian is not symmetric and has rank one."""
     return jnp.sin(_phases(x.size, x.dtype) + REACH * jnp.mean(_weights(1, x.size, x.dtype)[0] * x**2))
 
 
@@ -81,17 +81,17 @@ def layer(n: int) -> Callable:
 
 
 def chain(x):
-    """Return an array (n,) from an array (n,). The Jacobian has two nonzeros per row."""
+    """Return a function (n,) of an array (n,). The Jacobian has two nonzeros per row."""
     return x * jnp.roll(x, -1) ** 2
 
 
 def pair(x, w):
-    """Return an array (8,) from one sample (n,) and the shared weights (n,)."""
+    """Return a function (8,) of one sample x (n,) and the shared weights w (n,)."""
     return jnp.sin(_phases(ROWS, w.dtype) + REACH * ((_weights(ROWS, w.size, w.dtype) * x) @ w) / w.size)
 
 
 def _pairs(x, w):
-    """Return an array (points, 8) from all samples (points, n) and the shared weights (n,)."""
+    """Return `pair`, (points, 8), for all samples x (points, n) and the shared weights w (n,)."""
     return jax.vmap(lambda one: pair(one, w))(x)
 
 
@@ -143,7 +143,7 @@ def _with_jvp_rule(function: Callable, tangent: Callable) -> Callable:
 
 
 def _with_vjp_rule(function: Callable, cotangent: Callable) -> Callable:
-    """Return the function with the custom VJP rule `cotangent(x, g, right)`, where `right` is JAX's cotangent."""
+    """Return the function with the VJP rule `cotangent(x, g, right)`, where `right` is JAX's cotangent."""
 
     @jax.custom_vjp
     def ruled(x):
@@ -206,16 +206,15 @@ VARIANTS = (*FAMILIES, *WRONG_RULES)
 
 
 def family(case: Case) -> Family:
-    """Return the function of a case."""
+    """Return the `Family` of a case: its function, with the shape of the Jacobian."""
     return (FAMILIES | WRONG_RULES)[case.variant or "energy"](case.sizes["n"])
 
 
 def workload(case: Case) -> Workload:
     """Return the workload of a case, with points in (0.5, 1.5) and without a closed form."""
-    found, n = family(case), case.sizes["n"]
+    chosen, n = family(case), case.sizes["n"]
     inputs = ROWS if case.variant == "tall" else n
-    shared: Mapping[str, InputSpec] = {"w": uniform(n, low=0.5, high=1.5)} if found.shared else {}
-    whole = found.whole if case.target not in SECOND else None
-    return Workload(
-        found.function, {"x": uniform(inputs, low=0.5, high=1.5)}, shared, wrt=found.wrt, whole=whole
-    )
+    shared: Mapping[str, InputSpec] = {"w": uniform(n, low=0.5, high=1.5)} if chosen.shared else {}
+    whole = chosen.whole if case.target not in SECOND else None
+    points = {"x": uniform(inputs, low=0.5, high=1.5)}
+    return Workload(chosen.function, points, shared, wrt=chosen.wrt, whole=whole)

@@ -1,7 +1,7 @@
-"""Planted errors: functions that change a correct result (points, outputs, inputs) into a wrong one.
+"""Planted errors in results: functions that change a correct array of Jacobians into a wrong one.
 
-A plant returns a changed copy, or None if it does not apply. `change` returns the size of the change. Changes
-below the resolution of the dtype are not planted.
+Arrays have the shape (points, outputs, inputs). A plant is such a function. It returns a changed copy, or
+None if it does not apply. Changes below the resolution of the dtype are not planted.
 """
 
 import dataclasses
@@ -22,7 +22,11 @@ _CLEAR = 0.1  # minimum size of a changed entry, relative to the largest of its 
 
 @dataclass(frozen=True)
 class Result:
-    """A correct result, its case, and the random generator that selects entries."""
+    """A correct array of Jacobians, its case, and the random generator that selects entries.
+
+    Attributes:
+        right: The array, of shape (points, outputs, inputs).
+    """
 
     case: Case
     right: np.ndarray
@@ -41,11 +45,11 @@ class Result:
         return self.right.astype(np.float64)
 
     def with_values(self, changed: np.ndarray) -> np.ndarray:
-        """Return values converted to the dtype of the result."""
+        """Return an array of changed values in the dtype of the result."""
         return changed.astype(self.right.dtype)
 
     def scaled(self, where: tuple, factor: float) -> np.ndarray:
-        """Return a copy of the result with some entries multiplied by a factor."""
+        """Return a copy of the result with the entries at the index `where` multiplied by a factor."""
         changed = self.exact
         changed[where] *= factor
         return self.with_values(changed)
@@ -66,10 +70,12 @@ Plant = Callable[[Result], np.ndarray | None]
 ALL = slice(None)
 
 
-def _everything(fine: float, is_coarse: float | None) -> Plant:
+def _everything(fine: float, coarse: float | None) -> Plant:
+    """Return a plant that changes all entries by a fraction, `coarse` for results with few digits."""
+
     def plant(of: Result) -> np.ndarray | None:
-        by = is_coarse if of.is_coarse else fine
-        return None if by is None else of.scaled((), 1 + by)
+        fraction = coarse if of.is_coarse else fine
+        return None if fraction is None else of.scaled((), 1 + fraction)
 
     return plant
 
@@ -138,7 +144,7 @@ def _transposed(of: Result) -> np.ndarray | None:
 
 
 def _shards(of: Result) -> list[tuple] | None:
-    """Return the slice of the result that each device computes, or None if devices compute no separate slices."""
+    """Return the index of the slice that each device computes, or None if devices share all entries."""
     case, (points, outputs, inputs) = of.case, of.right.shape
     if case.devices < 2:
         return None
@@ -151,13 +157,8 @@ def _shards(of: Result) -> list[tuple] | None:
         )
     forward = case.ad_mode.seed == TANGENT
     count = inputs if forward else outputs
-    if (
-        case.reduce
-        or case.seeds == "colored"
-        or case.ad_mode.parts
-        or case.target == "hvp"
-        or count < case.devices
-    ):
+    is_combined = case.reduce or case.seeds == "colored" or case.ad_mode.parts or case.target == "hvp"
+    if is_combined or count < case.devices:
         return None
     each = -(-count // case.axes[1])
     cuts = [slice(d * each, (d + 1) * each) for d in range(case.axes[1])]
@@ -166,10 +167,12 @@ def _shards(of: Result) -> list[tuple] | None:
     return [(line, ALL, cut) if forward else (line, cut) for line in lines for cut in cuts]
 
 
-def _shard_scaled(factor: float, is_coarse: float) -> Plant:
+def _shard_scaled(factor: float, coarse: float) -> Plant:
+    """Return a plant that scales the slice of the second device, by `coarse` for results with few digits."""
+
     def plant(of: Result) -> np.ndarray | None:
         shards = _shards(of)
-        return of.scaled(shards[1], is_coarse if of.is_coarse else factor) if shards else None
+        return of.scaled(shards[1], coarse if of.is_coarse else factor) if shards else None
 
     return plant
 
@@ -261,7 +264,7 @@ PLANTS: Mapping[str, Plant] = {
 
 
 def change(of: Result, wrong: np.ndarray) -> float:
-    """Return the largest change of an entry, relative to the largest correct entry of its row."""
+    """Return the largest difference of an entry, relative to the largest correct entry of its row."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         row = np.abs(of.exact).max(axis=2, keepdims=True)
         row = np.maximum(row, SMALL_ROW * row.max(axis=1, keepdims=True))
@@ -270,7 +273,7 @@ def change(of: Result, wrong: np.ndarray) -> float:
 
 
 def plant_error(of: Result, name: str) -> np.ndarray | None:
-    """Return the result with an error planted, or None if the error does not apply or is below the resolution."""
+    """Return a copy of a result with an error, or None if the error does not apply or is too small."""
     wrong = PLANTS[name](of)
     return wrong if wrong is not None and change(of, wrong) >= LEAST[of.case.dtype] else None
 
@@ -278,14 +281,22 @@ def plant_error(of: Result, name: str) -> np.ndarray | None:
 def choose_plants(
     case: Case, right: np.ndarray, count: int, seen: dict[str, int], seed: int
 ) -> list[tuple[str, np.ndarray]]:
-    """Return results with different planted errors, preferring those that `seen` counts least, and count them."""
+    """Return up to `count` pairs of the name of an error and a wrong result.
+
+    Args:
+        case: the case that the result belongs to.
+        right: the correct result, (points, outputs, inputs).
+        seen: a dict from the name of an error to how often it was planted. Rare errors are preferred, and
+            the dict is updated.
+        seed: the seed of the random choices.
+    """
     generator = np.random.default_rng(seed)
     names = list(PLANTS)
     generator.shuffle(names)
-    found: list[tuple[str, np.ndarray]] = []
+    planted: list[tuple[str, np.ndarray]] = []
     for name in sorted(names, key=lambda name: seen.get(name, 0)):
         of = Result(dataclasses.replace(case), right, generator)
-        if len(found) < count and (wrong := plant_error(of, name)) is not None:
+        if len(planted) < count and (wrong := plant_error(of, name)) is not None:
             seen[name] = seen.get(name, 0) + 1
-            found.append((name, wrong))
-    return found
+            planted.append((name, wrong))
+    return planted

@@ -1,4 +1,4 @@
-"""Functions whose derivatives JAX computes correctly, as a workload: each variant is a function with its cases."""
+"""Workload of many functions whose derivatives JAX computes correctly: each variant is one function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +20,13 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CorrectFunction:
-    """A function of x, and of other inputs by name.
+    """A function with a correct derivative, its inputs and its cases.
 
     Attributes:
+        function: Function of x (n,) and of other inputs by name.
+        draw: Function from n to the specification of the input x.
+        n: Number of elements of x.
+        others, shared: Specifications of further inputs, of each point or shared by all points.
         cases: Fields of each case that differ from the defaults.
         digits: Whether the result has correct digits in every dtype of the cases.
     """
@@ -37,32 +41,38 @@ class CorrectFunction:
 
 
 def positive(n: int) -> InputSpec:
-    """Return the specification of inputs in (0.5, 1.5)."""
+    """Return the specification of an input (n,) with uniform values in (0.5, 1.5)."""
     return uniform(n, low=0.5, high=1.5)
 
 
 def _uniform_inputs(low: float, high: float) -> Callable[[int], InputSpec]:
-    """Return a specification of uniform inputs between two bounds."""
+    """Return a function from n to the specification of an input (n,) with uniform values in (low, high)."""
     return lambda n: uniform(n, low=low, high=high)
 
 
-def _normal_inputs(size: float, mean: float = 0.0) -> Callable[[int], InputSpec]:
-    """Return a specification of normal inputs with this standard deviation and mean."""
-    return lambda n: normal(n, mean=mean, deviation=size)
+def _normal_inputs(deviation: float, mean: float = 0.0) -> Callable[[int], InputSpec]:
+    """Return a function from n to the specification of an input (n,) with normally distributed values."""
+    return lambda n: normal(n, mean=mean, deviation=deviation)
 
 
-def _near(place: float, distance: float) -> Callable[[int], InputSpec]:
-    """Return a specification of inputs on both sides of `place`, at 0.5 to 1 times `distance` from it."""
+def _near(center: float, distance: float) -> Callable[[int], InputSpec]:
+    """Return a function from n to the specification of an input (n,) with values near `center`.
+
+    The values are on both sides of `center`, at 0.5 to 1 times `distance` from it.
+    """
 
     def make(rng: np.random.Generator, rows: np.ndarray, n: int) -> np.ndarray:
         shape = (len(rows), n)
-        return place + distance * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape)
+        return center + distance * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.0, shape)
 
     return lambda n: InputSpec((n,), lambda rng, rows: make(rng, rows, n))
 
 
 def _well_separated(gap: float) -> Callable[[int], InputSpec]:
-    """Return a specification of numbers in random order, with a distance of at least `gap` / 2."""
+    """Return a function from n to the specification of an input (n,) with values `gap` / 2 or more apart.
+
+    The values are in random order.
+    """
 
     def make(rng: np.random.Generator, rows: np.ndarray, n: int) -> np.ndarray:
         order = np.argsort(rng.random((len(rows), n)), axis=1)
@@ -72,12 +82,12 @@ def _well_separated(gap: float) -> Callable[[int], InputSpec]:
 
 
 def _fixed(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
-    """Return a constant random array."""
+    """Return an array of uniform random numbers from a fixed seed, in float64."""
     return np.random.default_rng(3).uniform(low, high, shape)
 
 
 def _like(x, *shape: int, low: float = -1.0, high: float = 1.0):
-    """Return a constant random array in the dtype of x."""
+    """Return an array of uniform random numbers from a fixed seed, in the dtype of x."""
     return jnp.asarray(_fixed(*shape, low=low, high=high), x.dtype)
 
 
@@ -88,19 +98,19 @@ def _matrix(x):
 
 
 def _dominant(x):
-    """Return a matrix of x that is far from singular."""
+    """Return x as a square matrix with a number added to the diagonal, so that it is far from singular."""
     X = _matrix(x)
     return X + 3 * len(X) * jnp.eye(len(X), dtype=x.dtype)
 
 
 def _definite(x):
-    """Return a positive definite matrix of x."""
+    """Return the positive definite matrix X X^T + k I, with X = x as a square matrix of k rows."""
     X = _matrix(x)
     return X @ X.T + len(X) * jnp.eye(len(X), dtype=x.dtype)
 
 
 def _separated(x):
-    """Return a symmetric matrix whose eigenvalues are about 1 apart."""
+    """Return a symmetric matrix that depends on x and whose eigenvalues are about 1 apart."""
     X = _matrix(x)
     return jnp.diag(jnp.arange(1, len(X) + 1).astype(x.dtype)) + 0.05 * (X + X.T)
 
@@ -599,15 +609,15 @@ _MODES = ("jacfwd", "jacrev", "linearize")  # used in rotation for functions wit
 
 
 def cases(name: str) -> list[Case]:
-    """Return the cases of a function."""
-    found = RIGHT[name]
+    """Return the cases of the function with this name: its own `cases`, or a single one."""
+    correct = RIGHT[name]
     plain: Fields = {"mode": _MODES[VARIANTS.index(name) % len(_MODES)]}
-    default = {"workload": __name__, "variant": name, "sizes": {"n": found.n}, "points": 4, "api": "jit"}
-    return [Case(**default | fields) for fields in found.cases or (plain,)]
+    default = {"workload": __name__, "variant": name, "sizes": {"n": correct.n}, "points": 4, "api": "jit"}
+    return [Case(**default | fields) for fields in correct.cases or (plain,)]
 
 
 def workload(case: Case) -> Workload:
     """Return the workload of a case, without a closed form."""
-    found = RIGHT[case.variant or VARIANTS[0]]
-    points = {"x": found.draw(case.sizes["n"]), **found.others}
-    return Workload(lambda x, **others: found.function(x, **others), points, found.shared, wrt="x")
+    correct = RIGHT[case.variant or VARIANTS[0]]
+    points = {"x": correct.draw(case.sizes["n"]), **correct.others}
+    return Workload(lambda x, **others: correct.function(x, **others), points, correct.shared, wrt="x")

@@ -1,4 +1,4 @@
-"""Trials of the correctness check: compute a case like a worker does, and check right and wrong results."""
+"""Run cases as a worker does, with a correct or a wrong program, and check correct and wrong results."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,13 @@ NO_DIGITS = "skipped: no_digits"
 
 
 class Outcome(NamedTuple):
-    """Outcome of a check: `ok`, or status and reason, with the error, the tolerance, and the message."""
+    """Outcome of the correctness check of a case.
+
+    Attributes:
+        status: "ok", or status and reason, such as "failed: wrong_answer".
+        error, tolerance: The error of the result and its tolerance, if known.
+        text: The message of the check.
+    """
 
     status: str
     error: float | None = None
@@ -30,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 class CheckCall(NamedTuple):
-    """The arguments of a call of the check, one of which is the result."""
+    """The positional (`words`) and keyword (`named`) arguments of a call of `check.verdict`."""
 
     words: tuple
     named: dict[str, Any]
@@ -43,7 +49,7 @@ class CheckCall(NamedTuple):
 
 @contextlib.contextmanager
 def configure_as_worker(case: Case) -> Iterator[None]:
-    """Set the JAX configuration that a worker has for this case."""
+    """Return a context manager in which JAX is configured for the dtype of a case, as in a worker."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", case.dtype == "float64")
     try:
@@ -53,17 +59,16 @@ def configure_as_worker(case: Case) -> Iterator[None]:
 
 
 def complete(case: Case) -> Case | None:
-    """Return the case with all defaults filled in, or None if it is inapplicable."""
+    """Return the case with all defaults filled in, or None if the case cannot run."""
     with configure_as_worker(case):
         case = completion.complete(case)
         built = workload.build(case)
-        return (
-            None if applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) else case
-        )
+        reason = applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
+        return None if reason else case
 
 
 def run(case: Case, samples: bool = False) -> tuple[Outcome, CheckCall | None]:
-    """Compute and check a case. Return its outcome and the arguments of the first call of the check.
+    """Compute and check a case. Return (outcome, arguments of the first call of `check.verdict` or None).
 
     Args:
         samples: Whether to sample the case until it has a complete record.
@@ -71,13 +76,13 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, CheckCall | None]:
     calls: list[CheckCall] = []
     verdict = check.verdict
 
-    def kept(*words: Any, **named: Any) -> check.Verdict:
+    def record_call(*words: Any, **named: Any) -> check.Verdict:
         if not calls:
             calls.append(CheckCall((*words[:3], np.array(words[3]), *words[4:]), named))
         return verdict(*words, **named)
 
     blank, devices = Record(case, "failed", HERE), jax.devices()[: case.devices]
-    with configure_as_worker(case), unittest.mock.patch.object(check, "verdict", kept):
+    with configure_as_worker(case), unittest.mock.patch.object(check, "verdict", record_call):
         if samples:
             record = run_case.run_case(blank, devices, "cpu", ONCE)
         else:
@@ -87,7 +92,10 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, CheckCall | None]:
 
 
 def run_correct(case: Case) -> tuple[Case, Outcome]:
-    """Run a whole attempt at an applicable case. Return the completed case and its outcome."""
+    """Compile, check and sample a case. Return (case with all defaults, outcome).
+
+    Raise `ValueError` if the case cannot run.
+    """
     try:
         completed = complete(case)
     except ValueError as error:  # a `Refusal`
@@ -97,16 +105,16 @@ def run_correct(case: Case) -> tuple[Case, Outcome]:
     return completed, run(completed, samples=True)[0]
 
 
-def check_result(asked: CheckCall, result: np.ndarray) -> Outcome:
-    """Check another result of the same case."""
-    with configure_as_worker(asked.words[0]):
+def check_result(call: CheckCall, result: np.ndarray) -> Outcome:
+    """Call `check.verdict` again with another result, and return the outcome."""
+    with configure_as_worker(call.words[0]):
         try:
-            found = check.verdict(*asked.words[:3], result, *asked.words[4:], **asked.named)
+            verdict = check.verdict(*call.words[:3], result, *call.words[4:], **call.named)
         except Exception as error:
             return Outcome("failed: error", text=f"{type(error).__name__}: {error}")
-    reason = found.reason
+    reason = verdict.reason
     status = "ok" if reason is None else NO_DIGITS if reason == "no_digits" else f"failed: {reason}"
-    return Outcome(status, found.error, found.tolerance, found.text or "")
+    return Outcome(status, verdict.error, verdict.tolerance, verdict.text or "")
 
 
 Change = Callable[[Any], Any]
@@ -118,56 +126,58 @@ def _scale_leaves(tree: Any, factor: float, where: Any = ()) -> Any:
 
 
 def scale_second_device(case: Case, factor: float) -> contextlib.AbstractContextManager:
-    """Multiply the result of the second device by a factor."""
+    """Return a context manager in which programs multiply the result of the second device by a factor."""
     where: tuple = (1,) if case.api == "pmap" else (0, 1) if case.axes[0] == 1 else (1,)
-    program = layout.lay_out
+    lay_out = layout.lay_out
 
-    def changed(*words: Any, **named: Any) -> Any:
-        made = program(*words, **named)
-        return dataclasses.replace(
-            made, function=jax.jit(lambda *given: _scale_leaves(made.function(*given), factor, where))
-        )
+    def lay_out_wrong(*words: Any, **named: Any) -> Any:
+        program = lay_out(*words, **named)
+        function = jax.jit(lambda *arrays: _scale_leaves(program.function(*arrays), factor, where))
+        return dataclasses.replace(program, function=function)
 
-    return unittest.mock.patch.object(layout, "lay_out", changed)
+    return unittest.mock.patch.object(layout, "lay_out", lay_out_wrong)
 
 
 def use_other_inputs(case: Case) -> contextlib.AbstractContextManager:
-    """Make the program ignore its inputs, and use inputs with another data seed."""
-    program = layout.lay_out
+    """Return a context manager in which programs use the inputs of another data seed."""
+    lay_out = layout.lay_out
 
-    def changed(case: Case, built: Any, devices: Any, *words: Any, **named: Any) -> Any:
-        made = program(case, built, devices, *words, **named)
+    def lay_out_wrong(case: Case, built: Any, devices: Any, *words: Any, **named: Any) -> Any:
+        program = lay_out(case, built, devices, *words, **named)
+        other_case = dataclasses.replace(case, data_seed=case.data_seed + 1)
+        other_inputs = layout.place_inputs(other_case, built, program)
+        return dataclasses.replace(program, function=jax.jit(lambda *arrays: program.function(*other_inputs)))
 
-        stale = layout.place_inputs(dataclasses.replace(case, data_seed=case.data_seed + 1), built, made)
-        return dataclasses.replace(made, function=jax.jit(lambda *given: made.function(*stale)))
-
-    return unittest.mock.patch.object(layout, "lay_out", changed)
+    return unittest.mock.patch.object(layout, "lay_out", lay_out_wrong)
 
 
 def scale_later_calls(case: Case, factor: float, first_wrong: int = 2) -> contextlib.AbstractContextManager:
-    """Multiply the results by a factor, except for those of the first calls."""
-    runner = compile_case.make_runner
+    """Return a context manager in which programs multiply their results by a factor in later calls.
 
-    def changed(*words: Any) -> Any:
-        ask, collect = runner(*words)
+    Call number `first_wrong` is the first one with a wrong result.
+    """
+    make_runner = compile_case.make_runner
+
+    def make_wrong_runner(*words: Any) -> Any:
+        run, collect = make_runner(*words)
         calls = 0
 
-        def counted() -> Any:
+        def run_wrong() -> Any:
             nonlocal calls
             calls += 1
-            result = ask()
+            result = run()
             if calls < first_wrong:
                 return result
             if isinstance(result, np.ndarray):
                 return (result * factor).astype(result.dtype)
             return _scale_leaves(result, factor)
 
-        return counted, collect
+        return run_wrong, collect
 
-    return unittest.mock.patch.object(compile_case, "make_runner", changed)
+    return unittest.mock.patch.object(compile_case, "make_runner", make_wrong_runner)
 
 
 def run_with_error(case: Case, error: Callable[[Case], contextlib.AbstractContextManager]) -> Outcome:
-    """Run a whole attempt at a case with an error in its program."""
+    """Compile, check and sample a case whose program is made wrong by `error`. Return its outcome."""
     with configure_as_worker(case), error(case):
         return run(case, samples=True)[0]

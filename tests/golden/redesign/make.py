@@ -78,7 +78,7 @@ def case_keys() -> dict[str, list[list[Any]]]:
     def add(config: dict[str, Any], name: str) -> None:
         overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
         cells = grid.expand_study(config["study"], overrides, config["max_cases"])
-        if machine_peaks.are_wanted(config["study"]):
+        if machine_peaks.enables_peaks(config["study"]):
             peaks = machine_peaks.peak_cases([cell.case for cell in cells], "cpu")
             cells += [grid.GridCell(case) for case in peaks]
         for cell in cells:

@@ -1,4 +1,4 @@
-"""Summary sentences on a results folder: fastest AD modes, device counts, speed-up, plans and failures."""
+"""Summarize a results folder in sentences: fastest AD modes, device counts, speed-up, plans and failures."""
 
 import itertools
 import statistics
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.analysis import forecast, plan_scores, trends
+from scaling.analysis import forecast, plan_scores, summary_details
 from scaling.analysis.cases import group_by, least_by
 from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note, format_relative
 from scaling.analysis.estimate import Estimate, format_ratio
@@ -36,9 +36,9 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     findings = source if isinstance(source, Findings) else read(source)
     if findings.timings:
         parts = (
-            describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
-            trends.describe_growth, trends.describe_variants, _describe_advice, _describe_peers,
-            _describe_plans, _describe_defects,
+            describe_fastest, summary_details.describe_crossovers, _describe_scaling,
+            summary_details.describe_laws, summary_details.describe_growth, summary_details.describe_variants,
+            _describe_advice, _describe_peers, _describe_plans, _describe_defects,
         )  # fmt: skip
         return [sentence for part in parts for sentence in part(findings)]
     sentences = []
@@ -51,18 +51,20 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Return the sentences on the fastest modes and on the results that are in no table.
+    """Return those sentences of `answer_sentences` that a report prints next to its figures and tables.
 
-    If no record has a time, return all sentences of `answer_sentences`.
+    They are about the fastest AD modes, settings (such as meshes), other AD systems, plans and failures. If
+    no record has a time, return all sentences of `answer_sentences`.
     """
     if not findings.timings:
         return answer_sentences(findings)
-    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_defects)
+    variants = summary_details.describe_variants
+    parts = (describe_fastest, variants, _describe_peers, _describe_plans, _describe_defects)
     return [sentence for part in parts for sentence in part(findings)]
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return a text for each differentiated function on its fastest AD mode and recommended devices."""
+    """Return one text per differentiated function: its fastest AD mode, speed-up and best device count."""
     if not findings.fastest:
         return ["No mode of JAX was measured, so that none is called the fastest."]
     sentences = []
@@ -76,8 +78,8 @@ def describe_fastest(findings: Findings) -> list[str]:
         ]
         if row.by_hand:
             parts.append(f"Written by hand it would take {format_ratio(1 / row.by_hand)} as long")
-        where = findings.suffix(row.environment, row.honest)
-        sentences.append(f"{row.family}: {'. '.join(parts)}.{where}")
+        suffix = findings.suffix(row.environment, row.honest)
+        sentences.append(f"{row.family}: {'. '.join(parts)}.{suffix}")
     return sentences
 
 
@@ -107,7 +109,7 @@ def _format_devices(findings: Findings, timing: Timing) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the method name of a timing, followed by the block sizes if they were chosen automatically.
+    """Return the name of an AD method, with the block sizes that chunk=auto chose in parentheses.
 
     An example is 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
     """
@@ -116,15 +118,15 @@ def name_with_blocks(timing: Timing) -> str:
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return text that compares the memory of automatic blocks with that of all at once, or ''."""
+    """Return text that compares the memory with blocks to that without, or '' if one of them is unknown."""
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
-    tried = probes if isinstance(probes, list) else []
-    whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
+    probes = probes if isinstance(probes, list) else []
+    whole = next((p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))), None)
     return f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    curve, point = findings.places_of(timing).get("strong", (None, None))
+    curve, point = findings.curves_of(timing).get("strong", (None, None))
     if curve is None or point is None or point.is_baseline:
         return []
     too_large = findings.too_large_on(timing, "strong")
@@ -140,8 +142,9 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
-    The recommended device count is the smallest one whose time is not significantly longer than the shortest.
-    There is none for a single device count, shared CPU cores or an empty call. `rows` are sorted by time.
+    `rows` has the fastest method on each device count, in ascending order of time. The recommended device
+    count is the smallest one whose time is not significantly longer than the shortest. Return [] if there is
+    one device count, if CPU devices shared cores, or if the shortest time is that of an empty call.
     """
     first, *others = [row.first for row in rows]
     if not first.honest or rows[0].empty or not others:
@@ -158,7 +161,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
         takes = describe_slower(chosen.method.name, chosen, first)
         text = f"Recommended: {_format_devices(findings, chosen)}"
         text += f", not distinguished from {first.devices_text} ({takes})"
-    curve, point = findings.places_of(chosen).get("strong", (None, None))
+    curve, point = findings.curves_of(chosen).get("strong", (None, None))
     if curve and point and len(curve.points) > 1:
         text += f", efficiency {format_relative(point, point.efficiency, '')}"
         text += f"; {_describe_efficiency(findings, curve)}"
@@ -166,26 +169,27 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
 
 
 def _describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
-    least = f"{findings.efficiency:g}"
+    """Return a clause on the parallel efficiency: 'efficiency stays at 0.5 or above up to 8 devices'."""
+    required = f"{findings.efficiency:g}"
     if not all(point.efficiency.is_determined for point in curve.points):
-        return f"the largest number of devices with an efficiency of at least {least} is not determined"
-    kept = list(itertools.takewhile(lambda p: p.efficiency.value >= findings.efficiency, curve.points))
-    where = kept[-1].timing.devices_text + (", the most measured" if len(kept) == len(curve.points) else "")
-    doubt = ", not surely" if (kept[-1].efficiency.low or 1.0) < findings.efficiency else ""
-    return f"efficiency stays at {least} or above up to {where}{doubt}"
+        return f"the largest number of devices with an efficiency of at least {required} is not determined"
+    efficient = list(itertools.takewhile(lambda p: p.efficiency.value >= findings.efficiency, curve.points))
+    last, all_efficient = efficient[-1], len(efficient) == len(curve.points)
+    devices = last.timing.devices_text + (", the most measured" if all_efficient else "")
+    doubt = ", not surely" if (last.efficiency.low or 1.0) < findings.efficiency else ""
+    return f"efficiency stays at {required} or above up to {devices}{doubt}"
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return a sentence on the fastest scaling curve of each function, for strong and for weak scaling.
+    """Return a sentence on the fastest JAX curve of each function, for strong and for weak scaling.
 
-    A strong scaling curve that `describe_fastest` already describes is omitted.
+    Strong scaling curves that `describe_fastest` already describes are omitted.
     """
-    headed = {(rows[0].environment, rows[0].case) for _, rows in largest_problems(findings.fastest)}
+    described = {(rows[0].environment, rows[0].case) for _, rows in largest_problems(findings.fastest)}
     sentences = []
     for curve, *_ in derivative_curves(c for c in findings.curves if c.case.engine == "jax"):
         last, weak = curve.points[-1], curve.kind == "weak"
-        if not weak and (curve.environment, last.timing.case) in headed:
+        if not weak and (curve.environment, last.timing.case) in described:
             continue
         note = derived_bytes_note(curve.timings) if weak else ""
         sentences.append(
@@ -200,9 +204,9 @@ def _describe_scaling(findings: Findings) -> list[str]:
 
 def _describe_ratios(rows: Sequence[tuple[Estimate, Timing]], reference: str) -> str:
     median = statistics.median(ratio.value for ratio, _ in rows)
-    most, timing = max(rows, key=lambda row: row[0].value)
+    largest, timing = max(rows, key=lambda row: row[0].value)
     text = f"takes {format_ratio(median)} as long as {reference} in the median of "
-    text += f"{count_of(len(rows), 'comparison')}; most, {format_ratio(*most)}, for "
+    text += f"{count_of(len(rows), 'comparison')}; most, {format_ratio(*largest)}, for "
     return text + f"{timing.family}, {timing.size}, {timing.devices_text}, {timing.method.name}"
 
 
@@ -216,10 +220,10 @@ def _describe_advice(findings: Findings) -> list[str]:
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return a sentence for each other AD system on the time of its fastest methods over those of JAX."""
+    """Return one sentence per AD system other than JAX: its fastest times divided by those of JAX."""
     pairs = [(each.over_jax, each.timing) for each in findings.baselines if each.over_jax]
     fastest = least_by(
-        pairs, lambda pair: (pair[1].case.engine, *pair[1].rivals_key), lambda pair: pair[1].median
+        pairs, lambda pair: (pair[1].case.engine, *pair[1].comparison_key), lambda pair: pair[1].median
     )
     systems = group_by(
         fastest.values(), lambda pair: (pair[1].environment, pair[1].honest, pair[1].case.engine)
@@ -238,7 +242,10 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence that counts the failed cases by reason, and one for the skipped cases, if any."""
+    """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases.
+
+    Each sentence is omitted if there are no such cases.
+    """
     sentences = []
     for status in ("failed", "skipped"):
         reasons = Counter(record.reason for record in findings.records if record.status == status)

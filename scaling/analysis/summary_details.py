@@ -1,4 +1,4 @@
-"""Summary sentences on crossovers, growth with size, scaling laws, memory settings, meshes and coloring."""
+"""Write the summary sentences on crossovers, growth with size, scaling laws, memory, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -29,8 +29,8 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, str]]) -> list[str]:
     """Return one sentence for each differentiated function: the text on its largest problem.
 
-    A text comes with its subject and a sort key. If several are about the largest problem, the one with the
-    least key is returned.
+    `texts` are (case, sort key, text) triples. If several texts are about the largest problem, the one with
+    the least sort key is returned.
     """
     sentences = []
     for group in group_by(texts, lambda row: row[0].family_key).values():
@@ -46,17 +46,17 @@ def describe_crossovers(findings: Findings) -> list[str]:
 
 
 def _describe_map(modes: FastestModeMap) -> str:
-    held = f" with {modes.held}" if modes.held else ""
+    sizes = f" with {modes.fixed_sizes}" if modes.fixed_sizes else ""
     changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
     text = "; ".join(_describe_crossover(change, modes.swept) for change in changes)
-    return f"Crossover of {modes.family}{held}: {text}"
+    return f"Crossover of {modes.family}{sizes}: {text}"
 
 
 def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
     first, name = crossovers[0], swept.partition(" = ")[0].partition(" (")[0]
     devices = ", ".join(str(crossover.devices) for crossover in crossovers)
-    where = sorted(crossover.at for crossover in crossovers)
-    between = " to ".join(dict.fromkeys(format_number(at) for at in (where[0], where[-1])))
+    sizes = sorted(crossover.at for crossover in crossovers)
+    between = " to ".join(dict.fromkeys(format_number(size) for size in (sizes[0], sizes[-1])))
     doubts = dict.fromkeys(doubt for crossover in crossovers for doubt in crossover.doubts)
     return (
         f"{first.before.name} is fastest up to {name} = {first.below:,}, "
@@ -86,7 +86,8 @@ def _describe_exponents(exponents: Iterable[SizeExponent]) -> str:
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return a sentence for each function and kind of scaling that names the scaling law with the best fit.
 
-    Of the JAX curves of the largest problem, the one with the shortest time on its most devices is described.
+    `kinds` are "strong" and "weak". Of the JAX curves of the largest problem, the one with the shortest time
+    on its most devices is described.
     """
     sentences = []
     for kind in kinds:
@@ -104,16 +105,16 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
     text += describe_fit(law)
     if law.limit is None or not law.determined:
         return text
-    where = count_of(round(law.peak), "device") if law.peak else "any number of devices"
-    than = "" if curve.baseline_devices == 1 else " as one device by this law"
-    return f"{text}; no more than {format_number(law.limit)}x as fast{than} on {where}{law.doubt}"
+    devices = count_of(round(law.peak), "device") if law.peak else "any number of devices"
+    reference = "" if curve.baseline_devices == 1 else " as one device by this law"
+    return f"{text}; no more than {format_number(law.limit)}x as fast{reference} on {devices}{law.doubt}"
 
 
 def describe_fit(law: ScalingFit) -> str:
     """Return a clause on the best law of a curve, such as 'Amdahl describes it best: serial 0.05'."""
     parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
-    off = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
-    return f"{law.name} describes it best{off}: {parts}"
+    error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
+    return f"{law.name} describes it best{error}: {parts}"
 
 
 def describe_variants(findings: Findings) -> list[str]:
@@ -124,12 +125,13 @@ def describe_variants(findings: Findings) -> list[str]:
     """
     fronts = ((f.best[-1].timing, (f.best[-1].seconds,), _describe_memory(f)) for f in findings.pareto_fronts)
     sentences = _select_largest(findings, fronts)
-    for compared, describe in (
-        (findings.comparisons["mesh"], _describe_meshes),
-        (findings.comparisons["forward"], _describe_forward_inputs),
-        (findings.comparisons["overlap"], _describe_overlap),
-    ):
-        texts = ((each, _rank(each.first), describe(each)) for each in compared)
+    describe: dict[str, Callable[[SettingComparison], str]] = {  # by field of `Case`
+        "mesh": lambda each: _describe_comparison(each, "Mesh (points x seeds)", mesh_name),
+        "forward": lambda each: _describe_comparison(each, "Forward inputs", lambda case: str(case.forward)),
+        "overlap": _describe_overlap,
+    }
+    for field, describe_one in describe.items():
+        texts = ((each, _rank(each.first), describe_one(each)) for each in findings.comparisons[field])
         sentences += _select_largest(findings, texts)
     gains = ((gain.timing, _rank(gain.timing), _describe_coloring(gain)) for gain in findings.coloring_gains)
     return [*sentences, *_select_largest(findings, gains)]
@@ -140,8 +142,8 @@ def _rank(timing: Timing) -> tuple[int, float]:
 
 
 def _describe_program(head: str, subject: Subject) -> str:
-    what = f"{subject.base_method.name} at {subject.size}, {subject.call}"
-    return f"{head} of {subject.family}: {what}, {subject.devices_text}"
+    program = f"{subject.base_method.name} at {subject.size}, {subject.call}"
+    return f"{head} of {subject.family}: {program}, {subject.devices_text}"
 
 
 def _describe_memory(front: ParetoFront) -> str:
@@ -163,21 +165,14 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
     return f"{name}: {share} of the memory, {describe_slower('it', setting.timing, first.timing)}"
 
 
-def _describe_meshes(comparison: SettingComparison) -> str:
-    return _describe_comparison(comparison, "Mesh (points x seeds)", mesh_name)
-
-
-def _describe_forward_inputs(comparison: SettingComparison) -> str:
-    return _describe_comparison(comparison, "Forward inputs", lambda case: str(case.forward))
-
-
 def _describe_comparison(comparison: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
-    first, second, *rest = comparison.timings
+    first, second, *others = comparison.timings
     doubts = f", not surely ({', '.join(comparison.doubts)})," if comparison.doubts else ""
     verb = f"is fastest{doubts}" if comparison.distinguished else "is tied with the next, not distinguished,"
     text = f"{name(first.case)} {verb} with {format_time(first)}"
     text += f"; {describe_slower(name(second.case), second, first)}"
-    text += f"; {describe_slower(f'{name(rest[-1].case)}, the slowest,', rest[-1], first)}" if rest else ""
+    if others:
+        text += f"; {describe_slower(f'{name(others[-1].case)}, the slowest,', others[-1], first)}"
     return f"{_describe_program(head, comparison)}: {text}"
 
 
@@ -192,10 +187,10 @@ def _describe_coloring(gain: Gain) -> str:
     timing, nonzeros = gain.timing, gain.timing.record.nonzeros
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {nonzeros:,} nonzeros" if nonzeros else ""
-    if before := stage_seconds(timing, *SPARSITY_STAGES):
-        text += f", found in {format_duration(before)}"
-    if gain.other and gain.ratio:
-        text += f"; {describe_slower(f'{gain.other.method.name} with all seeds', gain.other, timing)}"
+    if detection := stage_seconds(timing, *SPARSITY_STAGES):
+        text += f", found in {format_duration(detection)}"
+    if gain.uncolored and gain.ratio:
+        text += f"; {describe_slower(f'{gain.uncolored.method.name} with all seeds', gain.uncolored, timing)}"
         if gain.ratio.is_determined:
             after = gain.break_even and count_of(gain.break_even, "evaluation")
             text += f", so that it pays after {after}" if after else ", so that it never pays"

@@ -1,4 +1,4 @@
-"""Regression test of two results folders: a verdict (slower, faster, undecided) and p-value for each case.
+"""Compare two results folders (a regression test): a verdict such as "slower" and a p-value for each case.
 
 Cases are matched by their key only, because the environments of the two folders usually differ.
 """
@@ -22,9 +22,9 @@ from scaling.results import store
 
 # The verdicts on a case. VERDICTS lists all of them in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
-BAD = (SLOWER, "failed in B", "failed in both")
+REGRESSIONS = (SLOWER, "failed in B", "failed in both")
 UNCHANGED = (UNDECIDED, SAME)
-VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", *UNCHANGED)
+VERDICTS = (*REGRESSIONS, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", *UNCHANGED)
 MARGIN = 0.01  # relative change of a time that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
 
@@ -47,23 +47,23 @@ class FolderComparison:
 
     a: Path
     b: Path
-    margin: float  # largest relative difference of times that counts as no difference
+    margin: float  # the largest relative difference of times that is called no difference
     rows: Sequence[ComparedCase]  # in the order of VERDICTS, the largest change first
     differences: Mapping[str, Sequence[str]]  # environment fact -> its values in A and in B
     notes: Sequence[str]  # sentences that count the omitted records
 
     @property
-    def bad(self) -> bool:
+    def has_regression(self) -> bool:
         """Return whether any case became slower in B or failed in B."""
-        return any(row.verdict in BAD for row in self.rows)
+        return any(row.verdict in REGRESSIONS for row in self.rows)
 
 
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
-    """Return the paths of the two results folders to compare: A (old) and B (new).
+    """Return the paths of the two results folders to compare, A (old) and B (new).
 
-    If `second` is None, B is `first`, and A is the subfolder `versus-*` of `first`. This subfolder contains
-    the baseline that `scaling run versus=...` measured. Raise `Refusal` if `first` has no such subfolder or
-    more than one, or if a folder has no results.
+    They are `first` and `second`. If `second` is None, B is `first`, and A is its subfolder `versus-*`, which
+    contains the baseline that `scaling run versus=...` measured. Raise `Refusal` if `first` has no such
+    subfolder or more than one, or if a folder has no results.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -107,18 +107,19 @@ def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
-    last = {r.case.workload: r.setting for r in sorted(records, key=lambda r: r.started_at or "")}
-    newest = [record for record in records if record.setting == last[record.case.workload]]
-    kept = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
-    left_out = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
-    return kept, [f"{side}: {count_of(count, what)} left out." for what, count in left_out.items() if count]
+    ordered = sorted(records, key=lambda r: r.started_at or "")
+    environments = {r.case.workload: r.setting for r in ordered}  # workload -> its newest environment
+    newest = [record for record in records if record.setting == environments[record.case.workload]]
+    by_case = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
+    omitted = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
+    return by_case, [f"{side}: {count_of(count, noun)} left out." for noun, count in omitted.items() if count]
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
     unmeasured = (r for r in (*old, *new) if r.status != "ok")
-    why = dict.fromkeys(f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in unmeasured)
+    reasons = dict.fromkeys(f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in unmeasured)
     if not (a or b or failed):
         return None
     verdict = UNDECIDED if a and b else "only in A" if a else "only in B"
@@ -127,7 +128,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     elif not all(record.honest for record in a + b):
         verdict = "oversubscribed"
     ratio = ratios.estimate_ratio(b, a) if verdict == UNDECIDED else None
-    return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(why))
+    return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(reasons))
 
 
 def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:

@@ -1,0 +1,36 @@
+"""Tests of the free memory that is read from files of Linux."""
+
+import pytest
+
+from scaling.core import memory
+
+HOST = {"/proc/meminfo": "MemTotal:       9 kB\nMemAvailable:   1000 kB"}
+JOB = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+
+
+def cgroup(folder, limit, used, cached=0):
+    """Return the files of a memory cgroup."""
+    return {
+        f"{folder}/memory.max": limit,
+        f"{folder}/memory.current": used,
+        f"{folder}/memory.stat": f"anon 5\ninactive_file {cached}\nactive_file 3",
+    }
+
+
+@pytest.mark.parametrize(
+    "files, free",
+    [
+        ({}, None),
+        (HOST, 1_024_000),
+        (HOST | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000),
+        (HOST | cgroup("/sys/fs/cgroup", "90000", "20000", cached=15_000), 85_000),
+        (HOST | cgroup("/sys/fs/cgroup", "max", "20000"), 1_024_000),
+        (HOST | {"/proc/self/cgroup": "0::/"} | cgroup("/sys/fs/cgroup", "90000", "20000"), 70_000),
+        (HOST | {"/proc/self/cgroup": f"0::{JOB[14:]}/step_0/user/task_0"} | cgroup(JOB, "80000", "30000"), 50_000),
+        (HOST | {"/proc/self/cgroup": "4:memory:/job\n0::/of/the/host"} | cgroup("/sys/fs/cgroup", "9", "2"), 7),
+    ],
+    ids=["unknown", "host", "container", "page cache", "no limit", "root", "job of Slurm", "no namespace"],
+)  # fmt: skip
+def test_the_least_limit_of_the_host_and_all_cgroups_holds(monkeypatch, files, free):
+    monkeypatch.setattr(memory, "contents", files.get)
+    assert memory.available_bytes() == free
