@@ -12,14 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from scaling.options.program import cpu_overhead as co
-from scaling.options.program import hlo_cost
+from scaling.options.program import hlo_cost, llvm_instructions
 from tests.support.hlo_text import fusion_text
-
-
-def overhead(body, root, *others):
-    """Return the overhead of a fusion without that of its start."""
-    (kernel,) = hlo_cost.read(fusion_text(body, root, *others), {}).kernels
-    return kernel.overhead - co.START
 
 
 def compiled_products(function, *arguments):
@@ -55,59 +49,52 @@ PRODUCTS = {  # result, operands, attributes -> overhead
     "a batch of them": (
         "f32[9,5,3]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,3]{2,1,0}",
         "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
-        9 * (co.PRODUCT + co.PACKED * (5 * 7 + 7 * 3 + 5 * 3))),
-    "a matrix and a vector": (
-        "f32[5]{0}", "f32[5,7]{1,0}", "f32[7]{0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}", 0),
-    "sums of three terms": (
-        "f32[5,7]{1,0}", "f32[5,3]{1,0}", "f32[3,7]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        5 * co.SHORT_ROW),
-    "sums of three terms next to each other": (
-        "f32[5,7]{1,0}", "f32[5,3]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
-        2 * 5 * 7 * 3 * co.SHORT_SUM),
+        9 * co.PRODUCT + 9 * co.PACKED * (5 * 7 + 7 * 3 + 5 * 3)),
+    "a convolution": (
+        "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
+        7 * 9 * co.PATCH),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_of_matrices_starts_a_library_and_others_are_loops(name):
+def test_only_a_product_without_compiled_loops_is_computed_by_a_library(name):
     result, first, second, attributes, expected = PRODUCTS[name]
-    assert overhead(f"{first} parameter(0)", f"{result} dot(%p, %a), {attributes}", second) == round(expected)
-
-
-@pytest.mark.parametrize(
-    ("labels", "image", "kernel", "result", "expected"),
-    [
-        ("b0f_0io->b0f", "f32[7,9,2]", "f32[3,2,4]", "f32[7,9,4]", 7 * 9 * co.PATCH),
-        (
-            "bf0_oi0->bf0",
-            "f32[7,2,9]",
-            "f32[4,2,3]",
-            "f32[7,4,9]",
-            7 * 4 * 2 * (3 * 9 - 2) * co.MULTIPLICATION,
-        ),
-    ],
-)
-def test_a_convolution_with_the_features_last_extracts_patches_and_another_is_a_loop(
-    labels, image, kernel, result, expected
-):
+    opcode = "convolution" if "convolution" in name else "dot"
     text = f"""\
-HloModule written
-
-ENTRY %main (a: {image}) -> {result} {{
-  %a = {image} parameter(0)
-  %b = {kernel} parameter(1)
-  ROOT %r = {result} convolution(%a, %b), window={{size=3 pad=1_1}}, dim_labels={labels}
+ENTRY %main (a: {first}, b: {second}) -> {result} {{
+  %a = {first} parameter(0)
+  %b = {second} parameter(1)
+  ROOT %r = {result} {opcode}(%a, %b), {attributes}
 }}
 """
-    (found,) = hlo_cost.read(text, {}).kernels
-    assert found.overhead == co.START + round(expected)
+    (in_library,), (in_loops,) = (
+        hlo_cost.read(text, operations).kernels for operations in ({}, {"r": 1000.0})
+    )
+    assert (in_library.overhead, in_library.operations) == (co.START + expected, 0)
+    slowdown = co.SLOWDOWN_OF_CONVOLUTION_LOOPS if opcode == "convolution" else 1
+    assert (in_loops.overhead, in_loops.operations) == (co.START, 1000 * slowdown)
 
 
-@pytest.mark.parametrize(
-    ("features", "multiplication"), [(2, co.MULTIPLICATION), (3, co.MULTIPLICATION_OF_MANY)]
-)
-def test_a_convolution_that_sums_many_terms_in_a_loop_is_slow(features, multiplication):
-    kernel = jnp.ones((4, features, 5, 5))
-    convolve = lambda image: lax.conv(image, kernel, (1, 1), "VALID")  # noqa: E731
-    (found,) = compiled_products(lambda x: lax.map(convolve, x), jnp.ones((6, 2, features, 9, 9)))
-    terms = features * 5 * 5
-    assert found == co.START_IN_LOOP + round(2 * 5 * 5 * 4 * terms * multiplication)
+CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops
+    ("NHWC", "HWIO", "NHWC"): False,
+    ("NCHW", "OIHW", "NCHW"): True,
+    ("CHWN", "IHWO", "HWNC"): True,
+}
+
+
+@pytest.mark.parametrize("layouts", CONVOLUTIONS, ids="-".join)
+def test_a_convolution_in_a_loop_executes_the_operations_of_its_code(layouts, tmp_path):
+    sizes = {"N": 16, "C": 6, "I": 6, "O": 16, "H": 14, "W": 15}
+    image = jnp.ones([sizes[axis] for axis in layouts[0]])
+    kernel = jnp.ones([5 if axis in "HW" else sizes[axis] for axis in layouts[1]])
+    convolve = lambda x: lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layouts)  # noqa: E731
+    options = llvm_instructions.dump_options(str(tmp_path))
+    lowered = jax.jit(lambda x: lax.map(convolve, x)).lower(jnp.ones((2, *image.shape)))
+    text = lowered.compile(compiler_options=options).as_text()
+    (found,) = [
+        kernel
+        for kernel in hlo_cost.read(text, llvm_instructions.count_operations(tmp_path)).kernels
+        if kernel.products
+    ]
+    assert (found.operations > 0) == CONVOLUTIONS[layouts]
+    assert (found.overhead == co.START_IN_LOOP) == CONVOLUTIONS[layouts]

@@ -140,10 +140,11 @@ def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCos
                 fused = computations[instruction.called[0]] if kind == "fusion" else {}
                 parts += _collectives(fused, instruction, operands, devices)
                 kernel = _analyze_fusion(fused or _as_fusion(instruction, operands), computations)
-                start = cpu_overhead.START_IN_LOOP if in_loop else cpu_overhead.START
-                overhead = 0 if operations is None else start + kernel.overhead
-                executed = round(operations_of.get(instruction.name, 0))
-                parts.append(dataclasses.replace(kernel, operations=executed, overhead=overhead))
+                if operations is not None:
+                    executed = operations_of.get(instruction.name, 0.0)
+                    arrays = [instructions[name] for name in instruction.operands]
+                    kernel = _add_cpu_work(kernel, executed, instruction, arrays, in_loop)
+                parts.append(kernel)
         return tuple(parts)
 
     opcodes = Counter(
@@ -175,6 +176,28 @@ def _find_operations(computations: Computations, operations: Mapping[str, float]
                 contents[fusion.name] = (fusion.dims, *inner)
     compiled = {contents[name]: operations[name] for name in contents if name in operations}
     return {name: compiled[key] for name, key in contents.items() if key in compiled} | dict(operations)
+
+
+def _add_cpu_work(
+    kernel: Kernel,
+    executed: float,
+    instruction: HloInstruction,
+    arrays: Sequence[HloInstruction],
+    in_loop: bool,
+) -> Kernel:
+    """Return a kernel with its operations and its overhead on a CPU.
+
+    Args:
+        executed: the operations of the compiled loops of the kernel, 0 if a library computes the result.
+        arrays: the operands of `instruction`, which the kernel evaluates.
+        in_loop: whether the kernel is part of a while loop.
+    """
+    overhead = cpu_overhead.START_IN_LOOP if in_loop else cpu_overhead.START
+    if not executed:
+        overhead += cpu_overhead.library_overhead(instruction, arrays)
+    elif instruction.opcode == "convolution":
+        executed *= cpu_overhead.SLOWDOWN_OF_CONVOLUTION_LOOPS
+    return dataclasses.replace(kernel, operations=round(executed), overhead=overhead)
 
 
 def _executes_kernel(instruction: HloInstruction) -> bool:
@@ -217,7 +240,7 @@ def _collectives(
 
 
 def _analyze_fusion(instructions: Instructions, computations: Computations) -> Kernel:
-    """Return the work of one execution of a fusion, without the overhead of the start of a kernel."""
+    """Return the bytes and the work of one execution of a fusion."""
     evaluations = hlo_loops.count_evaluations(instructions)
     work_of = {
         instruction.name: _repeat_work(
@@ -229,7 +252,6 @@ def _analyze_fusion(instructions: Instructions, computations: Computations) -> K
     work: Counter[str] = Counter()
     for kind, amount in work_of.values():
         work[kind] += amount
-    work["overhead"] = cpu_overhead.product_overhead(instructions, work_of)
     library = ""
     for instruction in instructions.values():
         if instruction.opcode == "custom-call" and not work_of[instruction.name][0]:
