@@ -37,12 +37,17 @@ _COLUMNS = """\
     y = jax.eval_shape(g, z)
     flat, unravel = ravel_pytree(z)
     column = lambda i: ravel_pytree(jax.jvp(g, (z,), (unravel({seed}),))[1])[0]
-    J = {columns}.T  # (outputs, inputs)"""
+"""
 _ROWS = """\
     y, pullback = jax.vjp(g, z)
     flat, unravel = ravel_pytree(y)
     row = lambda i: ravel_pytree(pullback(unravel({seed}))[0])[0]
-    J = {rows}  # (outputs, inputs)"""
+"""
+_SLICES = """\
+    J = jax.lax.map({function}, jnp.arange(flat.size), batch_size={chunk}){transposed}  # (outputs, inputs)"""
+_COMPRESSED = """\
+    compressed = jax.vmap({function})(jnp.arange({count}))
+    J = jnp.zeros({shape}, compressed.dtype).at[rows, cols].set(compressed[{index}])"""
 _PRODUCTS = {  # (target, AD mode) -> code that returns the product of the matrix and the direction v
     ("hvp", "fwd_over_rev"): "    return jax.jvp(jax.grad(g), (z,), (v,))[1]",
     ("hvp", "rev_over_fwd"): "    return jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
@@ -77,10 +82,22 @@ _REVERSE_MODES = ("jacrev", "rev_over_rev")
 _RESERVED = {  # names that the code defines or uses; a function or argument with such a name is renamed
     *re.findall(
         r"\w+",
-        " ".join([_DERIVATIVE, _COLUMNS, _ROWS, _SPLIT, _MIXED, *_PRODUCTS.values(), *_IMPORTS.values()]),
+        " ".join(
+            [
+                _DERIVATIVE,
+                _COLUMNS,
+                _ROWS,
+                _SLICES,
+                _COMPRESSED,
+                _SPLIT,
+                _MIXED,
+                *_PRODUCTS.values(),
+                *_IMPORTS.values(),
+            ]
+        ),
     ),
     *TARGETS,
-    *("function", "colors", "nonzero", "batch", "mesh", "sum", "map"),
+    *("function", "colors", "batch", "mesh", "sum", "map"),
 }
 
 
@@ -196,16 +213,21 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
     """Return (definitions, body) of `derivative` for a Jacobian in chunks of seeds or of colors."""
-    definitions, mask, is_reverse = "", "", case.mode in _REVERSE_MODES
-    seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
-    slices = f"jax.lax.map({{}}, jnp.arange(flat.size), batch_size={case.chunk})"
     if coloring is not None:
-        is_reverse, seed = coloring.columns is None, "jnp.asarray(colors == i, flat.dtype)"
-        slices = f"jax.vmap({{}})(jnp.arange({coloring.column_count or coloring.row_count}))[colors]"
-        # The product with 0 is nan where the compressed Jacobian contains nan or infinity.
-        definitions, mask = _write_coloring(coloring), "\n    J = J * nonzero"
-    template = _ROWS if is_reverse else _COLUMNS
-    body = template.format(seed=seed, rows=slices.format("row"), columns=slices.format("column")) + mask
+        is_reverse, definitions = coloring.columns is None, _write_coloring(coloring)
+        shape = (coloring.pattern.outputs, coloring.pattern.inputs)
+        result = _COMPRESSED.format(
+            function="row" if is_reverse else "column", shape=shape,
+            count=coloring.column_count or coloring.row_count,
+            index="colors[rows], cols" if is_reverse else "colors[cols], rows",
+        )  # fmt: skip
+        seed = "jnp.asarray(colors == i, flat.dtype)"
+    else:
+        is_reverse, definitions = case.mode in _REVERSE_MODES, ""
+        function, transposed = ("row", "") if is_reverse else ("column", ".T")
+        result = _SLICES.format(function=function, chunk=case.chunk, transposed=transposed)
+        seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
+    body = (_ROWS if is_reverse else _COLUMNS).format(seed=seed) + result
     # The derivative of an array with respect to an array is an array. A gradient is like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []
     if len(problem.wrt) == 1 and jax.tree_util.all_leaves([*outputs, *problem.input_structs()]):
@@ -214,7 +236,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return the definitions of `colors`, int32 (columns or rows,), and `nonzero`, bool (outputs, inputs)."""
+    """Return the definitions of `colors`, of shape (columns or rows,), and the indices of all nonzeros."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True
@@ -223,5 +245,5 @@ def _write_coloring(coloring: Coloring) -> str:
     packed = unpack.format(text(np.packbits(mask)), "uint8")
     return (
         f"colors = {unpack.format(text(np.asarray(colors, np.int32)), 'int32')}\n"
-        f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype(bool)\n\n\n"
+        f"rows, cols = np.nonzero(np.unpackbits({packed})[:{mask.size}].reshape{mask.shape})\n\n\n"
     )
