@@ -78,9 +78,9 @@ def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, Re
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return a dict from each case with over `_MOST_WORK` times the fewest operations to a text that says so.
+    """Find the cases that need more than `_MOST_WORK` times as many operations as the cheapest dense case.
 
-    `work` is a dict from case to its number of operations. The fewest operations are those of a dense case.
+    Return a dict from each such case to an explanation. `work` is a dict from case to number of operations.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]

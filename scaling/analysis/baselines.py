@@ -133,11 +133,11 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Return the causes of the lost efficiency of a scaling curve, for each device count above one.
+    """Divide the lost efficiency of a scaling curve among its causes, for each device count above one.
 
-    A device count is omitted if the program takes no longer than an empty call on it. Return () if the
-    program was not measured on one device, or takes no longer there than an empty call. `peaks` are the
-    timings of the machine peaks, of which only those of the all-reduce are used.
+    Device counts at which the program is not slower than an empty call are omitted. The result is empty if
+    this holds for one device, or if one device was not measured. Of the timings of machine peaks, `peaks`,
+    only those of the all-reduce are used.
     """
     base, *others = curve.timings
     if base.case.devices > 1 or dispatch_floor(base) >= base.median:

@@ -158,7 +158,10 @@ def _join_names(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
 
 
 def family_key(case: Case) -> tuple:
-    """Return a hashable key that all problem sizes of one differentiated function share."""
+    """Return a key that is equal for cases with the same function, target, inputs, dtype and data seed.
+
+    Such cases differ in their problem size, AD mode, layout or memory settings.
+    """
     function = (case.workload, case.target, case.variant, case.wrt, case.reduce)
     return (*function, case.dtype, case.precision, case.data_seed)
 
@@ -251,7 +254,7 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return a hashable key that all problem sizes of one function in one environment share."""
+        """Return a key that is equal for subjects of one environment with equal `family_key` of their cases."""
         return self.environment, self.honest, *family_key(self.case)
 
     @property

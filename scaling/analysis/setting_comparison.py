@@ -94,10 +94,10 @@ class ParetoFront(NamedTuple):
 
 
 def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a `ParetoFront` for each program that was measured with two memory settings or more.
+    """Return the Pareto front of time and memory of each program measured with two or more memory settings.
 
-    Timings whose devices shared CPU cores are omitted. `records` are the newest records of all cases,
-    including cases that ran out of memory.
+    A memory setting is a chunk or block size, or rematerialization. Timings whose devices shared CPU cores
+    are omitted. `records` are the newest records of all cases. They show which settings ran out of memory.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((memory.bytes_while_running(vars(t.record)), t) for t in derivatives)

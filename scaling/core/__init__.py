@@ -35,5 +35,5 @@ _OPTIONS = {
 
 
 def load_option(name: str) -> Any:
-    """Import a module of another folder of the package by its short name, such as "sparse", and return it."""
+    """Import a module that is loaded on demand, given its key in `_OPTIONS`, such as "sparse"."""
     return importlib.import_module(_OPTIONS[name])

@@ -263,7 +263,10 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the rows of the Jacobian of each point, one array of shape (batch, ...) per input."""
+    """Sum the rows of the Jacobian of each point that `seeds` select: one array (batch, ...) per input.
+
+    `rows` computes the row of one seed number. Each of the `batch` points has `outputs` rows.
+    """
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

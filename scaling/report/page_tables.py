@@ -116,7 +116,11 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
-    """Return the values of a field of points by kind of scaling as text, such as '1.9x, weak 0.95x'."""
+    """Format one field of the points of several curves as text, such as '1.9x, weak 0.95x'.
+
+    `points` maps the kind of scaling, "strong" or "weak", to the point of a curve. `field` is the name of an
+    attribute of the points, and `sign` follows each number, such as "x".
+    """
     ratios = {
         kind: format_relative(point, getattr(point, field), sign) + point.relative
         for kind, point in points.items()

@@ -62,7 +62,7 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a cell (a case as given in a study), and return an "answer" event.
+    """Complete and check a cell (a case as given in a study), and return the result for the parent process.
 
     Returns:
         A dict with the keys "case" (fields of the completed case), "unfit" ((reason, text) if the case cannot

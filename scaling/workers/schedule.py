@@ -280,9 +280,9 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result of a case, marked as inapplicable for a peer on a GPU or TPU.
+    """Mark a case as inapplicable if it runs another AD package (a peer) and the platform is not a CPU.
 
-    A peer is another AD package. Peers are measured on CPUs only.
+    Return the preflight result of any other case unchanged.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight

@@ -66,7 +66,9 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the expected outputs of shape (points, n) and nonzeros of shape (points, 1, 3 n - 2).
+    """Return the expected outputs, of shape (points, n), and the nonzeros of the Jacobian of each point.
+
+    The nonzeros have the shape (points, 1, 3 n - 2), in the order of the pattern.
 
     `inputs` is a dict with the array "x" of shape (points, n).
     """

@@ -153,7 +153,7 @@ def _padded_size(array: tuple[str, ...]) -> int:
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
     """Return (dimensions, dtype, minor-most axis) of the first array in an HLO shape.
 
-    The minor-most axis is that of the axes longer than one, or None if the array has no such axis.
+    Axes of length one are ignored when the minor-most axis is chosen. It is None if there are no others.
     """
     match = _ARRAY.search(shape)
     if match is None:
