@@ -254,7 +254,7 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return a key that is equal for subjects of one environment with equal `family_key` of their cases."""
+        """Return a key that is equal for subjects of one environment whose cases have equal family keys."""
         return self.environment, self.honest, *family_key(self.case)
 
     @property

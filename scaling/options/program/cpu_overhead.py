@@ -23,7 +23,7 @@ SLOWDOWN_OF_CONVOLUTION_LOOPS = 3
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead of a matrix product or convolution that a library computes, in units of this module.
+    """Return the overhead of a product or convolution that a library computes, in units of this module.
 
     It is 0 for other instructions. `operands` are the instructions that compute the operands.
     """
