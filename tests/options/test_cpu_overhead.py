@@ -53,13 +53,15 @@ PRODUCTS = {  # result, operands, attributes -> overhead
     "a convolution": (
         "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         7 * 9 * co.PATCH),
+    "a sort": (
+        "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * co.SORT),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_only_a_product_without_compiled_loops_is_computed_by_a_library(name):
+def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
     result, first, second, attributes, expected = PRODUCTS[name]
-    opcode = "convolution" if "convolution" in name else "dot"
+    opcode = {"a convolution": "convolution", "a sort": "sort"}.get(name, "dot")
     text = f"""\
 ENTRY %main (a: {first}, b: {second}) -> {result} {{
   %a = {first} parameter(0)

@@ -1,7 +1,7 @@
 """Estimate the overhead of an HLO kernel on a CPU: its start, and the calls of a library.
 
-A library computes products of matrices, and convolutions whose features are the last axis. XLA compiles other
-kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a vectorized
+A library computes products of matrices, sorts, and convolutions whose features are the last axis. XLA compiles
+other kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a vectorized
 arithmetic operation in float32. The times in the comments were measured in float32 on one core of an AMD EPYC
 with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150 programs.
 """
@@ -17,13 +17,14 @@ START_IN_LOOP = 2800  # the start of a kernel in a while loop, whose code is in 
 PRODUCT = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
 PATCH = 2100  # an output position of a convolution in the library: 25 to 60 ns
+SORT = 700  # a comparison of two elements: 9 ns
 # The instructions of a convolution in loops take longer than others, because each addition waits for the one
 # before: 0.8 to 1.2 ns a multiplication instead of 0.3.
 SLOWDOWN_OF_CONVOLUTION_LOOPS = 3
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead of a product or convolution that a library computes, in units of this module.
+    """Return the overhead of a product, convolution or sort by a library, in units of this module.
 
     It is 0 for other instructions. `operands` are the instructions that compute the operands.
     """
@@ -32,4 +33,7 @@ def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruct
     if instruction.opcode == "dot":
         products = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
         return PRODUCT * products + PACKED * (instruction.size + sum(operand.size for operand in operands))
+    if instruction.opcode == "sort":
+        sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
+        return round(SORT * operands[0].size * math.log2(max(2, sorted_elements)))
     return 0

@@ -22,7 +22,8 @@ _LABEL = re.compile(r'("?[\w.\-$]+"?):')
 _TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
 _BRANCH = re.compile(r"br i1 (%[^,]+), label (%[^,]+), label (%[^,]+)")
 _ASSIGNMENT = re.compile(r"(%[^ ]+) = (.*)")
-_COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (%[^,]+), (-?\d+)")
+_COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (%[^,]+), (-?\d+|%\S+)")
+_MINIMUM = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ %[^,]+, i\d+ (\d+)\)")
 _SUM = re.compile(r"(?:add|or disjoint) (?:nuw |nsw )*i\d+ (%[^,]+), (-?\d+)")
 _CONSTANT_INPUT, _VARIABLE_INPUT = re.compile(r"\[ (-?\d+), "), re.compile(r"\[ (%[^,]+), ")
 _VECTOR = re.compile(r"<(\d+) x ([a-z]+)(\d*)>")
@@ -53,6 +54,15 @@ _MEMORY_CALL = 10  # the start of a call that copies memory
 # The cost per element. Measured on an AMD EPYC: 2 to 4 ns for sin, 10 ns for tan, 0.13 ns for an addition.
 _FUNCTIONS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbrt": 85}
 _SQUARE_ROOT = 20  # the cost per vector register
+
+
+class Comparison(NamedTuple):
+    """A comparison of an integer variable and a bound, such as value < bound."""
+
+    predicate: str  # a key of `_COMPARE`
+    value: str  # the name of the variable
+    bound: int
+    is_range: bool  # whether the bound is the end of the range of a work group, which is not empty
 
 
 class LoopCounter(NamedTuple):
@@ -180,27 +190,41 @@ class LlvmFunction:
 
     def _count_taken(self, condition: str, count: float, executions: dict[str, float]) -> float:
         """Return how often a condition holds, if its block is executed `count` times."""
-        match = _COMPARISON.match(self.definitions.get(condition, ""))
-        if match is None:
+        comparison = self._find_comparison(condition)
+        if comparison is None:
             return count / 2
-        if self._is_work_group(match):
+        if comparison.is_range or self._is_work_group(comparison):
             return count
-        compare, bound = _COMPARE[match[1]], int(match[3])
-        for head, first, step in self._find_counters(match[2]):
+        compare = _COMPARE[comparison.predicate]
+        for head, first, step in self._find_counters(comparison.value):
             trips = self.trips[head] or 0
             if 0 < trips <= _MAX_COUNTED_TRIPS:
-                share = sum(compare(first + i * step, bound) for i in range(trips)) / trips
+                share = sum(compare(first + i * step, comparison.bound) for i in range(trips)) / trips
                 return min(count, share * max(count, executions[head]))
         return count / 2
 
+    def _find_comparison(self, condition: str) -> Comparison | None:
+        """Return the comparison that computes a condition, or None if its bound is unknown.
+
+        A kernel for a range of work groups, from i * n, ends at min(i * n + n, bound).
+        """
+        match = _COMPARISON.match(self.definitions.get(condition, ""))
+        if match is None:
+            return None
+        minimum = _MINIMUM.search(self.definitions.get(match[3], ""))
+        if minimum is None and match[3].startswith("%"):
+            return None
+        return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
+
     def _count_work_groups(self) -> int:
         """Return the number of work groups, or 1 if the function does not compare its work group index."""
-        comparisons = filter(None, map(_COMPARISON.match, self.definitions.values()))
-        return next((int(match[3]) for match in comparisons if self._is_work_group(match)), 1)
+        comparisons = filter(None, map(self._find_comparison, self.definitions))
+        return next((each.bound for each in comparisons if self._is_work_group(each)), 1)
 
-    def _is_work_group(self, comparison: re.Match[str]) -> bool:
+    def _is_work_group(self, comparison: Comparison) -> bool:
         """Return whether a comparison tests that the index of a work group is in range."""
-        return comparison[1] == "ult" and self.definitions.get(comparison[2], "").startswith("load i64")
+        is_loaded = self.definitions.get(comparison.value, "").startswith("load i64")
+        return comparison.predicate == "ult" and is_loaded and not comparison.is_range
 
     def _innermost_loop(self, label: str) -> str | None:
         containing = [head for head, body in self.loops.items() if label in body]
@@ -222,11 +246,11 @@ class LlvmFunction:
         text = self.definitions.get(condition, "")
         if text.startswith("phi i1"):  # true in the first iteration, false in the second
             return 2
-        match = _COMPARISON.match(text)
-        counter = next(self._find_counters(match[2], head), None) if match else None
-        if match is None or counter is None:
+        comparison = self._find_comparison(condition)
+        counter = next(self._find_counters(comparison.value, head), None) if comparison else None
+        if comparison is None or counter is None:
             return None
-        return max(1, math.ceil((int(match[3]) - counter.first) / counter.step) + 1)
+        return max(1, math.ceil((comparison.bound - counter.first) / counter.step) + 1)
 
     def _find_counters(self, value: str, head: str | None = None) -> Iterator[LoopCounter]:
         """Yield the loop counters that a value may be equal to.
