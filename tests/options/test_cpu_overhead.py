@@ -53,6 +53,8 @@ PRODUCTS = {  # result, operands, attributes -> overhead
     "a convolution": (
         "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         7 * 9 * co.PATCH),
+    "top k": (
+        "f32[5,2]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", 'custom_call_target="TopK"', 2 * 5 * 8 * co.ROUTINES["TopK"]),
     "a sort": (
         "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * co.SORT),
 }  # fmt: skip
@@ -61,7 +63,7 @@ PRODUCTS = {  # result, operands, attributes -> overhead
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
     result, first, second, attributes, expected = PRODUCTS[name]
-    opcode = {"a convolution": "convolution", "a sort": "sort"}.get(name, "dot")
+    opcode = {"a convolution": "convolution", "a sort": "sort", "top k": "custom-call"}.get(name, "dot")
     text = f"""\
 ENTRY %main (a: {first}, b: {second}) -> {result} {{
   %a = {first} parameter(0)
@@ -87,11 +89,11 @@ CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convol
 @pytest.mark.parametrize("layouts", CONVOLUTIONS, ids="-".join)
 def test_a_convolution_in_a_loop_executes_the_operations_of_its_code(layouts, tmp_path):
     sizes = {"N": 16, "C": 6, "I": 6, "O": 16, "H": 14, "W": 15}
-    image = jnp.ones([sizes[axis] for axis in layouts[0]])
-    kernel = jnp.ones([5 if axis in "HW" else sizes[axis] for axis in layouts[1]])
+    image = jnp.ones([sizes[axis] for axis in layouts[0]], "float32")
+    kernel = jnp.ones([5 if axis in "HW" else sizes[axis] for axis in layouts[1]], "float32")
     convolve = lambda x: lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layouts)  # noqa: E731
-    options = llvm_instructions.dump_options(str(tmp_path))
-    lowered = jax.jit(lambda x: lax.map(convolve, x)).lower(jnp.ones((2, *image.shape)))
+    options = llvm_instructions.dump_options(str(tmp_path)) | {"xla_backend_optimization_level": 3}
+    lowered = jax.jit(lambda x: lax.map(convolve, x)).lower(jnp.ones((2, *image.shape), "float32"))
     text = lowered.compile(compiler_options=options).as_text()
     (found,) = [
         kernel

@@ -7,6 +7,7 @@ with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150 programs.
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 from scaling.options.program.hlo import HloInstruction
@@ -18,6 +19,14 @@ PRODUCT = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
 PATCH = 2100  # an output position of a convolution in the library: 25 to 60 ns
 SORT = 700  # a comparison of two elements: 9 ns
+# An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
+# proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
+ROUTINES = {
+    "TopK": 100, "potrf": 200, "getrf": 400, "trsm": 200, "gtsv": 200, "geqrf": 600, "orgqr": 600, "ungqr": 600,
+    "gehrd": 1500, "sytrd": 1500, "hetrd": 1500, "syevd": 3500, "heevd": 3500, "gesdd": 6000, "gesvd": 8000,
+    "geev": 14_000, "gees": 14_000,
+}  # fmt: skip
+_ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 # The instructions of a convolution in loops take longer than others, because each addition waits for the one
 # before: 0.8 to 1.2 ns a multiplication instead of 0.3.
 SLOWDOWN_OF_CONVOLUTION_LOOPS = 3
@@ -33,7 +42,16 @@ def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruct
     if instruction.opcode == "dot":
         products = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
         return PRODUCT * products + PACKED * (instruction.size + sum(operand.size for operand in operands))
+    if instruction.opcode == "custom-call":
+        return ROUTINES.get(routine_name(instruction), 0) * sum(operand.size for operand in operands)
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT * operands[0].size * math.log2(max(2, sorted_elements)))
     return 0
+
+
+def routine_name(instruction: HloInstruction) -> str:
+    """Return the key in `ROUTINES` of the routine that a custom call executes, or "" if there is none."""
+    match = _ROUTINE.search(instruction.attributes)
+    name = (match[1] or match[2]) if match else ""
+    return name if name in ROUTINES else ""

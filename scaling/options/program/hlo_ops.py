@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from scaling.options.program import hlo
+from scaling.options.program import cpu_overhead, hlo
 from scaling.options.program.hlo import HloInstruction, Instructions
 
 COLLECTIVES = (
@@ -68,6 +68,8 @@ def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple
     is_collective = kind.removesuffix("-start") in COLLECTIVES
     if kind in _DATA_MOVEMENT or is_collective or kind.endswith(("-done", "-start")):
         return "", 0
+    if operands and cpu_overhead.routine_name(instruction):  # at least one operation for each element
+        return "arithmetic", operands[0].size
     if kind in ("dot", "convolution", "custom-call"):
         return _count_product(instruction, operands)
     if kind == "reduce":

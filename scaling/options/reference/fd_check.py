@@ -23,7 +23,7 @@ _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative 
 _AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
-_NONZERO_NOISE_STEPS = 3  # the number of these steps with a nonzero fourth difference that are used
+_USED_NOISE_STEPS = 3  # the number of these steps that are used, the shortest that change the value
 _RELATIVE_TOLERANCE = 1e-5  # of the size of a derivative, in addition to the estimated error of a difference
 _CONFIRMING_ERROR = 0.05  # of the size of a derivative; a difference with a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
@@ -149,7 +149,8 @@ def _value_noise(
 
     Both arrays have the shape (points, outputs). The small estimate is `roundoff` times the value plus its
     largest change by random rounding errors. The large estimate is the larger of the small estimate and the
-    scaled fourth differences at short steps. At short steps, fourth differences consist of rounding errors.
+    scaled fourth differences at short steps, which consist of rounding errors. Steps that do not change the
+    value are ignored, because a function that rounds an intermediate result changes in jumps.
     """
     center = values(evaluation, arrays)
     perturbed = [
@@ -157,16 +158,13 @@ def _value_noise(
     ]
     least = roundoff * np.abs(center) + np.max(np.abs(np.array(perturbed) - center), axis=0)
     direction = random_direction(evaluation, arrays, generator)
-    largest, nonzero_steps = np.zeros(center.shape), np.zeros(center.shape, int)
+    largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
     for step in _NOISE_STEPS:
-        near, far = (
-            _values_at(evaluation, arrays, direction, k) + _values_at(evaluation, arrays, direction, -k)
-            for k in (step, 2 * step)
-        )
-        difference = np.nan_to_num(np.abs(6 * center - 4 * near + far)) / 2
-        is_used = nonzero_steps < _NONZERO_NOISE_STEPS
-        largest = np.where(is_used, np.maximum(largest, difference), largest)
-        nonzero_steps += difference > 0
+        moved = [_values_at(evaluation, arrays, direction, k * step) for k in (-2, -1, 1, 2)]
+        difference = 6 * center - 4 * (moved[1] + moved[2]) + moved[0] + moved[3]
+        is_used = used_steps < _USED_NOISE_STEPS
+        largest = np.where(is_used, np.maximum(largest, np.nan_to_num(np.abs(difference)) / 2), largest)
+        used_steps += np.any(np.array(moved) != center, axis=0)
     return least, np.maximum(least, largest)
 
 
