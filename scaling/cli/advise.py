@@ -172,6 +172,8 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         has = count_of(len(usable), "core")
         raise Refusal(f"devices={count}: this machine has {has}; use 1 to {len(usable)}")
+    if not job["case"]:
+        _split_location(job["name"])  # refuse a missing file before JAX starts
     os.environ.update(environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"})
     if is_bound or job["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -236,6 +238,16 @@ def _advise(job: Job) -> float:
     return advice.seconds(advice.best) or 0.0
 
 
+def _split_location(text: str) -> tuple[str, str]:
+    """Split FILE.py:NAME or MODULE:NAME. Raise `Refusal` for another form, or if there is no such file."""
+    where, _, name = text.rpartition(":")
+    if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
+        raise Refusal(
+            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
+        )
+    return where, name
+
+
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
     """Import a function, such as spring.py:force or my_package.spring:force.
 
@@ -245,12 +257,8 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     Raises:
         Refusal: The text has another form, or the module or the function cannot be imported.
     """
-    where, _, name = text.rpartition(":")
+    where, name = _split_location(text)
     path, is_file = Path(where), where.endswith(".py")
-    if not where or not name.isidentifier() or (is_file and not path.is_file()):
-        raise Refusal(
-            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
-        )
     module_name = path.stem if is_file else where
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
     try:
@@ -262,6 +270,10 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
         raise Refusal(f"{where} cannot be imported: {words}") from None
     if not callable(getattr(module, name, None)):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module_name
+        ]
         raise unknown_name(f"function of {where}", name, functions or ["none"])
     return getattr(module, name), f"from {module_name} import {name}"
