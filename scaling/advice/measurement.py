@@ -8,6 +8,7 @@ the derivative of a candidate before the first turn.
 import statistics
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from types import MappingProxyType
 
 import jax
 
@@ -48,7 +49,9 @@ def measure_candidates(
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     feasible = [case for case in cases if fields[case].get("status") == "planned"]
     predicted = {c: fields[c]["predicted"]["seconds"] for c in feasible if fields[c].get("predicted")}
-    ordered = _order_by_promise(feasible, predicted, [case for case in feasible if fields[case].get("text")])
+    doubtful = [case for case in feasible if fields[case].get("text") and case in predicted]
+    work = {case: fields[case].get("flops") or 0.0 for case in feasible}
+    ordered = _order_by_promise(feasible, predicted, doubtful, work)
     with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
         try:
             for case in ordered:
@@ -86,15 +89,19 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _order_by_promise(
-    cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
+    cases: Sequence[Case],
+    predicted: Mapping[Case, float],
+    doubtful: Container[Case] = (),
+    work: Mapping[Case, float] = MappingProxyType({}),
 ) -> list[Case]:
     """Return the cases in the order in which they are measured, without those predicted to be slow.
 
     The fastest case of each mode and device count is first, and the cases in `doubtful` are last. Otherwise,
     cases are sorted by predicted time. Cases over `_MOST_PREDICTED` times the shortest time are omitted.
-    `predicted` is a dict from case to seconds.
+    Cases without a prediction are sorted by their operations. `predicted` is a dict from case to seconds, and
+    `work` is a dict from case to its counted operations.
     """
-    ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
+    ordered = sorted(cases, key=lambda case: (predicted.get(case, 0.0), work.get(case, 0.0)))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
     ordered = [case for case in ordered if predicted.get(case, 0.0) <= most]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}

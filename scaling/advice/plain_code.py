@@ -120,6 +120,8 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     loop, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
+    if problem.dtype == "float64":
+        imports.append('jax.config.update("jax_enable_x64", True)')
     function_lines = [problem.import_line] if problem.import_line else []
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
         function_lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]

@@ -15,7 +15,15 @@ from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, nodes_of, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.results.store import Loaded, count_replicates, latest, latest_statuses, load, read_json
+from scaling.results.store import (
+    Loaded,
+    count_replicates,
+    explain_unreadable_study,
+    latest,
+    latest_statuses,
+    load,
+    read_json,
+)
 
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
 _COMPARED_FIELDS = ("mesh", "forward", "overlap")
@@ -47,6 +55,7 @@ class Findings:
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[plan_scores.PlanScores]  # only cases that were both planned and measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
+    study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
         """Return the scaling curves that contain a timing, with the point of the timing on each curve.
@@ -161,6 +170,7 @@ def read(
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=plan_scores.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
+        study_problem=explain_unreadable_study(folder),
     )
 
 

@@ -274,6 +274,8 @@ def _describe_defects(findings: Findings) -> list[str]:
     if missing := len(findings.missing):
         have = "has" if missing == 1 else "have"
         sentences.append(f"{count_of(missing, 'case')} of the study {have} no record yet.")
+    if findings.study_problem:
+        sentences.append(f"{findings.study_problem}.")
     if damaged := len(findings.damaged):
         lines = "line was" if damaged == 1 else "lines were"
         sentences.append(f"{damaged} damaged {lines} ignored, the first {findings.damaged[0]}.")

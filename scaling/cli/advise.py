@@ -245,6 +245,8 @@ def _split_location(text: str) -> tuple[str, str]:
         raise Refusal(
             f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
         )
+    if where.endswith(".py") and not Path(where).stem.isidentifier():
+        raise Refusal(f"{where} cannot be imported by its name: rename it, such as spring.py")
     return where, name
 
 
@@ -269,6 +271,8 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         location = innermost_location(error)
         words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
         raise Refusal(f"{where} cannot be imported: {words}") from None
+    if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
         functions = [
             key

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.streams import print_lines
+from scaling.cli.streams import print_damaged, print_lines
 from scaling.cli.verbs import OK
 from scaling.core.case import Refusal
 from scaling.report import export as exporting
@@ -18,6 +18,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None
     formats = exporting.parse_formats(args.format)
-    written = exporting.write_exports(store.folder_of(args.folder), formats, output)
+    folder = store.folder_of(args.folder)
+    loaded = store.load(folder)
+    written = exporting.write_exports(folder, formats, output, loaded)
+    print_damaged(console, loaded.damaged)
     print_lines(console, map(str, written))
+    if empty := exporting.list_empty(formats, written):
+        print_lines(console, [exporting.describe_empty(empty)])
     return OK

@@ -8,9 +8,8 @@ from rich.markup import escape
 from scaling.analysis import findings
 from scaling.analysis import lint as linting
 from scaling.cli import report
-from scaling.cli.streams import print_lines
+from scaling.cli.streams import make_printable, print_lines
 from scaling.cli.verbs import FAILED, OK
-from scaling.report.text import clean_text
 from scaling.results import store
 
 _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
@@ -27,7 +26,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     remarks = linting.lint_findings(findings.read(folder, None, lost, loaded))
     for remark in remarks:
         head = f"[{_COLOURS[remark.severity]}]{remark.severity:8}[/]"
-        text = clean_text(f"{remark.rule} ({remark.count}): {remark.text}")
+        text = make_printable(f"{remark.rule} ({remark.count}): {remark.text}")
         console.print(f"{head}{escape(text)}", soft_wrap=True, highlight=False)
         print_lines(console, [f"        fix: {remark.fix}"])
     console.print(linting.verdict(remarks), highlight=False)

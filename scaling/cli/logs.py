@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.cli import status
+from scaling.cli import status, streams
 from scaling.cli.verbs import OK
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.job_state import TaskState, try_find_tasks
@@ -51,8 +51,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     for number, part in enumerate(iterate_logs(study, select_keys(study, " ".join(args.key)), args.all)):
         if number:
             console.print()
-        console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
-        print(part.text, file=console.file)  # printed unchanged: no markup and no wrapping
+        title = escape(streams.make_printable(part.title))
+        console.print(f"[bold]{title}[/]", soft_wrap=True, highlight=False)
+        print(streams.make_printable(part.text, "\n\t"), file=console.file)  # no markup and no wrapping
     return OK
 
 

@@ -1,10 +1,20 @@
 """Entry point of the program `scaling`: call a subcommand, and convert exceptions to exit statuses."""
 
-import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+
+if (
+    os.path.basename(sys.argv[0]) == "scaling"  # not a test or another program that imports this module
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):  # Ctrl-C during the imports below ends the program quietly; `main` replaces this handler
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+import atexit
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +31,14 @@ from scaling.workers.machine import AllocationLost
 
 _LONGEST = 1400  # maximum length of an error message, in characters
 _CONTINUES = "every finished record is kept, and the same command continues"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_CLEANUP_SECONDS = 10.0  # time after the first signal in which further SIGTERM and SIGHUP have no effect
 
 
 def entry() -> None:
     """Prepare the standard streams, run `main`, and exit with the status that it returns."""
     streams.prepare()
+    atexit.register(_ignore_signals)
     sys.exit(main())
 
 
@@ -36,11 +49,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The name of the subcommand and its arguments, by default those of the command line.
     """
     console = Console(width=None if sys.stdout.isatty() else 140)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _raise_interrupt)
     try:
-        return _run_subcommand(list(sys.argv[1:] if argv is None else argv), console)
+        handler = _make_handler()
+        for number in _STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, handler)
+        return _run_and_explain(list(sys.argv[1:] if argv is None else argv), console)
+    except KeyboardInterrupt as stop:  # also while another error is printed
+        return _print_error(str(stop) or f"stopped; {_CONTINUES}", INTERRUPTED)
+
+
+def _run_and_explain(words: list[str], console: Console) -> int:
+    """Run one subcommand, print an error of it as one line, and return the exit status."""
+    try:
+        return _run_subcommand(words, console)
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
@@ -51,8 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_error(f"cannot write{where}: {error.strerror or error}; {_CONTINUES}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUES}", FAILED)
-    except KeyboardInterrupt as stop:
-        return _print_error(str(stop) or f"stopped; {_CONTINUES}", INTERRUPTED)
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:
@@ -97,14 +117,34 @@ def _one_line(refusal: Refusal) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
-def _raise_interrupt(number: int, _frame: Any) -> None:
-    """Raise `KeyboardInterrupt` for a signal. The second Ctrl-C exits without cleaning up."""
-    if number == signal.SIGINT:
-        signal.signal(signal.SIGINT, _exit_at_once)
-    raise KeyboardInterrupt
+def _make_handler() -> Callable[[int, Any], None]:
+    """Return a handler of signals that raises `KeyboardInterrupt` once, for the first signal.
+
+    While the program cleans up after it, for at most 10 seconds, further SIGTERM and SIGHUP have no effect.
+    Ctrl-C, and any signal after this time, exits without cleaning up.
+    """
+    stopped_at: float | None = None
+
+    def handle(number: int, _frame: Any) -> None:
+        nonlocal stopped_at
+        if stopped_at is None:
+            stopped_at = time.monotonic()
+            raise KeyboardInterrupt
+        if number == signal.SIGINT or time.monotonic() - stopped_at > _CLEANUP_SECONDS:
+            _exit_at_once()
+
+    return handle
 
 
-def _exit_at_once(_signal: int, _frame: Any) -> None:
+def _ignore_signals() -> None:
+    """Ignore signals while the interpreter ends, because it restores the default handlers before its end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _exit_at_once() -> None:
     """Exit immediately, without cleaning up. All finished records are already on disk."""
-    os.write(2, b"scaling: stopped at once; every finished record is kept\n")
+    with contextlib.suppress(OSError):
+        os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

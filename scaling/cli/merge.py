@@ -49,7 +49,8 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     folders, target = [store.folder_of(each) for each in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
-    if inside := [each for each in folders if each.resolve() in target.resolve().parents]:
+    resolved = _resolve(target)
+    if inside := [each for each in folders if each.resolve() in resolved.parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
     if len(folders) + target.is_dir() < 2:
@@ -62,7 +63,15 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     store.check_schemas(target)
     results_folder.create_results(target, "--output ")
     with store.locked(target, seconds=_LOCK_SECONDS):
-        return list(_copy_folders([each for each in folders if each.resolve() != target.resolve()], target))
+        return list(_copy_folders([each for each in folders if each.resolve() != resolved], target))
+
+
+def _resolve(target: Path) -> Path:
+    """Return the absolute path of the output folder. Raise `Refusal` if it is a loop of symbolic links."""
+    try:
+        return target.resolve()
+    except RuntimeError:
+        raise Refusal(f"--output {target} is a loop of symbolic links: give another folder") from None
 
 
 def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
@@ -74,7 +83,9 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     for folder in folders:
         if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
             yield f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}"
-        tasks = job_state.find_tasks(folder, query_scheduler=False, save=False)
+        tasks, unreadable = job_state.try_find_tasks(folder, query_scheduler=False, save=False)
+        if unreadable:
+            yield f"{folder}: {unreadable}"
         if count := sum(task.may_run for task in tasks):
             running = f"{count_of(count, 'task')} of its jobs may still run"
             yield f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"

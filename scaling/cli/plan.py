@@ -44,5 +44,6 @@ def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int
     index = write_report(schedule.study.folder, found)
     lines = plan_study.plan_lines(schedule, found, config["deadline"])
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
+    outcomes += f", {schedule.done} done before" if schedule.done else ""
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])
     return FAILED if counts["failed"] else OK

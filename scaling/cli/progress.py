@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from scaling.cli.streams import print_lines
+from scaling.cli.streams import make_printable, print_lines
 from scaling.core.formatting import count_of, format_duration, format_wait
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # first and longest interval between plain lines
@@ -63,13 +63,13 @@ def display(
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            console.print(event["text"], style="yellow", markup=False, highlight=False)
+            console.print(make_printable(event["text"]), style="yellow", markup=False, highlight=False)
             return
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1
             number = f"[{counts.total()}/{total + skips}]"
-            result = ": ".join(filter(None, (event["reason"], event["text"])))
+            result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
             if event["seconds"]:
                 result = format_duration(event["seconds"][0])
             if event["status"] not in ("ok", "planned") or not console.is_terminal:

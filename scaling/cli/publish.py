@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.streams import print_lines
+from scaling.cli.streams import print_damaged, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.results import store
 from scaling.wandb.publish import publish
@@ -16,7 +16,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Upload the curves of a results folder to Weights & Biases. Return 1 if a step failed, otherwise 0."""
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
-    return OK if publish_folder(store.folder_of(args.folder), settings, console) else FAILED
+    folder = store.folder_of(args.folder)
+    print_damaged(console, store.load(folder).damaged)
+    return OK if publish_folder(folder, settings, console) else FAILED
 
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:

@@ -60,8 +60,8 @@ cluster=slurm, tracking=wandb and hardware=NAME have fields of their own, such
 as cluster.time=30: see conf/cluster, conf/tracking and conf/hardware.
 
 Results go to results/<study> unless results=PATH says otherwise.
-Exit status: 0 when every case is ok or skipped, 1 when some failed, 2 for bad
-input, 130 after Ctrl-C."""
+Exit status: 0 when every case is ok, skipped or in the queue, 1 when some
+failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
             schedule, loaded, submitted = submit.submit_and_wait(job, console)
         else:
             schedule, loaded = _run_directly(job, console)
-    return OK if submitted else _report_and_publish(job, schedule, loaded, tracking, console)
+    if submitted:
+        return FAILED if job.wait else OK  # a task was canceled while this process waited for it
+    return _report_and_publish(job, schedule, loaded, tracking, console)
 
 
 def _report_and_publish(
@@ -145,7 +147,8 @@ def _report_and_publish(
 ) -> int:  # fmt: skip
     """Write and print the report, the comparison with the baseline if there is one, and publish the curves.
 
-    Return exit status 1 if a case of the study failed, otherwise 0.
+    Return exit status 1 if a case of the study failed or has no record, otherwise 0. A case that another
+    submission will run needs no record.
     """
     from scaling.cli import report
 
@@ -160,7 +163,8 @@ def _report_and_publish(
 
         publish_folder(job.folder, tracking, console)
     keys = {result.case.key for result in job.checked}
-    return FAILED if any(r.status == "failed" and r.key in keys for r in found.records) else OK
+    has_failed = any(r.status == "failed" and r.key in keys for r in found.records)
+    return FAILED if has_failed or len(found.missing) > schedule.queued else OK
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:

@@ -131,7 +131,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     plans: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(loaded.plans):
         plans[str(record.environment["hardware"]["name"])][record.status] += 1
-    notes = [*notes, *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    problem = store.explain_unreadable_study(folder)
+    notes = [*notes, *filter(None, [problem]), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
     for name, counts in plans.items():
         text = ", ".join(f"{count} {status}" for status, count in counts.items())
         notes.append(f"for {name}, compiled and not run: {text}")
@@ -221,7 +222,8 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
         omitted = 0 if every or len(shown) <= _MAX_LINES else len(shown) - _MAX_LINES + 1
         texts += map(_format_line, shown[: len(shown) - omitted])
         texts += [f"{state:7} and {omitted} more; --all shows them"] if omitted else []
-    return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
+    notes = (Text(streams.make_printable(note), style="yellow") for note in status.notes)
+    return [*(Text(streams.make_printable(text)) for text in texts), *notes]
 
 
 def _format_line(lines: Sequence[StatusLine]) -> str:
@@ -249,7 +251,7 @@ def print_status(status: StudyStatus, console: Console, every: bool) -> None:
         title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
         table = Table("workload", *states, title=title)
         for workload, counts in status.counts.items():
-            table.add_row(escape(workload), *(str(counts[state]) for state in states))
+            table.add_row(escape(streams.make_printable(workload)), *(str(counts[state]) for state in states))
         console.print(table)
     for line in case_lines(status, every):
         console.print(line, soft_wrap=True, highlight=False)

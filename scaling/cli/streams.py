@@ -14,12 +14,31 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+def make_printable(text: str, kept: str = "") -> str:
+    """Return text that cannot control a terminal, such as the message of an exception of a user's module.
+
+    White space, such as a line break, becomes a space. Other characters that cannot be printed become "?".
+    The characters in `kept` are unchanged.
+    """
+    return "".join(
+        char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
+    )
+
+
 def print_lines(console: "Console", lines: Iterable[str]) -> None:
-    """Print lines as plain text. Rich neither wraps nor highlights them, and does not interpret markup."""
+    """Print lines as plain text. Rich neither wraps nor highlights them, and does not interpret markup.
+
+    Characters that cannot be printed are replaced, see `make_printable`.
+    """
     from rich.markup import escape
 
     for line in lines:
-        console.print(escape(line), soft_wrap=True, highlight=False)
+        console.print(escape(make_printable(line)), soft_wrap=True, highlight=False)
+
+
+def print_damaged(console: "Console", damaged: Iterable[str]) -> None:
+    """Print the lines of records that cannot be read, each as "file:line: reason"."""
+    print_lines(console, (f"damaged, ignored: {line}" for line in damaged))
 
 
 def prepare() -> None:

@@ -87,25 +87,33 @@ def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -
             saved on disk or its journal reports that it has completed.
         save: Whether to save the final states of ended tasks in the folders of the submissions.
     Raises:
-        Refusal: If the scheduler cannot be queried.
+        Refusal: If the scheduler cannot be queried, or if a file submission.json cannot be read.
     """
+    return _find_all_tasks(submission_files.read_submissions(results), query_scheduler, save)
+
+
+def try_find_tasks(
+    results: Path, query_scheduler: bool = True, save: bool = True
+) -> tuple[list[TaskState], str]:
+    """Return the states of the tasks of all readable submissions of a results folder, and an error message.
+
+    The message is "" if all submissions can be read and the scheduler answers. If it does not answer, the
+    states are those that `find_tasks` determines with `query_scheduler=False`.
+    """
+    submissions, unreadable = submission_files.try_read_submissions(results)
+    try:
+        return _find_all_tasks(submissions, query_scheduler, save), unreadable
+    except Refusal as refusal:
+        message = f"{unreadable}; {refusal}" if unreadable else str(refusal)
+        return _find_all_tasks(submissions, False, save), message
+
+
+def _find_all_tasks(submissions: Iterable[Submission], query_scheduler: bool, save: bool) -> list[TaskState]:
     return [
         task
-        for submission in submission_files.read_submissions(results)
+        for submission in submissions
         for task in _find_submitted_tasks(submission, query_scheduler, save)
     ]
-
-
-def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
-    """Return the states of all tasks that were submitted for a results folder, and an error message.
-
-    The message is "" if the scheduler answers. Otherwise, the states are those that `find_tasks` determines
-    with `query_scheduler=False`.
-    """
-    try:
-        return find_tasks(results), ""
-    except Refusal as refusal:
-        return find_tasks(results, query_scheduler=False), str(refusal)
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:

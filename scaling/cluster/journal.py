@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+_TEXTS = ("key", "job", "node", "status", "reason", "text")  # fields of events that are strings or None
+_COUNTS = {"replicate": (int,), "attempt": (int,), "seat": (int, type(None)), "pid": (int, type(None))}
+
 
 @dataclass(frozen=True)
 class TaskAttempt:
@@ -87,13 +90,28 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all runs of a task in order, each with the number of its run as the field "run"."""
+    """Yield the events of all runs of a task in order, each with the number of its run as the field "run".
+
+    Damaged lines are omitted.
+    """
     for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
-                if isinstance(event, dict) and "event" in event:
+                if _is_event(event):
                     yield event | {"run": number}
+
+
+def _is_event(event: Any) -> bool:
+    """Return whether the JSON value of a line is an event whose fields have the types that they must have."""
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return False
+    is_text = all(isinstance(event.get(name), str | None) for name in _TEXTS)
+    is_count = all(type(event.get(name, 1)) in types for name, types in _COUNTS.items())
+    nodes, at = event.get("nodes", []), event.get("at")
+    has_nodes = isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)
+    has_key = event.get("key") is not None or event["event"] not in ("begin", "end")
+    return has_key and is_text and is_count and has_nodes and (at is None or is_time(at))
 
 
 def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
@@ -131,6 +149,14 @@ def current_job() -> str | None:
     if array and task:
         return f"{array}_{task}"
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+
+
+def is_time(value: Any) -> bool:
+    """Return whether a JSON value is a time in ISO 8601 format with a time zone."""
+    try:
+        return datetime.datetime.fromisoformat(value).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:

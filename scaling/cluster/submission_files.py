@@ -10,7 +10,6 @@
 sbatch.py submits the tasks, and job_state.py determines their states.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import os
@@ -20,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from scaling.cluster.cluster_settings import LISTS, SUBMISSIONS, ClusterSettings
-from scaling.cluster.journal import seconds_between
+from scaling.cluster.journal import is_time, seconds_between
 from scaling.cluster.pack import PackedTask
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
+from scaling.core.record import is_number
 from scaling.core.timing import Sampling
 from scaling.results import store
 from scaling.workers.machine import Machine, ProcessShape
@@ -98,18 +98,49 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> list[Submission]:
-    """Return all readable submissions of a results folder, oldest first."""
-    submissions = []
-    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
-        content, folder = store.read_json(path), path.parent
-        with contextlib.suppress(KeyError, TypeError):
-            entries = tuple(
-                SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
-                for task in content["tasks"]
-            )
-            fields = {name: content[name] for name in _STORED_FIELDS}
-            submissions.append(Submission(folder, entries=entries, **fields))
+    """Return all submissions of a results folder, oldest first. Raise `Refusal` if one cannot be read."""
+    submissions, unreadable = try_read_submissions(results)
+    if unreadable:
+        raise Refusal(unreadable)
     return submissions
+
+
+def try_read_submissions(results: Path) -> tuple[list[Submission], str]:
+    """Return all readable submissions of a results folder, oldest first, and an error message.
+
+    The message is "" unless a submission cannot be read. It names the first such submission.
+    """
+    submissions, unreadable = [], []
+    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
+        try:
+            submissions.append(_submission_from_json(path.parent, store.read_json(path)))
+        except (KeyError, TypeError, ValueError):
+            unreadable.append(f"{SUBMISSIONS}/{path.parent.name}")
+    if not unreadable:
+        return submissions, ""
+    fix = f"restore it, or delete the folder {unreadable[0]} if none of them runs"
+    return submissions, f"cannot read {unreadable[0]}/{_FILE}, its tasks may still run: {fix}"
+
+
+def _submission_from_json(folder: Path, content: Any) -> Submission:
+    """Return the submission that the JSON value of submission.json describes.
+
+    Raise KeyError, TypeError or ValueError if a field is missing or has the wrong type.
+    """
+    entries = []
+    for task in content["tasks"]:
+        shape = ProcessShape(**task["shape"])
+        counts = (shape.devices, shape.nodes, shape.processes, task["cases"])
+        is_valid = all(type(count) is int and count > 0 for count in counts)
+        if not (is_valid and isinstance(task["task"], str) and isinstance(task["job"], str | None)):
+            raise ValueError("a task with a field of the wrong type")
+        entries.append(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
+    fields = {name: content[name] for name in _STORED_FIELDS}
+    are_texts = isinstance(fields["kind"], str) and isinstance(fields["host"], str)
+    are_numbers = type(fields["pid"]) is int and is_number(fields["minutes"])
+    if not (are_texts and are_numbers and is_time(fields["made_at"])):
+        raise ValueError("a field of the wrong type")
+    return Submission(folder, entries=tuple(entries), **fields)
 
 
 def build_submission(

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from scaling.cluster import job_state
 from scaling.core.case import Refusal
@@ -41,7 +40,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 def wait_until_done(results: Path, console: Console) -> bool:
     """Show the progress of all tasks until none is pending or running, and return True.
 
-    Return False after Ctrl-C.
+    After Ctrl-C, raise `KeyboardInterrupt` with a message that says how to see and end the tasks.
     """
     last_line = ""
     try:
@@ -53,10 +52,8 @@ def wait_until_done(results: Path, console: Console) -> bool:
                     console.print(line, soft_wrap=True, highlight=False)
                 last_line = line
     except KeyboardInterrupt:
-        folder = escape(str(results))
-        commands = f"`scaling status {folder}` shows the jobs, `scaling cancel {folder}` ends them"
-        console.print(f"no longer waiting; {commands}", soft_wrap=True, highlight=False)
-        return False
+        commands = f"`scaling status {results}` shows the jobs, `scaling cancel {results}` ends them"
+        raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
     return True
 
 

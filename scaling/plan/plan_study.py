@@ -37,7 +37,9 @@ _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugi
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}  # extras of this package that install the compilers
-_RUN_OPTIONS = {"dry_run": False, "versus": None, "wait": None, "oversubscribe": False}  # option -> default
+_RUN_OPTIONS = {  # option -> default
+    "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
+}  # fmt: skip
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -118,6 +120,10 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
                 f"{option}={config[option]} has no effect on a plan: "
                 "it is an option of `scaling run`; remove it"
             )
+    for group in ("cluster", "tracking"):
+        chosen = config[group].get("name") if isinstance(config[group], dict) else config[group]
+        if chosen != "none":
+            raise Refusal(f"{group}={chosen} has no effect on a plan, which runs here; remove it")
     folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not machines.is_positive(deadline):

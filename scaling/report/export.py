@@ -9,32 +9,37 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
-from scaling.results.store import replacing
+from scaling.results.store import Loaded, load, replacing
 
 FOLDER = "export"  # the default subfolder of the results folder
 _IMAGE_FORMATS = ("svg", "png", "pdf")
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
-def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
+def write_exports(
+    folder: Path, formats: Collection[str], output: Path | None = None, loaded: Loaded | None = None
+) -> list[Path]:
     """Export a results folder to files, and return the paths of the files.
 
     Raise `Refusal` before any file is written if a format is unknown or its package is not installed, if
-    there are no results, or if the output folder cannot be created.
+    there are no results, or if the output folder cannot be created. Raise `Refusal` too if the results
+    contain nothing that a format can show.
 
     Args:
         folder: The results folder.
         formats: The names of the formats: keys of FORMATS, such as 'csv'.
         output: The folder to write to. The default is the subfolder `export` of the results folder.
+        loaded: The records of the folder, if they have already been loaded.
     """
     for name in formats:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
         raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET_INSTALL}")
-    findings, target = read(folder), folder / FOLDER if output is None else output
+    loaded = loaded or load(folder)
+    findings, target = read(folder, loaded=loaded), folder / FOLDER if output is None else output
     if not findings.records and not findings.forecasts:
-        raise Refusal(f"no record to export in {str(folder)!r}; `scaling run` makes some")
+        raise _no_record(folder, loaded.damaged)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -42,13 +47,35 @@ def write_exports(folder: Path, formats: Collection[str], output: Path | None = 
             f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
         ) from None
     written = [path for name in dict.fromkeys(formats) for path in FORMATS[name](findings, target)]
-    if output is None and (
-        images := [name for name in formats if name in _IMAGE_FORMATS]
-    ):  # another folder may have other files
+    images = [name for name in formats if name in _IMAGE_FORMATS]
+    if images and output is None:  # another folder may contain files of the user
         from scaling.report.figures import files
 
         files.remove_stale(target, images, written)
+    if not written:
+        raise Refusal(describe_empty(formats))
     return written
+
+
+def _no_record(folder: Path, damaged: Sequence[str]) -> Refusal:
+    """Return the refusal of a folder without a record that can be read. `damaged` lists its damaged lines."""
+    why = ""
+    if damaged:
+        lines = "line was" if len(damaged) == 1 else "lines were"
+        why = f": {len(damaged)} damaged {lines} ignored, the first {damaged[0]}"
+    return Refusal(f"no record to export in {str(folder)!r}{why}; `scaling run` makes some")
+
+
+def describe_empty(formats: Collection[str]) -> str:
+    """Return one line of text about formats of which no file is written, because there is nothing to show."""
+    names = " and ".join(dict.fromkeys(formats))
+    return f"no figure: the results contain nothing to show as {names}; --format csv writes the records"
+
+
+def list_empty(formats: Collection[str], written: Collection[Path]) -> list[str]:
+    """Return the names of the formats of which no file was written."""
+    endings = {path.suffix.removeprefix(".").replace("txt", "extrap") for path in written}
+    return [name for name in dict.fromkeys(formats) if name not in endings]
 
 
 def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:

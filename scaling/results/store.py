@@ -176,6 +176,26 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def explain_unreadable_study(folder: Path) -> str:
+    """Return one line that says why study.json cannot be read, or "" if it is absent or valid."""
+    try:
+        content = json.loads(read_file(folder / "study.json").decode())
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    except json.JSONDecodeError as error:
+        why = f"line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError) as error:
+        why = (str(error) or type(error).__name__)[:120]
+    else:
+        if isinstance(content, dict) and isinstance(content.get("cases", []), list):
+            return ""
+        why = "it is not a mapping with a list of cases"
+    fix = "the same `scaling run` writes it again"
+    return f"study.json cannot be read ({why}): missing cases are unknown; {fix}"
+
+
 def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text.decode())

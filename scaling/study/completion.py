@@ -6,7 +6,6 @@ equal computations are equal cases. applicability.py decides whether a completed
 """
 
 import dataclasses
-from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from scaling.core.case import (
 )
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField, list_meshes
-from scaling.study.user_workload import check_workload, find_module
+from scaling.study.user_workload import check_workload, declared_names, declared_sizes, find_module
 
 if TYPE_CHECKING:
     from scaling.core.shape import DerivativeShape
@@ -82,14 +81,13 @@ def _resolve_names(case: Case) -> Case:
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
-    variant = _choose_name(case, "variant", tuple(getattr(module, "VARIANTS", ())))
-    declared = getattr(module, "FORMULATIONS", ())  # for all variants, or a dict from variant to names
-    formulations = tuple(declared.get(variant, ()) if isinstance(declared, Mapping) else declared)
+    variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
+    formulations = declared_names(module, "FORMULATIONS", variant)
     formulation = _choose_name(case, "formulation", formulations, peers.formulations(case))
-    dtypes = tuple(getattr(module, "DTYPES", DTYPES))
+    dtypes = declared_names(module, "DTYPES") or DTYPES
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
-    sizes = dict(getattr(module, "SIZES", {}))
+    sizes = declared_sizes(module)
     if unknown := [name for name in case.sizes if name not in sizes]:
         raise unknown_name(f"size of {case.workload}", unknown[0], sizes or ["none"])
     resolved = dataclasses.replace(

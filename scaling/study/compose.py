@@ -15,7 +15,8 @@ from scaling.study import arguments, yaml_files
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
-_INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+# A number with a leading zero, such as 010, is text: YAML 1.1 reads it as octal.
+_INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 
 

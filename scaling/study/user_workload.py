@@ -59,6 +59,34 @@ def _check_not_shadowed(name: str) -> None:
                 )
 
 
+def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
+    """Return the names that a workload module declares, such as those of VARIANTS, or () if it declares none.
+
+    FORMULATIONS may be a dict from variant to names, of which those of `variant` are returned. Raise
+    `Refusal` for a value such as a text, which is a sequence of letters.
+    """
+    declared = getattr(module, name, ())
+    if isinstance(declared, Mapping):
+        declared = declared.get(variant, ()) if name == "FORMULATIONS" else tuple(declared)
+    if isinstance(declared, str):
+        fix = f"write ({declared!r},)"
+    elif not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
+        fix = "write ('plain',)"
+    else:
+        return tuple(declared)
+    text = f"{name} of {module.__name__} must be a tuple or list of names, not {declared!r:.80}"
+    raise Refusal(f"{text}; {fix}")
+
+
+def declared_sizes(module: ModuleType) -> dict[str, Any]:
+    """Return the default sizes that a workload module declares. Raise `Refusal` unless SIZES is a dict."""
+    sizes = getattr(module, "SIZES", {})
+    if not isinstance(sizes, Mapping):
+        text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
+        raise Refusal(f"{text}, not {sizes!r:.80}; write {{'n': 8}}")
+    return dict(sizes)
+
+
 def check_workload(name: str, result: Any) -> Workload:
     """Return the result of a user's function `workload(case)`, after checking it.
 

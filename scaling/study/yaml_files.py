@@ -78,10 +78,10 @@ def describe(error: yaml.YAMLError, name: str = "") -> str:
     place = name or (_format_path(Path(mark.name)) if mark else "a configuration file")
     place += f", line {mark.line + 1}" if mark is not None else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-    return (
-        f"{place}: {problem}; tags and tabs for indentation are not allowed, "
-        "and text with special characters needs quotes"
-    )
+    advice = "tags and tabs for indentation are not allowed, and text with special characters needs quotes"
+    if "duplicate key" in str(problem):
+        advice = "write each key once; several values are a list, such as devices: [1, 2]"
+    return f"{place}: {problem}; {advice}"
 
 
 def _check_events(name: str, text: str) -> None:

@@ -11,6 +11,7 @@ import scaling
 from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
+from scaling.options.program import cpu_overhead
 from tests.support import ceilings, devices  # noqa: F401
 from tests.support.paths import TOP
 
@@ -239,13 +240,23 @@ def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
     [
         (force, {"target": "hessian"}, "target=hessian needs a function with one output"),
         (force, {"target": "hvp"}, "target=hvp needs a function with one output"),
-        (lambda x, k: jnp.linalg.solve(jnp.eye(5) * x, x) * k[0], {}, r"work of \w+ is not known.*budget=30"),
     ],
 )
 def test_a_function_without_advice_is_refused_with_the_reason(function, options, words):
     advice = scaling.advise(function, {"x": X}, {"k": K}, budget=0, **options)
     with pytest.raises(Refusal, match=words):
         str(advice)
+
+
+def test_a_function_with_a_routine_of_lapack_is_predicted_and_one_with_an_unknown_call_is_not(monkeypatch):
+    def solve(x, k):
+        return jnp.linalg.solve(jnp.eye(5) * x, x) * k[0]
+
+    advice = scaling.advise(solve, {"x": X}, {"k": K}, budget=0)
+    assert advice.seconds(advice.best) > 0
+    monkeypatch.setattr(cpu_overhead, "ROUTINES", {})
+    with pytest.raises(Refusal, match=r"work of \w+ is not known.*budget=30"):
+        str(scaling.advise(solve, {"x": X}, {"k": K}, budget=0))
 
 
 @pytest.mark.parametrize("target", ["jacobian", "gauss_newton"])

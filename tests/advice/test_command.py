@@ -1,8 +1,12 @@
 """`scaling advise`: a function of a file or a workload on the command line; bad words are one line and exit status 2."""
 
+import sys
+
 import pytest
 
+from scaling.cli.advise import import_function
 from scaling.cli.main import main
+from scaling.core.case import Refusal
 
 SPRING = """\
 import jax.numpy as jnp
@@ -41,6 +45,17 @@ def test_bad_words_are_explained_in_one_line(words, explanation, capsys, monkeyp
     assert main(["advise", *words.split()]) == 2
     error = capsys.readouterr().err.strip()
     assert explanation in error and "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("my-spring", "imported by its name"), ("copy", "another module, copy")]
+)
+def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / f"{file}.py").write_text(SPRING)
+    with pytest.raises(Refusal, match=f"{file}.py .*{words}.*rename it"):
+        import_function(f"{file}.py:force")
 
 
 @pytest.fixture(scope="module")

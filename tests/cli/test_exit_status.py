@@ -1,9 +1,20 @@
 """Tests of the exit status of a run: it depends only on the requested cases in the current environment."""
 
+import os
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+
+from scaling.cli import main, report, run, submit
+from scaling.cluster import job_state, wait
 from scaling.core.case import Case
 from scaling.core.record import Writer
 from scaling.results.store import load
 from scaling.study.completion import complete
+from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "mode=jacrev", "results=here"]
 SMALL = ["sampling.seconds=0.01", "sampling.most=7", "sampling.warm_up=0.001"]
@@ -23,3 +34,70 @@ def test_a_failure_in_another_environment_is_reported_but_does_not_fail_the_run(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 cases to run" in done.stdout and "1 records of other environments" in done.stdout
     assert "long ago" in (tmp_path / "here" / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(("missing", "queued", "status"), [(0, 0, 0), (3, 0, 1), (3, 3, 0)])
+def test_a_run_that_ends_with_cases_without_a_record_exits_with_status_1(
+    monkeypatch, missing, queued, status
+):
+    found = types.SimpleNamespace(records=[], missing=["a case"] * missing)
+    monkeypatch.setattr(report, "write_and_print", lambda *_, **__: found)
+    job = types.SimpleNamespace(folder=None, baseline=None, checked=())
+    schedule = types.SimpleNamespace(environments={}, queued=queued)
+    loaded = types.SimpleNamespace(records=[])
+    assert run._report_and_publish(job, schedule, loaded, None, None) == status
+
+
+@pytest.fixture
+def restore_signals():
+    """Restore the signal handlers that the command replaces."""
+    before = {number: signal.getsignal(number) for number in main._STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("preflight_in_this_process")
+@pytest.mark.parametrize(("waits", "status"), [("true", 1), ("false", 0)])
+def test_a_run_that_waits_for_a_task_that_is_cancelled_exits_with_status_1(
+    monkeypatch, tmp_path, restore_signals, waits, status
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(submit, "submit_and_wait", lambda *_: (None, None, True))
+    assert main.main([*TINY, "cluster=local", f"wait={waits}"]) == status
+
+
+def test_ctrl_c_while_a_run_waits_for_its_tasks_exits_with_status_130(
+    monkeypatch, tmp_path, restore_signals, capsys
+):
+    monkeypatch.setattr(job_state, "find_tasks", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(
+        main, "_run_subcommand", lambda _, console: wait.wait_until_done(tmp_path / "here", console)
+    )
+    assert main.main([]) == 130
+    error = capsys.readouterr().err
+    assert error.startswith("scaling: no longer waiting; `scaling status ") and len(error.splitlines()) == 1
+
+
+def test_signals_during_the_cleanup_after_a_signal_have_no_effect(monkeypatch, restore_signals, capsys):
+    def clean_up(*_):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            for number in (signal.SIGHUP, signal.SIGTERM) * 3:
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(main, "_run_subcommand", clean_up)
+    assert main.main([]) == 130
+    os.kill(os.getpid(), signal.SIGTERM)  # while the interpreter ends
+    assert capsys.readouterr().err.startswith("scaling: stopped;")
+
+
+def test_ctrl_c_during_the_imports_of_the_command_prints_no_traceback():
+    code = (
+        "import os, signal, sys; sys.argv = ['bin/scaling']; sys.path.insert(0, os.getcwd());"
+        "signal.signal(signal.SIGINT, signal.default_int_handler); import scaling.cli.main;"
+        "os.kill(os.getpid(), signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

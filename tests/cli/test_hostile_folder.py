@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import stat
 
@@ -134,3 +135,29 @@ def test_status_does_not_block_if_the_study_file_is_a_pipe(folders, scaling_comm
     (folder / "study.json").unlink()
     os.mkfifo(folder / "study.json")
     assert scaling_command(["status", "DIR"], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b'{"cases": 3}', None])
+def test_status_report_and_lint_say_that_the_study_cannot_be_read(content, folders, scaling_command):
+    folder, _ = folders
+    path = folder / "study.json"
+    path.unlink(missing_ok=True)
+    assert store.explain_unreadable_study(folder) == ""
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    line = (
+        re.escape("study.json cannot be read (")
+        + r".+\): missing cases are unknown; the same `scaling run` writes"
+    )
+    for verb in ("status", "report", "lint"):
+        assert re.search(line, scaling_command([verb, "DIR"]).stdout), verb
+
+
+@pytest.mark.parametrize("verb", [["export", "DIR"], ["publish", "DIR", "--mode", "disabled"]])
+def test_export_and_publish_list_damaged_lines(verb, folders, scaling_command):
+    folder, _ = folders
+    (folder / "damaged.jsonl").write_text('{"half\n')
+    done = scaling_command(verb)
+    assert "damaged, ignored: damaged.jsonl:1: " in done.stdout and done.returncode == 0, done.stderr

@@ -404,6 +404,13 @@ def test_watch_in_a_pipe_prints_only_changes_and_ends_when_all_tasks_ended(
     ]  # fmt: skip
 
 
+def test_status_warns_of_a_submission_that_cannot_be_read(make_study, capsys):
+    study = make_study(2)
+    (study.submission.folder / "submission.json").write_text("[]")
+    code, out, _ = run_command(["status", study.folder], capsys)
+    assert code == 0 and f"cannot read jobs/{study.submission.folder.name}/submission.json" in out
+
+
 def test_poll_tolerates_a_scheduler_that_is_temporarily_unavailable(make_study, monkeypatch):
     study = make_study(2)
     answers = iter(

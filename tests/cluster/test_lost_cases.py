@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import json
 import os
 import types
 
@@ -9,10 +10,10 @@ import pytest
 
 from scaling.cluster import job_state, lost_cases, pack, slurm, submission_files, task
 from scaling.cluster.cluster_settings import ClusterSettings
-from scaling.cluster.journal import Journal
+from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
-from scaling.core.case import Case
+from scaling.core.case import Case, Refusal
 from scaling.core.record import Writer
 from scaling.results.store import load
 from scaling.study.completion import complete
@@ -368,3 +369,64 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     assert attempts(task.remaining_sessions(retried, [failed(1)]))[key] == 2
     assert key not in attempts(task.remaining_sessions(retried, [failed(1), failed(2)]))
     assert key not in attempts(task.remaining_sessions(work, [failed(1)]))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "begin", "run": 1},
+        {"event": "end", "key": {"a": 1}},
+        {"event": ["begin"], "key": "a"},
+        {"event": "begin", "key": "a", "replicate": "0"},
+        {"event": "begin", "key": "a", "at": "yesterday"},
+        {"event": "started", "nodes": 3},
+        {"event": "stopped", "text": ["no"]},
+    ],
+    ids=str,
+)
+def test_a_damaged_line_of_a_journal_is_skipped(submission, event):
+    begin_first_case(submission)
+    entry = submission.entries[0]
+    undamaged = read_journal(entry.path)
+    with entry.path.with_suffix(".run-1.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    assert read_journal(entry.path) == undamaged and len(undamaged.attempts) == 1
+
+
+def write_damaged_submission(submission, where, value):
+    """Replace one field of submission.json, or the whole content if `where` is empty."""
+    path = submission.folder / "submission.json"
+    content = json.loads(path.read_text())
+    *parents, name = where or ("nothing",)
+    inner = content
+    for parent in parents:
+        inner = inner[parent]
+    inner[name] = value
+    path.write_text(json.dumps(content if where else value))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ((), []),
+        (("tasks",), None),
+        (("tasks", 0, "task"), None),
+        (("tasks", 0, "job"), 7),
+        (("tasks", 0, "cases"), "4"),
+        (("tasks", 0, "shape", "devices"), "1"),
+        (("kind",), 3),
+        (("made_at",), 3),
+        (("made_at",), "2026-11-21T20:15:00"),
+        (("minutes",), "60"),
+    ],
+    ids=str,
+)
+def test_a_submission_that_cannot_be_read_is_refused(submission, tmp_path, where, value):
+    write_damaged_submission(submission, where, value)
+    line = r"cannot read jobs/20261121T201500-3f2a/submission\.json, its tasks may still run: restore it, or"
+    with pytest.raises(Refusal, match=line):
+        job_state.find_tasks(tmp_path)
+    tasks, message = job_state.try_find_tasks(tmp_path)
+    assert tasks == [] and message.endswith(
+        "or delete the folder jobs/20261121T201500-3f2a if none of them runs"
+    )

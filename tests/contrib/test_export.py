@@ -351,6 +351,17 @@ def test_bad_options_give_one_line_and_exit_status_2_and_write_nothing(
 def test_folder_without_records_cannot_be_exported(tmp_path):
     with pytest.raises(Refusal, match="no record to export"):
         export.write_exports(made_up.write(tmp_path, []), ["csv"])
+    (tmp_path / "damaged.jsonl").write_text('{"half\n')
+    with pytest.raises(Refusal, match=r"no record to export.*1 damaged line was ignored.*damaged.jsonl:1"):
+        export.write_exports(tmp_path, ["csv"])
+
+
+def test_a_format_without_content_is_named_in_one_line(tmp_path, make_record, scaling_command):
+    folder = made_up.write(tmp_path / "made", [make_record("failed", reason="error")])
+    done = scaling_command(["export", str(folder), "--format", "svg"])
+    assert done.returncode == 2 and "no figure: the results contain nothing to show as svg" in done.stderr
+    done = scaling_command(["export", str(folder), "--format", "csv,png"])
+    assert done.returncode == 0 and "nothing to show as png; " in done.stdout and "records.csv" in done.stdout
 
 
 def test_command_writes_several_formats_and_lists_the_files(folder, scaling_command, tmp_path):

@@ -393,3 +393,48 @@ def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
         [np.full((1, 1), each) for each in by_step], np.full((1, 1), 2.8e-13)
     )
     assert abs(difference - 0.0012083655) <= 4 * error < 0.01 * abs(difference)
+
+
+def with_wrong_rule(factor):
+    """Return sin with a rule for its derivative that is wrong by a factor."""
+    function = jax.custom_jvp(jnp.sin)
+    function.defjvp(lambda x, t: (function(*x), factor * jnp.cos(x[0]) * t[0]))
+    return function
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.3, "failed")])
+def test_a_wrong_rule_for_an_input_of_small_influence_is_found(factor, status, monkeypatch):
+    sin = with_wrong_rule(factor)
+    built = Workload(
+        lambda a, b: 1e7 * jnp.sum(a) + jnp.sum(sin(b)), {"a": uniform(3), "b": uniform(4)}, wrt="a+b"
+    )
+    assert measure(built, monkeypatch, mode="jacrev").status == status
+
+
+def newton(x):
+    """Return the square root of a number by a loop that ends when it is accurate."""
+    return jax.lax.while_loop(lambda s: jnp.abs(s * s - x) > 1e-4 * x, lambda s: 0.5 * (s + x / s), x)
+
+
+def interpolate(x):
+    index = jnp.floor(x * 100).astype(int)
+    table = jnp.asarray(np.resize(WEIGHTS, 102), x.dtype)
+    return table[index] * (1 + index - x * 100) + table[index + 1] * (x * 100 - index)
+
+
+RIGHT = {
+    "a loop whose end depends on the point": newton,
+    "a loop whose end depends on the element": lambda x: jax.vmap(newton)(jnp.stack([x, 2 * x])),
+    "quantiles": lambda x: jnp.quantile(jnp.sin(9 * x + jnp.arange(30.0)), jnp.array([0.1, 0.5, 0.9])),
+    "a table": interpolate,
+    "half precision inside": lambda x: jnp.tanh(x.astype(jnp.float16)).astype(x.dtype),
+    "the largest elements": lambda x: jax.lax.top_k(jnp.sin(jnp.arange(100.0)) * x, 5)[0],
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_derivative_of_an_unusual_function_is_accepted(name, monkeypatch):
+    record = measure(
+        Workload(RIGHT[name], {"x": uniform(low=0.1)}, wrt="x"), monkeypatch, points=40, mode="jacfwd"
+    )
+    assert record.status == "ok", record.text

@@ -172,6 +172,7 @@ def test_a_second_run_compiles_nothing(planned_study, loaded_command):
     start = time.monotonic()
     done = loaded_command.run([str(COMMAND), *arguments], folder, command_environment(), 100)
     assert done.returncode == 0 and "0 cases to compile, 22 done before" in done.stdout
+    assert "0 planned, 0 skipped, 0 failed, 22 done before; report: " in done.stdout
     assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(
         plans(folder)
     ) == len(records)

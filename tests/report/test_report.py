@@ -7,7 +7,7 @@ import re
 import pytest
 
 from scaling.analysis import findings, summary
-from scaling.core.case import to_dict
+from scaling.core.case import Refusal, to_dict
 from scaling.core.record import Writer
 from scaling.report import answer_tables, export, page_tables, write_report
 from scaling.results.store import write_json
@@ -63,7 +63,8 @@ def test_figures_are_exported_on_request_and_outdated_ones_are_removed(folder):
     for path in folder.glob("*.jsonl"):
         path.unlink()
     Writer(folder).append(record())
-    assert export.write_exports(folder, ["png"]) == []
+    with pytest.raises(Refusal, match="no figure"):
+        export.write_exports(folder, ["png"])
     assert {path.suffix for path in (folder / "export").iterdir()} == {".svg", ".pdf"}
 
 

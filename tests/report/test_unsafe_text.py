@@ -6,8 +6,10 @@ import xml.etree.ElementTree as ET
 
 import pandas
 import pytest
+from rich.console import Console
 
 from scaling.analysis import findings
+from scaling.cli import progress
 from scaling.report import export, figures, proposal, write_report
 from scaling.report.figures import files
 from scaling.report.text import clean_text
@@ -62,10 +64,20 @@ def test_lone_surrogate_is_escaped_in_csv_and_parquet(folder):
     assert r"\ud800half" in csv["text"].dropna().iloc[0] and len(csv) == len(parquet) == 13
 
 
-@pytest.mark.parametrize("verb", ["report", "lint"])
+@pytest.mark.parametrize("verb", ["report", "lint", "status", "logs"])
 def test_records_cannot_control_the_terminal(folder, scaling_command, verb):
     result = scaling_command([verb, str(folder)])
-    assert "Traceback" not in result.stderr and "red" in result.stdout and not CONTROL.search(result.stdout)
+    assert "Traceback" not in result.stderr and "red" in result.stdout
+    assert not CONTROL.search(result.stdout.replace("\ufffd", ""))
+
+
+def test_progress_of_a_run_shows_control_characters_as_question_marks(capsys):
+    with progress.display(Console(width=140), {}, 1, 0) as (listen, _):
+        text = "\x1b]0;PWNED\x07\n\x1b[31mred\u202e[bold]"
+        listen(
+            {"event": "end", "key": "k", "status": "failed", "reason": "error", "text": text, "seconds": []}
+        )
+    assert "error: ?]0;PWNED? ?[31mred?[bold]\n" in capsys.readouterr().out
 
 
 def test_name_without_glyphs_in_the_font_is_drawn_without_warnings(tmp_path, make_record):

@@ -1,9 +1,9 @@
 """Estimate the overhead of an HLO kernel on a CPU: its start, and the calls of a library.
 
-A library computes products of matrices, sorts, and convolutions whose features are the last axis. XLA compiles
-other kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a vectorized
-arithmetic operation in float32. The times in the comments were measured in float32 on one core of an AMD EPYC
-with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150 programs.
+A library computes products of matrices, sorts, and convolutions whose features are the last axis. XLA
+compiles other kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a
+vectorized arithmetic operation in float32. The times in the comments were measured in float32 on one core of
+an AMD EPYC with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150 programs.
 """
 
 import math
@@ -22,7 +22,8 @@ SORT = 700  # a comparison of two elements: 9 ns
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
 ROUTINES = {
-    "TopK": 100, "potrf": 200, "getrf": 400, "trsm": 200, "gtsv": 200, "geqrf": 600, "orgqr": 600, "ungqr": 600,
+    "TopK": 100, "potrf": 200, "getrf": 400, "trsm": 200, "gtsv": 200, "geqrf": 600, "orgqr": 600,
+    "ungqr": 600,
     "gehrd": 1500, "sytrd": 1500, "hetrd": 1500, "syevd": 3500, "heevd": 3500, "gesdd": 6000, "gesvd": 8000,
     "geev": 14_000, "gees": 14_000,
 }  # fmt: skip

@@ -181,12 +181,12 @@ def trip_count(equation: Any) -> int:
         ends = [
             e.invars[1]
             for e in condition.eqns
-            if (e.primitive.name, e.invars[0], e.outvars) == ("lt", tested, condition.outvars)
+            if (e.primitive.name, e.invars[:1], e.outvars) == ("lt", [tested], condition.outvars)
         ]
         steps = [
             e.invars[1]
             for e in body.eqns
-            if (e.primitive.name, e.invars[0], e.outvars) == ("add", before, [after])
+            if (e.primitive.name, e.invars[:1], e.outvars) == ("add", [before], [after])
         ]
         values = [
             int(v.val)

@@ -18,6 +18,7 @@ from scaling.options.reference.evaluation import (
 )
 
 _DIRECTIONS = 4  # the number of random directions
+_SINGLE_INPUTS = 8  # the most inputs along each of which alone a derivative is compared
 _EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
 _AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
@@ -36,8 +37,9 @@ _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square o
 class Confirmation:
     """The result of the comparison of a derivative with finite differences.
 
-    The size of the derivative of an output is its root mean square over the random directions, or the
-    magnitude of the finite difference if that is larger.
+    The size of the derivative of an output is its root mean square over the random directions of all inputs,
+    or its magnitude along a direction of one input, or the magnitude of the finite difference if that is
+    larger.
 
     Attributes:
         is_wrong: a boolean array of shape (points,): whether the derivative of any output differs from the
@@ -65,8 +67,14 @@ def confirm(
         generator: generates the random directions and the perturbations of the inputs.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    if len(evaluation.names) > 1:  # the derivative by one input may be much larger than that by another
+        directions += [
+            {name: x if name == moved else np.zeros_like(x) for name, x in directions[0].items()}
+            for moved in evaluation.names[:_SINGLE_INPUTS]
+        ]
     derivatives = _derivatives(evaluation, arrays, directions)
-    norm = np.sqrt(np.mean(derivatives**2, axis=0))
+    norm = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
+    typical = [norm] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
     perturbed = [
         _derivatives(*pair, directions)
         for pair in with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
@@ -77,10 +85,10 @@ def confirm(
     # A derivative may contain the value of the function, for example that of exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
-    for direction, derivative in zip(directions, derivatives, strict=True):
+    for direction, derivative, typical_size in zip(directions, derivatives, typical, strict=True):
         differences = _central_differences(evaluation, arrays, direction)
         difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
-        size = np.maximum(norm, np.abs(difference))
+        size = np.maximum(typical_size, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
         differs = ~(np.abs(derivative - difference) <= allowed + 4 * error)
         differs &= ~_agrees_at_several_steps(differences, derivative, allowed, least_noise)

@@ -54,10 +54,12 @@ _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     "fft": lambda params, x, size: math.log2(max(2, math.prod(x[0]))),
 }
 _SUM_TERMS = {name: count_terms for names, count_terms in _SUMS.items() for name in names.split()}
-_EXACT = """argmax argmin bitcast_convert_type broadcast_in_dim concatenate copy copy_p dynamic_slice
-    dynamic_update_slice gather iota max min neg pad reduce_max reduce_min reshape rev select_n sort split
-    squeeze stop_gradient transpose abs sign"""
+_EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp concatenate conj copy copy_p
+    cummax cummin dynamic_slice dynamic_update_slice floor gather imag iota max min neg pad real reduce_max
+    reduce_min reduce_window_max reduce_window_min reshape rev round select_n sign sort split squeeze
+    stop_gradient top_k transpose"""
 _EXACT_NAMES = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
+_CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call")  # beginnings of primitive names
 _ROUNDINGS = 2  # the largest relative error of an intermediate result, in unit roundoffs of its dtype
 
 
@@ -79,6 +81,20 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
     extremes = _Extremes()
     longest = _longest_path(jaxpr, extremes)
     return RoundingProperties(max(1, math.ceil(longest)), extremes.bits, extremes.width)
+
+
+def has_custom_rules(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Return whether `function(*arguments)` contains a `jax.custom_jvp`, `jax.custom_vjp` or `stop_gradient`.
+
+    Functions of JAX that are defined by such rules count too, such as `jax.nn.relu` and `jnp.linalg.solve`.
+    """
+    pending = [jax.make_jaxpr(function)(*arguments).jaxpr]
+    while pending:
+        for equation in pending.pop().eqns:
+            if equation.primitive.name.startswith(_CUSTOM_RULES):
+                return True
+            pending += [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
+    return False
 
 
 @dataclass
@@ -280,7 +296,9 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 def _while(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
     """Return the results of a `while` equation whose body is evaluated with random rounding errors.
 
-    The loop has as many iterations as without rounding errors. With them, it might not terminate.
+    The loop has as many iterations as without rounding errors. With them, it might not terminate. With a
+    batched condition, from `jax.vmap`, the loop ends when no element continues, and an element that does not
+    continue keeps its values.
     """
     params = equation.params
     first = params["cond_nconsts"]
@@ -288,12 +306,23 @@ def _while(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> lis
     condition_constants, body_constants, start = operands[:first], operands[first:last], operands[last:]
     condition, body = (jaxpr_as_fun(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
     rounded_body = interpreter.as_function(params["body_jaxpr"])
+
+    def step(carry: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+        continues = condition(*condition_constants, *carry[0])[0]
+        stepped = body(*body_constants, *carry[0]), rounded_body(*body_constants, *carry[1])
+        return jax.tree.map(lambda new, old: _select_batched(continues, new, old), stepped, carry)
+
     _, rounded = jax.lax.while_loop(
-        lambda carry: condition(*condition_constants, *carry[0])[0],
-        lambda carry: (body(*body_constants, *carry[0]), rounded_body(*body_constants, *carry[1])),
-        (start, start),
+        lambda carry: jnp.any(condition(*condition_constants, *carry[0])[0]), step, (start, start)
     )
     return rounded
+
+
+def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Return `new` where a condition holds, otherwise `old`. Its axes are the first axes of both arrays."""
+    if condition.ndim == 0:
+        return new  # the loop ends where it does not hold
+    return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)
 
 
 def _cond(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:

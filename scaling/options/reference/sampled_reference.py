@@ -24,6 +24,7 @@ from scaling.options.sparse.sparse_jacobians import SparseJacobians
 
 _DIRECTIONS = 2  # the number of random vectors that each Jacobian is multiplied by
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
+_SECONDS_OF_COMPARISON = 3e-4  # the shortest time to compare all entries of one point, in seconds
 _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
 
 
@@ -87,7 +88,7 @@ def _count_complete_points(spec: ReferenceSpec) -> int:
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
-    seconds_per_point = spec.computed.seconds / spec.case.points
+    seconds_per_point = max(spec.computed.seconds / spec.case.points, _SECONDS_OF_COMPARISON)
     return int(min(spec.case.points, references.BUDGET_SECONDS / 2 / seconds_per_point))
 
 
