@@ -85,6 +85,8 @@ class Advice:
         text = next(iter(reasons), "none is known")
         if unpredicted and not self.records:
             text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
+        if "is not finite" in text:
+            text += "; omit such points, or use budget=0, which computes and checks nothing"
         raise Refusal(f"no way to differentiate it can be advised: {text}")
 
     @property

@@ -91,6 +91,9 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
             yield f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
         elif _is_locked(folder):
             yield f"{folder}: a run is in progress there; merge again after it ends"
+    for folder in folders:
+        if problem := store.explain_unreadable_study(folder):
+            yield f"{folder}: {problem}"
     yield from _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         if not (target / path.name).exists() and (study := store.read_json(path)) is not None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cli import progress
-from scaling.cli.streams import print_lines
+from scaling.cli.streams import make_printable, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
@@ -250,7 +250,8 @@ def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Sc
     if dry_run:
         return schedule, loaded
     for line in loaded.damaged:
-        console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
+        text = escape(make_printable(line))
+        console.print(f"[yellow]damaged, ignored:[/] {text}", soft_wrap=True, highlight=False)
     recorded_once = {result.case.key for result in job.checked if result.inapplicable or result.failure}
     scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
     cases = [result.case for result in job.checked]
@@ -292,7 +293,8 @@ def _print_dry_run(job: StudyRun, console: Console) -> int:
     for item in (*schedule.skips, *schedule.failures):
         mark = "[red]fail[/]" if item.preflight.failure else "[yellow]skip[/]"
         reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
-        console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
+        text = escape(make_printable(f"{label(item.case)}  {reason}"))
+        console.print(f"  {mark}  {text}", soft_wrap=True, highlight=False)
     failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
     counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} done before"
     console.print(f"{counts}; nothing was started")

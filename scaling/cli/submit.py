@@ -33,8 +33,9 @@ def submit_and_wait(job: StudyRun, console: Console) -> tuple[Schedule, store.Lo
             if round_number > 0:  # the first round has recorded the failures in preflight
                 schedule = dataclasses.replace(schedule, failures=())
             submitted = _submit(job, schedule, loaded, console)
-        if not submitted or not job.wait or not wait.wait_until_done(job.folder, console):
+        if not submitted or not job.wait:
             return schedule, store.load(job.folder), submitted
+        wait.wait_until_done(job.folder, console)
         tasks = _find_task_states(job)
         latest = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
         if any(task.state.name == "CANCELLED" for task in latest):

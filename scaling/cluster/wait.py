@@ -37,8 +37,8 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
         time.sleep(min(_MAX_POLL_SECONDS, _POLL_SECONDS + (polled_at - began) / 60))
 
 
-def wait_until_done(results: Path, console: Console) -> bool:
-    """Show the progress of all tasks until none is pending or running, and return True.
+def wait_until_done(results: Path, console: Console) -> None:
+    """Show the progress of all tasks until none is pending or running.
 
     After Ctrl-C, raise `KeyboardInterrupt` with a message that says how to see and end the tasks.
     """
@@ -54,7 +54,6 @@ def wait_until_done(results: Path, console: Console) -> bool:
     except KeyboardInterrupt:
         commands = f"`scaling status {results}` shows the jobs, `scaling cancel {results}` ends them"
         raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
-    return True
 
 
 def wait_until_ended(results: Path) -> list[job_state.TaskState]:

@@ -15,7 +15,9 @@ const wordsOf = (text) => text.replaceAll("\u00a0", " ").trim();
 
 // Parse the URL fragment, #ANCHOR?q=WORDS&sort=COLUMN&down=1.
 function parseFragment() {
-  const [anchor, query] = location.hash.slice(1).split("?");
+  const [encoded, query] = location.hash.slice(1).split("?");
+  let anchor = encoded;
+  try { anchor = decodeURIComponent(encoded); } catch { /* not encoded: such an anchor names no element */ }
   return { anchor, query: new URLSearchParams(query ?? "") };
 }
 

@@ -248,6 +248,14 @@ def test_a_function_without_advice_is_refused_with_the_reason(function, options,
         str(advice)
 
 
+def test_a_point_without_a_derivative_is_named_with_what_to_do():
+    x = np.ones((4, 3), np.float32)
+    x[2] = 0
+    advice = scaling.advise(lambda x: jnp.linalg.norm(x), {"x": x}, budget=1)
+    with pytest.raises(Refusal, match="not finite at point 2; omit such points, or use budget=0"):
+        str(advice)
+
+
 def test_a_function_with_a_routine_of_lapack_is_predicted_and_one_with_an_unknown_call_is_not(monkeypatch):
     def solve(x, k):
         return jnp.linalg.solve(jnp.eye(5) * x, x) * k[0]
