@@ -45,6 +45,12 @@ _ROWS = """\
 """
 _SLICES = """\
     J = jax.lax.map({function}, jnp.arange(flat.size), batch_size={chunk}){transposed}  # (outputs, inputs)"""
+_MIN_SCATTERED = 2**16  # entries of a Jacobian from which writing the nonzeros is faster than masking
+_MASKED = """\
+    expanded = jax.vmap({function})(jnp.arange({count}))[colors]
+    nonzero = np.zeros({shape}, bool)
+    nonzero[rows, cols] = True
+    J = expanded{transposed} * nonzero  # 0 * inf is nan, as in the dense Jacobian"""
 _COMPRESSED = """\
     compressed = jax.vmap({function})(jnp.arange({count}))
     J = jnp.zeros({shape}, compressed.dtype).at[rows, cols].set(compressed[{index}])"""
@@ -97,7 +103,7 @@ _RESERVED = {  # names that the code defines or uses; a function or argument wit
         ),
     ),
     *TARGETS,
-    *("function", "colors", "batch", "mesh", "sum", "map"),
+    *("function", "colors", "expanded", "nonzero", "batch", "mesh", "sum", "map"),
 }
 
 
@@ -218,8 +224,9 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
     if coloring is not None:
         is_reverse, definitions = coloring.columns is None, _write_coloring(coloring)
         shape = (coloring.pattern.outputs, coloring.pattern.inputs)
-        result = _COMPRESSED.format(
-            function="row" if is_reverse else "column", shape=shape,
+        is_large = shape[0] * shape[1] >= _MIN_SCATTERED
+        result = (_COMPRESSED if is_large else _MASKED).format(
+            function="row" if is_reverse else "column", transposed="" if is_reverse else ".T", shape=shape,
             count=coloring.column_count or coloring.row_count,
             index="colors[rows], cols" if is_reverse else "colors[cols], rows",
         )  # fmt: skip
