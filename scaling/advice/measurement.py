@@ -8,7 +8,6 @@ the derivative of a candidate before the first turn.
 import statistics
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from types import MappingProxyType
 
 import jax
 
@@ -51,7 +50,7 @@ def measure_candidates(
     predicted = {c: fields[c]["predicted"]["seconds"] for c in feasible if fields[c].get("predicted")}
     doubtful = [case for case in feasible if fields[case].get("text") and case in predicted]
     work = {case: fields[case].get("flops") or 0.0 for case in feasible}
-    ordered = _order_by_promise(feasible, predicted, doubtful, work)
+    ordered = _order_by_promise(feasible, predicted, work, doubtful)
     with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
         try:
             for case in ordered:
@@ -91,8 +90,8 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 def _order_by_promise(
     cases: Sequence[Case],
     predicted: Mapping[Case, float],
+    work: Mapping[Case, float],
     doubtful: Container[Case] = (),
-    work: Mapping[Case, float] = MappingProxyType({}),
 ) -> list[Case]:
     """Return the cases in the order in which they are measured, without those predicted to be slow.
 

@@ -46,12 +46,12 @@ _ROWS = """\
 _SLICES = """\
     J = jax.lax.map({function}, jnp.arange(flat.size), batch_size={chunk}){transposed}  # (outputs, inputs)"""
 _MIN_SCATTERED = 2**16  # entries of a Jacobian from which writing the nonzeros is faster than masking
+# The product with 0 is nan where the compressed Jacobian is not finite, as in the result of `jax.jacfwd`.
 _MASKED = """\
     expanded = jax.vmap({function})(jnp.arange({count}))[colors]
-    nonzero = np.zeros({shape}, bool)
-    nonzero[rows, cols] = True
-    J = expanded{transposed} * nonzero  # 0 * inf is nan, as in the dense Jacobian"""
-_COMPRESSED = """\
+    J = expanded{transposed} * nonzero"""
+_SCATTERED = """\
+    rows, cols = np.nonzero(nonzero)
     compressed = jax.vmap({function})(jnp.arange({count}))
     J = jnp.zeros({shape}, compressed.dtype).at[rows, cols].set(compressed[{index}])"""
 _PRODUCTS = {  # (target, AD mode) -> code that returns the product of the matrix and the direction v
@@ -85,25 +85,11 @@ _MIXED = """\
     y = jax.eval_shape(g, z)
     return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)"""
 _REVERSE_MODES = ("jacrev", "rev_over_rev")
+_TEMPLATES = (_DERIVATIVE, _COLUMNS, _ROWS, _SLICES, _MASKED, _SCATTERED, _SPLIT, _MIXED)
 _RESERVED = {  # names that the code defines or uses; a function or argument with such a name is renamed
-    *re.findall(
-        r"\w+",
-        " ".join(
-            [
-                _DERIVATIVE,
-                _COLUMNS,
-                _ROWS,
-                _SLICES,
-                _COMPRESSED,
-                _SPLIT,
-                _MIXED,
-                *_PRODUCTS.values(),
-                *_IMPORTS.values(),
-            ]
-        ),
-    ),
+    *re.findall(r"\w+", " ".join([*_TEMPLATES, *_PRODUCTS.values(), *_IMPORTS.values()])),
     *TARGETS,
-    *("function", "colors", "expanded", "nonzero", "batch", "mesh", "sum", "map"),
+    *("function", "colors", "batch", "mesh", "sum", "map"),
 }
 
 
@@ -225,7 +211,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
         is_reverse, definitions = coloring.columns is None, _write_coloring(coloring)
         shape = (coloring.pattern.outputs, coloring.pattern.inputs)
         is_large = shape[0] * shape[1] >= _MIN_SCATTERED
-        result = (_COMPRESSED if is_large else _MASKED).format(
+        result = (_SCATTERED if is_large else _MASKED).format(
             function="row" if is_reverse else "column", transposed="" if is_reverse else ".T", shape=shape,
             count=coloring.column_count or coloring.row_count,
             index="colors[rows], cols" if is_reverse else "colors[cols], rows",
@@ -245,7 +231,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return the definitions of `colors`, of shape (columns or rows,), and the indices of all nonzeros."""
+    """Return the definitions of `colors`, int32 (columns or rows,), and `nonzero`, bool (outputs, inputs)."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True
@@ -254,5 +240,5 @@ def _write_coloring(coloring: Coloring) -> str:
     packed = unpack.format(text(np.packbits(mask)), "uint8")
     return (
         f"colors = {unpack.format(text(np.asarray(colors, np.int32)), 'int32')}\n"
-        f"rows, cols = np.nonzero(np.unpackbits({packed})[:{mask.size}].reshape{mask.shape})\n\n\n"
+        f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype(bool)\n\n\n"
     )

@@ -113,7 +113,7 @@ def _print_error(text: str, status: int) -> int:
 
 def _one_line(refusal: Refusal) -> str:
     """Return the message of a refusal as one line of printable characters, shortened in the middle."""
-    text = "".join(char if char.isprintable() else "?" for char in " ".join(str(refusal).split()))
+    text = streams.make_printable(" ".join(str(refusal).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 

@@ -17,15 +17,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
     folder = store.folder_of(args.folder)
-    print_damaged(console, store.load(folder).damaged)
-    return OK if publish_folder(folder, settings, console) else FAILED
+    loaded = store.load(folder)
+    print_damaged(console, loaded.damaged)
+    return OK if publish_folder(folder, settings, console, loaded) else FAILED
 
 
-def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
+def publish_folder(
+    folder: Path, settings: TrackingSettings, console: Console, loaded: store.Loaded | None = None
+) -> bool:
     """Upload the curves of a results folder to Weights & Biases, and return whether all steps succeeded.
 
-    Print where the curves are, or what failed.
+    Print where the curves are, or what failed. `loaded` contains the records if they are loaded already.
     """
-    published = publish(folder, settings)
+    published = publish(folder, settings, loaded)
     print_lines(console, published.lines)
     return published.succeeded

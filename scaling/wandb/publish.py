@@ -48,14 +48,15 @@ class Outcome:
     lines: tuple[str, ...]
 
 
-def publish(folder: Path, settings: TrackingSettings) -> Outcome:
+def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
     """Publish a results folder to W&B, or write offline copies of its W&B runs, and return the outcome.
 
-    Runs that are already on the server are not uploaded again. Errors are part of the outcome.
+    Runs that are already on the server are not uploaded again. Errors are part of the outcome. `loaded`
+    contains the records of the folder if they are loaded already.
     """
     events: list[Event] = [{"mode": settings.mode}]
     try:
-        events.extend(_publish(folder, settings))
+        events.extend(_publish(folder, settings, loaded))
     except Exception as error:
         events.append({"reason": describe_error(error)})
     states = {event["run"]: event["state"] for event in events if "run" in event}
@@ -65,8 +66,8 @@ def publish(folder: Path, settings: TrackingSettings) -> Outcome:
     return Outcome(fields["mode"], states, not reasons, lines)
 
 
-def _publish(folder: Path, settings: TrackingSettings) -> Iterator[Event]:
-    loaded = store.load(folder)
+def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None) -> Iterator[Event]:
+    loaded = loaded or store.load(folder)
     if settings.mode == "disabled" or not loaded.records:
         return
     study = findings.read(folder, loaded=loaded)

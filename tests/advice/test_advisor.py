@@ -193,11 +193,11 @@ def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
 def test_the_most_promising_candidate_of_each_mode_is_measured_first():
     cases = [Case("linear", mode=mode, block=block) for mode in ("jacfwd", "jacrev") for block in (None, 2)]
     predicted = dict(zip(cases, (1.0, 2.0, 4.0, 3.0), strict=True))
-    ordered = measurement._order_by_promise(cases, predicted)
+    ordered = measurement._order_by_promise(cases, predicted, {})
     assert [cases.index(case) for case in ordered] == [0, 3, 1, 2]
-    last = measurement._order_by_promise(cases, predicted, [cases[3]])
+    last = measurement._order_by_promise(cases, predicted, {}, [cases[3]])
     assert [cases.index(case) for case in last] == [0, 1, 2, 3]
-    far = measurement._order_by_promise(cases, predicted | {cases[2]: 50.0, cases[3]: 21.0})
+    far = measurement._order_by_promise(cases, predicted | {cases[2]: 50.0, cases[3]: 21.0}, {})
     assert [cases.index(case) for case in far] == [0, 1]  # the others are predicted to take 20 times as long
 
 

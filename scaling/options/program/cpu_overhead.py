@@ -23,9 +23,8 @@ SORT = 700  # a comparison of two elements: 9 ns
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
 ROUTINES = {
     "TopK": 100, "potrf": 200, "getrf": 400, "trsm": 200, "gtsv": 200, "geqrf": 600, "orgqr": 600,
-    "ungqr": 600,
-    "gehrd": 1500, "sytrd": 1500, "hetrd": 1500, "syevd": 3500, "heevd": 3500, "gesdd": 6000, "gesvd": 8000,
-    "geev": 14_000, "gees": 14_000,
+    "ungqr": 600, "gehrd": 1500, "sytrd": 1500, "hetrd": 1500, "syevd": 3500, "heevd": 3500, "gesdd": 6000,
+    "gesvd": 8000, "geev": 14_000, "gees": 14_000,
 }  # fmt: skip
 _ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 # The instructions of a convolution in loops take longer than others, because each addition waits for the one

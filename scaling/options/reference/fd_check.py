@@ -68,10 +68,7 @@ def confirm(
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:  # the derivative by one input may be much larger than that by another
-        directions += [
-            {name: x if name == moved else np.zeros_like(x) for name, x in directions[0].items()}
-            for moved in evaluation.names[:_SINGLE_INPUTS]
-        ]
+        directions += _single_input_directions(evaluation.names, directions[0])
     derivatives = _derivatives(evaluation, arrays, directions)
     norm = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical = [norm] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
@@ -143,6 +140,14 @@ def random_direction(
         size = np.where(np.abs(x) > least, np.abs(x), least or 1.0)
         direction[name] = size * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
     return direction
+
+
+def _single_input_directions(names: Sequence[str], direction: Arrays) -> list[dict[str, np.ndarray]]:
+    """Return one direction for each of the first inputs, in which all other inputs stay unchanged."""
+    return [
+        {name: x if name == moved else np.zeros_like(x) for name, x in direction.items()}
+        for moved in names[:_SINGLE_INPUTS]
+    ]
 
 
 def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Arrays]) -> np.ndarray:
