@@ -1,10 +1,10 @@
-"""Name cases, give them grouping keys (`Method`, `Subject`), and group items by key or by varying size."""
+"""Name cases, give them grouping keys (`Method`, `Subject`), and group items by key."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from scaling.core.case import AUTO, Case, defaults, problem
 from scaling.core.formatting import count_of, format_bytes
@@ -67,13 +67,8 @@ def without_memory_setting(case: Case) -> Case:
 
 
 def method_of(case: Case) -> Method:
-    """Return the differentiation method (AD mode, batching, seeds, memory setting) of a case."""
+    """Return the differentiation method of a case."""
     return Method(*(getattr(case, name) for name in Method._fields))
-
-
-def base_method(case: Case) -> Method:
-    """Return the differentiation method of a case, with its memory setting replaced by the default."""
-    return method_of(without_memory_setting(case))
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -90,105 +85,35 @@ def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], floa
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the items in round-robin order: the first item of each group, then the second ones, and so on.
-
-    Items with equal `key` are in the same group.
-    """
+    """Return the first item of each group of items with equal keys, then the second ones, and so on."""
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def size_values(case: Case) -> dict[str, int]:
-    """Return a dict from the name of each problem size, including the number of points, to its value."""
-    return {"points": case.points, **case.sizes}
-
-
-class SizeSeries(NamedTuple, Generic[T]):
-    """Timings or results of one function for several values of one problem size.
-
-    Sizes that change together with the varying size may differ too. All other sizes are constant.
-    """
-
-    name: str  # the varying size, such as "m"
-    title: str  # such as "m", or "points = m" if both have the same values
-    fixed_sizes: str  # the constant sizes as text, such as "points=6 o=2"
-    items: list[T]
-
-
-def find_size_series(items: Iterable[T], case_of: Callable[[T], Case]) -> list[SizeSeries[T]]:
-    """Group items into series along which one problem size varies and the independent sizes are constant.
-
-    The varying size is the one with the most values on a single device count, so that a number of points that
-    grows with the number of devices is not a series. `case_of` returns the case of an item.
-    """
-    families = group_by(items, lambda item: tuple(case_of(item).sizes))
-    return [series for family in families.values() for series in _series_of_family(family, case_of)]
-
-
-def _series_of_family(items: Sequence[T], case_of: Callable[[T], Case]) -> list[SizeSeries[T]]:
-    rows = [(size_values(case_of(item)), item) for item in items]
-    columns = {name: [row[name] for row, _ in rows] for name in rows[0][0]}
-    # Sizes that determine each other change in the same items.
-    together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
-    varying = [names for changes, names in together.items() if any(changes)]
-    if not varying:
-        return []
-    by_devices = group_by(rows, lambda row: case_of(row[1]).devices).values()
-    swept = max(
-        varying, key=lambda names: max(len({row[names[0]] for row, _ in same}) for same in by_devices)
-    )
-    by_constants = group_by(rows, lambda row: tuple(n for n in row[0].items() if n[0] not in swept))
-    return [
-        SizeSeries(
-            swept[0],
-            _join_names(swept, [row for row, _ in same]),
-            " ".join(f"{name}={size}" for name, size in constants),
-            [item for _, item in same],
-        )
-        for constants, same in by_constants.items()
-        if len({row[swept[0]] for row, _ in same}) > 1
-    ]
-
-
-def _join_names(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
-    first, *dependent = names
-    equal = [name for name in dependent if all(row[name] == row[first] for row in rows)]
-    other = [name for name in dependent if name not in equal]
-    return " = ".join([first, *equal]) + (f" ({', '.join(other)} with it)" if other else "")
-
-
 def family_key(case: Case) -> tuple:
-    """Return a key that is equal for cases with the same function, target, inputs, dtype and data seed.
-
-    Such cases differ in their problem size, AD mode, layout or memory settings.
-    """
+    """Return a key that is equal for cases that differ only in problem size, method, or layout."""
     function = (case.workload, case.target, case.variant, case.wrt, case.reduce)
     return (*function, case.dtype, case.precision, case.data_seed)
 
 
 def size_name(case: Case) -> str:
     """Return the sizes, the number of points and the data seed as text, such as 'm=100 points=6'."""
-    seed = [f"seed={case.data_seed}"] if case.data_seed else []
-    return " ".join(
-        [*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed]
-    )
+    pairs = [*case.sizes.items(), ("points", case.points)]
+    pairs += [("seed", case.data_seed)] if case.data_seed else []
+    return " ".join(f"{name}={number}" for name, number in pairs)
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case without the settings that vary along a scaling curve, as a key of the curve.
+    """Return a copy of a case with one device and no mesh, as a key of its scaling curve.
 
-    The copy has one device and no mesh. If `kind` is "weak" instead of "strong", its number of points (batch
-    elements) is the number per device.
+    If `kind` is "weak" instead of "strong", the copy has the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case can be called the fastest JAX method of its problem.
-
-    Handwritten derivatives, mode=auto and other AD systems are excluded.
-    """
+    """Return whether a case can be the fastest JAX mode. Handwritten derivatives and mode=auto cannot."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
@@ -202,18 +127,23 @@ class Subject:
 
     @property
     def method(self) -> Method:
-        """Return the differentiation method (AD mode, batching, seeds, memory setting)."""
+        """Return the differentiation method."""
         return method_of(self.case)
 
     @property
     def base_method(self) -> Method:
         """Return the differentiation method with the default memory setting."""
-        return base_method(self.case)
+        return method_of(without_memory_setting(self.case))
+
+    @property
+    def all_sizes(self) -> dict[str, int]:
+        """Return a dict from the name of each problem size, including the number of points, to its value."""
+        return {"points": self.case.points, **self.case.sizes}
 
     @property
     def volume(self) -> int:
         """Return the product of the number of points and all sizes."""
-        return self.case.points * math.prod(self.case.sizes.values())
+        return math.prod(self.all_sizes.values())
 
     @property
     def family(self) -> str:
@@ -232,10 +162,7 @@ class Subject:
 
     @property
     def call(self) -> str:
-        """Return the JAX API and the partitioning as text, such as 'shard_map, points split'.
-
-        If split=both, the text names the device mesh, or 'the fastest mesh' if the case has none.
-        """
+        """Return the JAX API, the split and the device mesh as text, such as 'shard_map, points split'."""
         case = self.case
         if case.api == "jit":
             return case.api
@@ -254,18 +181,15 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return a key that is equal for subjects of one environment whose cases have equal family keys."""
+        """Return the key of the differentiated function in one environment."""
         return self.environment, self.honest, *family_key(self.case)
 
     @property
     def problem_key(self) -> tuple:
-        """Return a hashable key that all methods and device counts of one problem in one environment share.
-
-        A problem is a function to differentiate with fixed input sizes.
-        """
+        """Return the key of the problem, a function with fixed input sizes, in one environment."""
         return self.environment, self.honest, problem(self.case)
 
     @property
     def comparison_key(self) -> tuple:
-        """Return a hashable key that all methods for one problem on one device count share."""
+        """Return the key that all methods for one problem on one device count share."""
         return *self.problem_key, self.case.devices

@@ -6,24 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import crossover, curves, forecast, growth, plan_scores, setting_comparison
+from scaling.analysis import curves, forecast, plan_scores, setting_comparison, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
-from scaling.analysis.cases import curve_case
+from scaling.analysis.cases import curve_case, group_by
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.fastest import FastestMethod, fastest_methods
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
-from scaling.analysis.timings import Timing, nodes_of, pool_processes
+from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.results.store import (
-    Loaded,
-    count_replicates,
-    explain_unreadable_study,
-    latest,
-    latest_statuses,
-    load,
-    read_json,
-)
+from scaling.results import store
 
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
 _COMPARED_FIELDS = ("mesh", "forward", "overlap")
@@ -40,14 +32,14 @@ class Findings:
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[FastestMethod]
-    size_sweeps: list[growth.SizeSweep]
-    fastest_mode_maps: list[crossover.FastestModeMap]
+    size_sweeps: list[size_series.SizeSweep]
+    fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]
     weak_refusals: list[str]
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
     # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
-    size_exponents: list[growth.SizeExponent]
+    size_exponents: list[size_series.SizeExponent]
     pareto_fronts: list[setting_comparison.ParetoFront]
     # Field of a case ("mesh", "forward" or "overlap") -> comparisons of its values.
     comparisons: Mapping[str, list[setting_comparison.SettingComparison]]
@@ -58,27 +50,18 @@ class Findings:
     study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return the scaling curves that contain a timing, with the point of the timing on each curve.
-
-        The keys of the dict are "strong" and "weak". The dict is empty if the timing is on no curve, or if
-        its devices shared CPU cores.
-        """
+        """Return a dict from "strong" and "weak" to the (curve, point) pairs that contain a timing."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
         """Return a dict from (environment, case) to a dict from "strong" or "weak" to (curve, point)."""
-        by_case: dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]] = {}
-        for curve in self.curves:
-            for point in curve.points:
-                by_case.setdefault((curve.environment, point.timing.case), {})[curve.kind] = curve, point
-        return by_case
+        pairs = [(curve, point) for curve in self.curves for point in curve.points]
+        groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
+        return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program of a curve ran out of memory, or None.
-
-        `timing` is any timing of the curve, and `kind` is "strong" or "weak".
-        """
+        """Return the smallest device count on which the program of a timing ran out of memory, or None."""
         same = timing.environment, curve_case(timing.case, kind)
         too_large = (r for r in self.records if r.reason in setting_comparison.OUT_OF_MEMORY_REASONS)
         counts = (r.case.devices for r in too_large if (r.setting, curve_case(r.case, kind)) == same)
@@ -95,11 +78,6 @@ class Findings:
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
-    def has_several_nodes(self) -> bool:
-        """Return whether any case ran on more than one node."""
-        return any((nodes_of(timing.record) or 1) > 1 for timing in self.timings)
-
-    @functools.cached_property
     def environments(self) -> list[str]:
         """Return the digests of the environments, ordered by the start of their first case."""
         return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
@@ -111,11 +89,7 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return a suffix such as ' [environment 1a2b, oversubscribed]' for the text of a result, or ''.
-
-        The environment is included if any workload was measured in several environments, and "oversubscribed"
-        if `honest` is false (CPU devices shared cores).
-        """
+        """Return a suffix such as ' [environment 1a2b, oversubscribed]' if a result needs one, or ''."""
         words = [f"environment {environment}"] if self.has_mixed_environments else []
         words += [] if honest else ["oversubscribed"]
         return f" [{', '.join(words)}]" if words else ""
@@ -125,26 +99,24 @@ def read(
     folder: Path,
     only: Collection[str] | None = None,
     unrecorded: Sequence[Record] = (),
-    loaded: Loaded | None = None,
+    loaded: store.Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
     """Return the newest records of a results folder, and all curves, fits and comparisons derived from them.
 
-    Args:
-        folder: the results folder, with *.jsonl files, study.json and plan-*.json files.
-        only: the digests of the environments to include. By default all are included.
-        unrecorded: records of cases whose jobs were lost. They are not in the folder yet.
-        loaded: the records of the folder, if they have already been loaded.
-        efficiency: the smallest acceptable parallel efficiency.
+    `only` has the digests of the environments to include. `unrecorded` are records of lost jobs that are not
+    in the folder yet. `loaded` has the records of the folder if they are already loaded.
     """
-    loaded, study = loaded or load(folder), read_json(folder / "study.json")
+    loaded, study = loaded or store.load(folder), store.read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
     kinds = curves.stated_kinds(study)
-    records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
+    records = [r for r in store.latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
     timings = pool_processes(records)
-    plan_files = {p.stem.removeprefix("plan-"): read_json(p) for p in sorted(folder.glob("plan-*.json"))}
+    plan_files = {
+        p.stem.removeprefix("plan-"): store.read_json(p) for p in sorted(folder.glob("plan-*.json"))
+    }
     studied = [timing for timing in timings if timing.case.kind == "case"]
-    fastest, sweeps = fastest_methods(studied), growth.size_sweeps(studied)
+    fastest, sweeps = fastest_methods(studied), size_series.size_sweeps(studied)
     scaling_curves = curves.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
@@ -156,38 +128,35 @@ def read(
         curves=scaling_curves,
         fastest=fastest,
         size_sweeps=sweeps,
-        fastest_mode_maps=crossover.fastest_mode_maps(fastest, timings),
+        fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
         baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
         scaling_fits=[(curve, fits) for curve in scaling_curves if (fits := fit_laws(curve))],
         efficiency_breakdowns=[
             (curve, parts) for curve in scaling_curves if (parts := efficiency_breakdowns(curve, peaks))
         ],
-        size_exponents=growth.size_exponents(sweeps),
+        size_exponents=size_series.size_exponents(sweeps),
         pareto_fronts=setting_comparison.pareto_fronts(studied, records),
         comparisons={n: setting_comparison.compare_settings(timings, n) for n in _COMPARED_FIELDS},
         coloring_gains=setting_comparison.coloring_gains(timings),
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=plan_scores.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
-        study_problem=explain_unreadable_study(folder),
+        study_problem=store.explain_unreadable_study(folder),
     )
 
 
 def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
-    """Return the labels of the cases that have no record, one per missing replicate.
-
-    `cells` is the value of "cases" in study.json, which is not validated.
-    """
-    recorded, missing = latest_statuses(records), []
-    for cell in cells if isinstance(cells, list) else []:
-        if not isinstance(cell, dict):
-            continue
+    """Return the labels of the cases in study.json without a record, one per missing replicate."""
+    recorded, missing = store.latest_statuses(records), []
+    entries = cells if isinstance(cells, list) else []
+    for cell in (entry for entry in entries if isinstance(entry, dict)):
+        key = str(cell.get("key"))
         try:
             name = label(from_dict(cell["case"]))
         except (KeyError, TypeError, ValueError):
-            name = str(cell.get("key"))
-        for number in range(count_replicates(cell)):
-            if (str(cell.get("key")), number) not in recorded:
+            name = key
+        for number in range(store.count_replicates(cell)):
+            if (key, number) not in recorded:
                 missing.append(name + (f" replicate {number}" if number else ""))
     return missing

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from scaling.analysis.cases import Subject, group_by
-from scaling.analysis.crossover import Crossover, FastestModeMap
 from scaling.analysis.curves import KINDS, Curve
 from scaling.analysis.estimate import format_exponent, format_percentage, format_share
 from scaling.analysis.findings import Findings
-from scaling.analysis.growth import SizeExponent
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.setting_comparison import Gain, MemoryPoint, ParetoFront, SettingComparison, mesh_name
+from scaling.analysis.setting_comparison import Gain, MemoryPoint, ParetoFront, SettingComparison
+from scaling.analysis.size_series import Crossover, SizeExponent
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
     Timing,
@@ -27,11 +26,7 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, str]]) -> list[str]:
-    """Return one sentence for each differentiated function: the text on its largest problem.
-
-    `texts` are (case, sort key, text) triples. If several texts are about the largest problem, the one with
-    the least sort key is returned.
-    """
+    """Return the text on the largest problem of each function, of several the one with the least sort key."""
     sentences = []
     for group in group_by(texts, lambda row: row[0].family_key).values():
         subject, _, text = min(group, key=lambda row: (-row[0].volume, row[1]))
@@ -41,15 +36,14 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, st
 
 def describe_crossovers(findings: Findings) -> list[str]:
     """Return a sentence for each function that states the sizes at which its fastest AD mode changes."""
-    crossing = (modes for modes in findings.fastest_mode_maps if modes.crossovers)
-    return _select_largest(findings, ((modes, (), _describe_map(modes)) for modes in crossing))
-
-
-def _describe_map(modes: FastestModeMap) -> str:
-    sizes = f" with {modes.fixed_sizes}" if modes.fixed_sizes else ""
-    changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
-    text = "; ".join(_describe_crossover(change, modes.swept) for change in changes)
-    return f"Crossover of {modes.family}{sizes}: {text}"
+    texts: list[tuple[Subject, tuple, str]] = []
+    for modes in findings.fastest_mode_maps:
+        changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
+        sizes = f" with {modes.fixed_sizes}" if modes.fixed_sizes else ""
+        text = "; ".join(_describe_crossover(change, modes.swept) for change in changes)
+        if changes:
+            texts.append((modes, (), f"Crossover of {modes.family}{sizes}: {text}"))
+    return _select_largest(findings, texts)
 
 
 def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
@@ -66,10 +60,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function that states how its time grows with the problem size.
-
-    Each sentence describes the times on the fewest devices.
-    """
+    """Return a sentence for each function on how its time grows with the size on the fewest devices."""
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     texts = ((rows[0].sweep, (rows[0].sweep.case.devices,), _describe_exponents(rows)) for rows in groups)
     return _select_largest(findings, texts)
@@ -84,10 +75,9 @@ def _describe_exponents(exponents: Iterable[SizeExponent]) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence for each function and kind of scaling that names the scaling law with the best fit.
+    """Return a sentence for each function and kind of scaling on the law with the best fit.
 
-    `kinds` are "strong" and "weak". Of the JAX curves of the largest problem, the one with the shortest time
-    on its most devices is described.
+    Of the JAX curves of the largest problem, the one with the shortest time on its most devices is described.
     """
     sentences = []
     for kind in kinds:
@@ -101,8 +91,8 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
 
 def _describe_law(curve: Curve, law: ScalingFit) -> str:
-    text = f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} scaling, "
-    text += describe_fit(law)
+    program = f"{curve.family} at {curve.size}, {curve.method.name}"
+    text = f"{program}: of the laws of {curve.kind} scaling, {describe_fit(law)}"
     if law.limit is None or not law.determined:
         return text
     devices = count_of(round(law.peak), "device") if law.peak else "any number of devices"
@@ -118,15 +108,13 @@ def describe_fit(law: ScalingFit) -> str:
 
 
 def describe_variants(findings: Findings) -> list[str]:
-    """Return sentences that compare the settings with which the same problem was measured.
-
-    The settings are chunks and storage, device meshes, the inputs that mixed mode differentiates in forward
-    mode, overlapped communication, and colored seeds.
-    """
+    """Return sentences that compare memory settings, meshes, forward inputs, overlap, and colored seeds."""
     fronts = ((f.best[-1].timing, (f.best[-1].seconds,), _describe_memory(f)) for f in findings.pareto_fronts)
     sentences = _select_largest(findings, fronts)
     describe: dict[str, Callable[[SettingComparison], str]] = {  # by field of `Case`
-        "mesh": lambda each: _describe_comparison(each, "Mesh (points x seeds)", mesh_name),
+        "mesh": lambda each: _describe_comparison(
+            each, "Mesh (points x seeds)", lambda case: "x".join(map(str, case.axes))
+        ),
         "forward": lambda each: _describe_comparison(each, "Forward inputs", lambda case: str(case.forward)),
         "overlap": _describe_overlap,
     }

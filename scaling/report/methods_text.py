@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.cases import base_method, method_of
+from scaling.analysis.cases import method_of, without_memory_setting
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import count_of, format_number, list_first
@@ -68,7 +68,7 @@ def describe_methods(findings: Findings) -> list[str]:
 
 def _describe_cases(records: Sequence[Record]) -> str:
     workloads = ", ".join(dict.fromkeys(record.case.workload for record in records))
-    methods = list(dict.fromkeys(base_method(record.case).name for record in records))
+    methods = list(dict.fromkeys(method_of(without_memory_setting(record.case)).name for record in records))
     settings = {method_of(record.case).memory_setting for record in records}
     kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in records)
     sentences = [

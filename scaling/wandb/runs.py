@@ -15,7 +15,7 @@ from typing import Any
 from scaling.analysis.cases import Method, group_by, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
-from scaling.analysis.growth import SizeSweep
+from scaling.analysis.size_series import SizeSweep
 from scaling.core.case import Case, to_dict
 from scaling.core.formatting import count_of
 from scaling.core.record import Record

@@ -7,9 +7,9 @@ import pytest
 from scaling.analysis import baselines, curves, published_results
 from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.findings import read
-from scaling.analysis.growth import size_sweeps
+from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
-from scaling.core.case import FIELDS, MODES, to_dict
+from scaling.core.case import FIELDS, MODES
 from scaling.core.record import Writer
 from scaling.report import page_tables
 from scaling.study import preflight
@@ -297,7 +297,7 @@ def test_published_rows_have_valid_case_fields_and_modes():
 
 @pytest.mark.thorough
 def test_published_rows_all_match_a_case_of_the_sources_study():
-    cases = [to_dict(cell.case) for cell in preflight.examine_cells(compose("study=sources"))]
+    cases = [cell.case for cell in preflight.examine_cells(compose("study=sources"))]
     for row in published_results._load_rows():
         for fields in (row["case"], row.get("over", row["case"])):
             assert any(published_results._matches(case, fields) for case in cases), row

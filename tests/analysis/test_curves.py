@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import Method, Subject, base_method, family_key, method_of
+from scaling.analysis.cases import Method, Subject, family_key, method_of
 from scaling.analysis.fastest import fastest_methods
-from scaling.analysis.growth import size_sweeps
+from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from tests.support.records import STEADY, only, processes, record, weak
@@ -221,7 +221,7 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     )
     assert (fastest.first.case.mode, fastest.second.case.mode, fastest.sure) == ("jacfwd", "jacrev", True)
     assert fastest.ratio.value == pytest.approx(1.5) and fastest.doubts == ()
-    assert fastest.by_hand == 2 and [t.case.mode for t in fastest.others] == ["analytic"]
+    assert fastest.by_hand.value == 2 and [t.case.mode for t in fastest.others] == ["analytic"]
 
 
 @pytest.mark.parametrize("fields, doubt", [
@@ -330,9 +330,8 @@ def test_method_name_states_the_number_of_seeds_per_chunk():
 ])  # fmt: skip
 def test_method_name_states_every_setting(fields, name):
     method = method_of(Case("linear", **fields))
-    assert method.name == name and (base_method(Case("linear", **fields)).name != name) is bool(
-        method.memory_setting
-    )
+    base_method = Subject(Case("linear", **fields), "", True).base_method
+    assert method.name == name and (base_method.name != name) is bool(method.memory_setting)
 
 
 def test_reduction_of_the_jacobian_is_a_different_problem():

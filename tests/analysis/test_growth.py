@@ -1,4 +1,4 @@
-"""Tests of growth.py: exponents fitted to times that grow by a known power of the size."""
+"""Tests of size_series.py: exponents fitted to times that grow by a known power of the size."""
 
 import re
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings, summary_details
-from scaling.analysis.growth import size_exponents, size_sweeps
+from scaling.analysis.size_series import size_exponents, size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.report import page_tables
 from tests.support import made_up

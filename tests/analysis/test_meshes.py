@@ -4,7 +4,7 @@ import pytest
 
 from scaling.analysis import curves, findings, setting_comparison, summary
 from scaling.analysis import dataframe as one_table
-from scaling.analysis.growth import size_sweeps
+from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.report import page_tables
 from tests.support import made_up

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from scaling.analysis.cases import group_by, interleave_groups, join_words
-from scaling.analysis.crossover import FastestModeMap
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.fastest import FastestMethod
 from scaling.analysis.findings import Findings
-from scaling.analysis.growth import SizeSweep
+from scaling.analysis.size_series import FastestModeMap, SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec

@@ -1,0 +1,206 @@
+"""Describe how times (`SizeSweep`, `SizeExponent`) and the fastest method (`FastestModeMap`) vary with size.
+
+An exponent is the slope of a line fitted to the logarithms of times and sizes, and not an asymptotic limit.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from scipy.special import stdtrit
+
+from scaling.analysis.cases import Method, Subject, group_by, join_words, least_by
+from scaling.analysis.curves import keep_fastest_meshes
+from scaling.analysis.estimate import Estimate
+from scaling.analysis.fastest import FastestMethod
+from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt, time_ratio
+
+S = TypeVar("S", bound=Subject)
+_LEAST_SIZES = 3  # a line through two sizes has no residuals
+_ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
+
+
+@dataclass(frozen=True)
+class _SizeSeries(Subject):
+    swept: str  # the varying size, such as "m", or "points = m" if both vary together
+    fixed_sizes: str  # the constant sizes, such as "points=6 o=2"
+
+
+@dataclass(frozen=True)
+class SizeSweep(_SizeSeries):
+    """The times of each method for several values of one problem size. `case` has the largest size."""
+
+    lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
+
+    @property
+    def constants(self) -> str:
+        """Return the constant settings as text, such as 'width=8, 4 devices, shard_map, points split'."""
+        crowded = "" if self.honest else "oversubscribed"
+        return join_words(self.fixed_sizes, self.devices_text, self.call, crowded)
+
+
+@dataclass(frozen=True)
+class SizeExponent:
+    """The exponent with which the time of one method grows with a problem size: time ~ size ** exponent."""
+
+    sweep: SizeSweep
+    method: Method
+    exponent: Estimate
+    sizes: int  # the number of sizes in the fit
+    left_out: int  # the number of sizes omitted because their times are less than ten empty calls
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """A change of the fastest method between two problem sizes, at which both methods were measured.
+
+    The times of the fastest memory settings of both methods differ significantly at each size.
+    """
+
+    devices: int
+    before: Method  # the fastest method at smaller sizes
+    after: Method  # the fastest method at larger sizes
+    below: int  # the closest smaller size at which `before` is known to be faster
+    above: int  # the closest larger size at which `after` is known to be faster
+    at: float  # size at which the times are equal, interpolated linearly in the logarithms
+    doubts: tuple[str, ...]  # reasons why the crossover may not be real
+
+
+@dataclass(frozen=True)
+class FastestModeMap(_SizeSeries):
+    """The fastest AD mode of one function for each value of one problem size and each device count."""
+
+    sizes: tuple[int, ...]
+    devices: tuple[int, ...]
+    cells: Mapping[tuple[int, int], FastestMethod]  # (size, device count) -> method; missing if not measured
+    crossovers: tuple[Crossover, ...]
+
+
+def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
+    """Yield (varying size, title, constant sizes, items) for each series of items along one problem size.
+
+    The varying size is the one with the most values on a single device count, so that a number of points that
+    grows with the number of devices is not a series. Sizes that determine each other vary together.
+    """
+    columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
+    together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
+    varying = [names for changes, names in together.items() if any(changes)]
+    if not varying:
+        return
+    by_devices = group_by(items, lambda item: item.case.devices).values()
+    swept = max(varying, key=lambda names: max(_count_values(names[0], same) for same in by_devices))
+    fixed = [name for name in columns if name not in swept]
+    groups = group_by(items, lambda item: " ".join(f"{name}={item.all_sizes[name]}" for name in fixed))
+    for fixed_sizes, group in groups.items():
+        if _count_values(swept[0], group) > 1:
+            equal = [name for name in swept if all(i.all_sizes[name] == i.all_sizes[swept[0]] for i in group)]
+            other = [name for name in swept if name not in equal]
+            title = " = ".join(equal) + (f" ({', '.join(other)} with it)" if other else "")
+            yield swept[0], title, fixed_sizes, group
+
+
+def _count_values(name: str, items: Iterable[Subject]) -> int:
+    return len({item.all_sizes[name] for item in items})
+
+
+def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
+    """Return a `SizeSweep` for each function, environment, device layout and varying problem size."""
+    no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
+    groups = group_by(
+        keep_fastest_meshes(timings),
+        lambda t: (t.environment, t.honest, dataclasses.replace(t.case, **no_method), tuple(t.case.sizes)),
+    )
+    sweeps = []
+    for (environment, honest, *_), group in groups.items():
+        for name, title, fixed_sizes, series in _find_series(group):
+            case = dataclasses.replace(max(series, key=lambda t: t.volume).case, mesh=None)
+            rows = sorted(((t.all_sizes[name], t) for t in series), key=lambda row: row[0])
+            methods = sorted(group_by(rows, lambda row: row[1].method).items(), key=lambda line: line[0].name)
+            lines = {method: tuple(line) for method, line in methods}
+            sweeps.append(SizeSweep(case, environment, honest, title, fixed_sizes, lines))
+    return sweeps
+
+
+def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
+    """Return the exponent of each method with three times or more that exceed ten empty calls."""
+    exponents = []
+    for sweep in sweeps:
+        for method, line in sweep.lines.items():
+            usable = [(size, timing) for size, timing in line if near_floor(timing) is None]
+            if len(usable) >= _LEAST_SIZES:
+                omitted = len(line) - len(usable)
+                exponents.append(SizeExponent(sweep, method, _fit_exponent(usable), len(usable), omitted))
+    return exponents
+
+
+def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
+    """Return the slope of a fitted line with its 95 % interval.
+
+    If a parabola through four or more sizes is significantly curved, the interval extends to its slopes at
+    both ends.
+    """
+    sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
+    sizes -= sizes.mean()
+    # Relative to the first time, so that constant times have a slope of exactly 0.
+    times = np.log([timing.median / line[0][1].median for _, timing in line])
+
+    def fit_polynomial(degree: int) -> tuple[list[float], list[float]]:
+        coefficients, covariance = np.polyfit(sizes, times, degree, cov=True)
+        half = stdtrit(len(times) - degree - 1, 0.975) * np.sqrt(np.diag(covariance))
+        return coefficients.tolist(), half.tolist()
+
+    (slope, _), (half, _) = fit_polynomial(1)
+    slopes = [slope - half, slope + half]
+    if len(line) > _LEAST_SIZES:
+        (second, first, _), (uncertainty, *_) = fit_polynomial(2)
+        if abs(second) > uncertainty + _ROUNDING:  # the exponent changes along the sizes
+            slopes += [first + 2 * second * float(size) for size in (sizes[0], sizes[-1])]
+    return Estimate(slope, min(slopes), max(slopes))
+
+
+def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
+    """Return a `FastestModeMap` for each function, environment and varying problem size."""
+    best = least_by(timings, lambda t: (*t.comparison_key, t.base_method), lambda t: t.median)
+    maps = []
+    for family in group_by(fastest, lambda row: (row.family_key, tuple(row.case.sizes))).values():
+        for name, title, fixed_sizes, rows in _find_series(family):
+            cells = {(row.all_sizes[name], row.case.devices): row for row in rows}
+            sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
+            last = max(rows, key=lambda row: (row.volume, row.case.devices))
+            lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
+            crossovers = tuple(crossover for line in lines for crossover in _crossovers_of_line(line, best))
+            subject = (last.case, last.environment, last.honest)
+            maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells, crossovers))
+    return maps
+
+
+def _crossovers_of_line(line: Sequence[tuple[int, Timing]], best: Mapping[tuple, Timing]) -> list[Crossover]:
+    crossovers: list[Crossover] = []
+    start = 0
+    for index, last in enumerate(line):
+        tried = (_crossover_between(*first, *last, best) for first in reversed(line[start:index]))
+        if crossover := next(filter(None, tried), None):
+            crossovers.append(crossover)
+            start = index
+    return crossovers
+
+
+def _crossover_between(
+    below: int, first: Timing, above: int, last: Timing, best: Mapping[tuple, Timing]
+) -> Crossover | None:
+    before, after = first.base_method, last.base_method
+    slower_first = best.get((*first.comparison_key, after))
+    slower_last = best.get((*last.comparison_key, before))
+    if before == after or slower_first is None or slower_last is None:
+        return None
+    pairs = ((first, slower_first), (last, slower_last))
+    if not all(time_ratio(slow, fast).above_one and not is_empty_call(fast) for fast, slow in pairs):
+        return None
+    doubts = dict.fromkeys(reason for pair in pairs for reason in reasons_for_doubt(*pair))
+    gap_below, gap_above = (math.log(slow.median / fast.median) for fast, slow in pairs)
+    fraction = gap_below / (gap_below + gap_above) if gap_below + gap_above else 0.5
+    at = below * (above / below) ** fraction
+    return Crossover(first.case.devices, before, after, below, above, at, tuple(doubts))
