@@ -1,11 +1,9 @@
 """Compute statistics of time samples: intervals of times and ratios (`Ratio`), p-values, trend, correlation.
 
-The same estimator is used for speed-ups, runner-up modes, baselines and the comparison of two folders.
 Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
-The error is estimated from the variation at the highest level that has at least two members. This variation
-includes that at all lower levels. With a single process, the interval describes the samples of this process
-and not the variation between processes. Processes that took their samples alternately are compared in pairs,
-so that common disturbances cancel.
+The error is estimated from the variation at the highest level with at least two members, which includes that
+at all lower levels. Processes that took their samples alternately are compared in pairs, so that common
+disturbances cancel.
 
 Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
 variance of the median comes from order statistics, without an assumption on the distribution.
@@ -17,7 +15,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -37,10 +35,7 @@ _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrel
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of the times of two cases, with its 95 % confidence interval.
-
-    The limits of the interval are None if there are too few samples.
-    """
+    """The ratio of two times with its 95 % interval, which is unknown if there are too few samples."""
 
     value: float
     of_medians: float  # the ratio of the two displayed times
@@ -61,19 +56,12 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether this ratio differs by more than 2 % from the ratio of the two median times.
-
-        It can only do so if it is estimated from pairs of processes.
-        """
+        """Return whether a ratio from pairs of processes differs by over 2 % from that of the medians."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
 class _LevelEstimate(NamedTuple):
-    """A time, or a ratio of times, with its error from the variation at one level of nesting of the samples.
-
-    The levels are allocations, processes, compilations and samples. The estimate is a ratio of times for
-    pairs of processes, and otherwise a time in seconds.
-    """
+    """A time in seconds, or a ratio of times, with its error estimated at one level of nesting."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -95,22 +83,16 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 
 
 def case_median(records: Sequence[Record]) -> float:
-    """Return the time per call of a case in seconds: the median over processes of `process_median`.
-
-    `records` has one record per process.
-    """
+    """Return the time per call of a case in seconds: the median over processes of `process_median`."""
     return statistics.median(map(process_median, records))
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the time of a case, in seconds.
+    """Return the 95 % confidence interval of the time of a case in seconds, from one record per process.
 
-    `records` has one record per process. The interval describes the variation between allocations (cluster
-    jobs) if there are several, otherwise between processes. With six or more of them, the interval of their
-    median comes from order statistics. With two to five, it is Student's t interval on the logarithms.
-
-    With a single process, the interval contains the interval of each of its compilations, from order
-    statistics and widened for autocorrelation. Return None if a compilation has too few samples.
+    It describes the variation between allocations or else processes: by order statistics if there are six or
+    more, otherwise as Student's t interval on the logarithms. With a single process, it contains the widened
+    interval of each compilation, or is None if a compilation has too few samples.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -134,15 +116,13 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """Return the ratio of the times of two cases, `top` divided by `bottom`, with its 95 % interval.
 
-    Both arguments have one record per process. If at least two pairs of processes took their samples
-    alternately, only these pairs are used.
+    Both have one record per process. If at least two pairs of processes alternated, only these pairs are
+    used.
     """
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
     if len(pairs) > 1:
-        logs = [math.log(process_median(a) / process_median(b)) for a, b in pairs]
-        jobs = [(_allocation(a), _allocation(b)) for a, b in pairs]
-        levels = [_estimate_from_members(_average_by_allocation([a.replicate for a, _ in pairs], logs, jobs))]
+        levels = [_estimate_from_members(_average_by_process_or_job(pairs))]
     else:
         levels = [_estimate_time(top), _estimate_time(bottom)]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
@@ -165,14 +145,8 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
-    """Return the time of a case, with its error from the highest level of nesting with several members.
-
-    The levels are allocations (cluster jobs), processes, compilations and samples, from high to low.
-    `records` has one record per process.
-    """
-    logs = [math.log(process_median(record)) for record in records]
-    jobs = [_allocation(record) for record in records]
-    members = _average_by_allocation([record.replicate for record in records], logs, jobs)
+    """Return the time of a case, with its error from the highest level of nesting with several members."""
+    members = _average_by_process_or_job([(record,) for record in records])
     if len(members) > 1:
         return _estimate_from_members(members)
     compilations = list(map(statistics.median, samples_by_compilation(records[0])))
@@ -201,17 +175,18 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
     return _LevelEstimate(median, (error * spread_factor(seconds)) ** 2, count - 1, {})
 
 
-def _allocation(record: Record) -> str:
-    return str(record.environment.get("job"))
+def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
+    """Return a dict from each process, or from each job if there are several, to its mean log(time).
+
+    `runs` are tuples of one record, or pairs of records whose times are divided.
+    """
+    jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
+    groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
+    return {name: statistics.fmean(map(_log_time, group)) for name, group in groups.items()}
 
 
-def _average_by_allocation(
-    processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
-) -> Mapping[Hashable, float]:
-    if len(set(allocations)) == 1:
-        return dict(zip(processes, logs, strict=True))
-    groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
-    return {name: statistics.fmean(log for _, log in group) for name, group in groups.items()}
+def _log_time(run: Sequence[Record]) -> float:
+    return math.log(process_median(run[0]) / math.prod(map(process_median, run[1:])))
 
 
 def _with_interval(ratio: Ratio) -> Ratio:
@@ -222,8 +197,8 @@ def _with_interval(ratio: Ratio) -> Ratio:
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """Return the p-value of the hypothesis that two times differ by at most the relative difference `margin`.
 
-    `ratio` is the ratio of the two times. Return None if a case ran in a single process. Source: McCarthy and
-    Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
+    It is None for a single process. Source: McCarthy and Smyth 2009, Testing significance relative to a fold-
+    change threshold (TREAT).
     """
     if not ratio.count:
         return None
@@ -235,11 +210,9 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Return the ratios with each variance shrunk toward the common variance (empirical Bayes).
 
-    The variance of one case is uncertain if it has few processes, but the common variance of many cases is
-    well known. Each variance is therefore replaced by a weighted mean of both. Cases that share processes are
-    correlated, so that the weight of the common variance is limited by the effective number of independent
-    cases (the design effect). With fewer than 20 cases, the ratios are returned unchanged. Source: Smyth
-    2004, the moderated t-statistic of limma.
+    The variance of one case is uncertain if it has few processes. The weight of the common variance is
+    limited by the effective number of cases. With fewer than 20 cases, the ratios are returned unchanged.
+    Source: Smyth 2004, the moderated t-statistic of limma.
     """
     usable = [ratio for ratio in ratios if ratio.count]
     if len(usable) < _LEAST_CASES:
@@ -262,10 +235,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases, because cases of the same process are correlated.
-
-    The correlation is estimated from the deviations of the processes from the mean of each case.
-    """
+    """Return the effective number of independent cases, because cases of the same process are correlated."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
@@ -278,18 +248,17 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
 
 
 def trend(samples: Sequence[float]) -> float | None:
-    """Return the change of the median time from the first to the last third of the samples.
+    """Return the relative change of the median time from the first to the last third of the samples.
 
-    The change is a fraction of the median of all samples. `samples` are in order of time. Return None if
-    Spearman's rank correlation with the sample index is not significant at the 0.1 % level, or if there are
-    fewer than three samples.
+    Return None with fewer than three samples, or if Spearman's rank correlation with the sample index is not
+    significant at the 0.1 % level.
     """
-    ranks, count = _centered_ranks(samples), len(samples)
-    if count < 3 or not ranks.any():
+    from scipy.stats import spearmanr  # a slow import, which other functions do not need
+
+    count = len(samples)
+    if count < 3 or min(samples) == max(samples):
         return None
-    correlation = abs(float(np.corrcoef(ranks, range(count))[0, 1]))
-    statistic = correlation * math.sqrt((count - 2) / max(1 - correlation**2, 1e-12))
-    if 2 * stdtr(count - 2, -statistic) > _SIGNIFICANCE:
+    if spearmanr(samples, range(count)).pvalue > _SIGNIFICANCE:
         return None
     first, last = (float(np.median(part)) for part in (samples[: count // 3], samples[-(count // 3) :]))
     return (last - first) / float(np.median(samples))
@@ -298,8 +267,7 @@ def trend(samples: Sequence[float]) -> float | None:
 def interval_widening(samples: Sequence[float]) -> float | None:
     """Return the factor by which significant autocorrelation widens the confidence interval of the median.
 
-    The factor assumes a first-order autoregressive process. Return None if the autocorrelation is not
-    significant at the 0.1 % level, or if there are fewer than three samples. Source: Bartels 1982, the rank
+    Return None if the autocorrelation is not significant at the 0.1 % level. Source: Bartels 1982, the rank
     version of von Neumann's ratio test and its variance.
     """
     n, correlation = len(samples), _lag_one_correlation(samples)
@@ -310,19 +278,14 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor by which autocorrelation widens the interval of the median, significant or not.
-
-    The factor is at least 1 and at most the square root of the number of samples.
-    """
+    """Return the factor by which autocorrelation widens the interval of the median, significant or not."""
     correlation = max(0.0, _lag_one_correlation(samples))
     return min(math.sqrt((1 + correlation) / (1 - correlation)), math.sqrt(len(samples)))
 
 
 def _lag_one_correlation(samples: Sequence[float]) -> float:
-    ranks = _centered_ranks(samples)
-    return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
-
-
-def _centered_ranks(samples: Sequence[float]) -> Any:
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index] - (
+        len(samples) + 1
+    ) / 2  # of equal samples the mean
+    return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
