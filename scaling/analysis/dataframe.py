@@ -1,8 +1,7 @@
 """Convert records, curves, time samples, fitted laws and plans to pandas DataFrames with typed columns.
 
-The main table has one row per record in full precision. The other tables except that of the laws can be
-joined to it by the columns `key` and `environment`. The table of laws contains the name and environment of
-each curve.
+All tables except that of the laws can be joined by the columns `key` and `environment`. The table of laws
+contains the name and environment of each curve.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from scaling.analysis.curves import CurvePoint
 from scaling.analysis.environments import environment_columns
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import nodes_of
-from scaling.core.case import Case, to_dict
+from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -37,14 +36,13 @@ _PREDICTION_COLUMNS = {  # key of a prediction -> column
     "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
     "bound": "bound", "by": "by",
 }  # fmt: skip
-_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> (record field, type); a list becomes its length
-    "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
-    "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
-    "colors.columns": ("colors", int), "colors.rows": ("colors", int),
-    "checked.entries": ("checked", float), "checked.points": ("checked", float),
+_NESTED_COLUMNS: dict[str, type] = {  # field of a record and key -> type; a list becomes its length
+    "blocks.block": int, "blocks.chunk": int, "blocks.storage": str, "blocks.limit_bytes": int,
+    "blocks.probes": int, "colors.columns": int, "colors.rows": int, "checked.entries": float,
+    "checked.points": float,
 }  # fmt: skip
 _RATIOS = ("speedup", "efficiency", "against_jit")
-_CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for end in ("", "_low", "_high")))
+_RATIO_COLUMNS = tuple(f"{name}{end}" for name in _RATIOS for end in ("", "_low", "_high"))
 
 
 def _scalar_fields(dataclass: type) -> dict[str, type]:
@@ -53,26 +51,25 @@ def _scalar_fields(dataclass: type) -> dict[str, type]:
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
 
 
-_RECORD_FIELDS = _scalar_fields(Record)
+_RECORD_FIELDS, _CASE_FIELDS = _scalar_fields(Record), _scalar_fields(Case)
 _CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the same name
-    name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _scalar_fields(Case)
+    name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _CASE_FIELDS
 }
+_CASE_KEYS = ("key", "environment", *_CASE_COLUMNS.values(), "sizes")
 _TYPES: dict[str, type] = {
-    **dict.fromkeys(_CURVE_COLUMNS[1:], float),
-    **{column: _scalar_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
-    **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _NESTED_COLUMNS.items()},
-    **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
-    **dict.fromkeys(("median", "value", "low", "high", "seconds", "seconds_min"), float),
-    **dict.fromkeys(("spread", "limit", "peak"), float),
+    **{column: _CASE_FIELDS[name] for name, column in _CASE_COLUMNS.items()},
+    **_RECORD_FIELDS, **_NESTED_COLUMNS,
+    **dict.fromkeys((*_RATIO_COLUMNS, *_PREDICTION_COLUMNS.values(), "median", "value"), float),
+    **dict.fromkeys(("seconds", "seconds_min", "spread", "limit", "peak"), float),
     **dict.fromkeys(("baseline_devices", "samples", "index", "nodes"), int),
-    "honest": bool, "best": bool,
+    "bound": str, "by": str, "honest": bool, "best": bool,
 }  # fmt: skip  # all other columns are text
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
-    """Load a results folder as a pandas DataFrame with one row per record (the run of a case in one process).
+    """Load a results folder as a pandas DataFrame with one row per record, or per time sample.
 
-    If `samples` is true, the DataFrame has one row per time sample. docs/notebook.md documents the columns.
+    docs/notebook.md documents the columns.
     """
     findings = read(store.folder_of(fspath(folder)))
     frame = record_table(findings)
@@ -84,32 +81,28 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
 
 def export_tables(findings: Findings) -> "dict[str, DataFrame]":
-    """Return a dict from the name of each exported table to the table.
-
-    The names are "records", "curves" (scaling curves), "samples" (of times), "laws" (fitted scaling laws),
-    and "plans" if there are planned cases.
-    """
+    """Return a dict from the name of each exported table to the table, with plans if there are any."""
     tables = {
-        "records": record_table, "curves": curve_table, "samples": sample_table, "laws": law_table,
-        **({"plans": plan_table} if findings.forecasts else {}),
-    }  # fmt: skip
-    return {name: make_table(findings) for name, make_table in tables.items()}
+        "records": record_table(findings),
+        "curves": curve_table(findings),
+        "samples": sample_table(findings),
+        "laws": law_table(findings),
+    }
+    return tables | {"plans": plan_table(findings)} if findings.forecasts else tables
 
 
 def to_frame(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """Return a DataFrame with typed columns. `rows` are dicts from column name to cell.
 
-    The entry "sizes" of `columns` is replaced by the columns of the rows whose names begin with "sizes.".
-    Those that begin with "environment." are appended. An integer column becomes text if it contains strings
-    or integers beyond 64 bits.
+    The entry "sizes" of `columns` stands for all columns "sizes.*". All columns "environment.*" are appended.
+    An integer column becomes text if it contains strings or integers beyond 64 bits.
     """
     import pandas
 
     present = dict.fromkeys(name for row in rows for name in row)
     sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
-    names = [*columns, *environment]
-    ordered = dict.fromkeys(n for name in names for n in (sizes if name == "sizes" else [name]))
-    cells = {name: [row.get(name) for row in rows] for name in ordered}
+    names = [name for column in columns for name in (sizes if column == "sizes" else [column])]
+    cells = {name: [row.get(name) for row in rows] for name in (*names, *environment)}
     return pandas.DataFrame({_encodable(name): _typed_array(name, values) for name, values in cells.items()})
 
 
@@ -134,26 +127,23 @@ def record_table(findings: Findings) -> "DataFrame":
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
     for record in findings.records:
-        row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _nested_cells(record)
+        row = _case_cells(record) | {name: getattr(record, name) for name in fields}
+        row |= {column: _nested_cell(record, column, kind) for column, kind in _NESTED_COLUMNS.items()}
         if record.status == "ok":
             low, high = ratios.case_interval([record]) or (None, None)
             row |= {"samples": len(record.seconds), "median": ratios.case_median([record])}
             row |= {"low": low, "high": high, "certainty": certainties.get((record.setting, record.case))}
             row |= _scaling_cells(findings, record)
-        row |= {"honest": record.honest, "nodes": nodes_of(record)}
-        rows.append(row | _environment_cells(record))
+        rows.append(row | {"honest": record.honest, "nodes": nodes_of(record)} | _environment_cells(record))
     columns = (
-        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_NESTED_COLUMNS, "samples",
-        "median", "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
+        *_CASE_KEYS, *fields, *_NESTED_COLUMNS, "samples", "median", "low", "high", "kind",
+        "baseline_devices", *_RATIO_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return to_frame(columns, rows)
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return the cells of a record that describe its scaling curve, or {} if it is on no scaling curve.
-
-    If the record is on both a strong and a weak scaling curve, the curve with more device counts is used.
-    """
+    """Return the cells that describe the longest scaling curve of a record, or {} if it is on no curve."""
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}
@@ -162,8 +152,8 @@ def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
 
 
 def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
-    ends = itertools.chain(*(getattr(point, name) or (None, None, None) for name in _RATIOS))
-    return dict(zip(_CURVE_COLUMNS, (point.baseline_devices, *ends), strict=True))
+    numbers = itertools.chain(*(getattr(point, name) or (None, None, None) for name in _RATIOS))
+    return {"baseline_devices": point.baseline_devices} | dict(zip(_RATIO_COLUMNS, numbers, strict=True))
 
 
 def curve_table(findings: Findings) -> "DataFrame":
@@ -171,41 +161,37 @@ def curve_table(findings: Findings) -> "DataFrame":
     rows = [
         {"name": curve.name, "kind": curve.kind}
         | _case_cells(point.timing.record)
-        | dict(zip(("seconds", "low", "high"), point.timing.estimate, strict=True))
-        | {"samples": len(point.timing.seconds)}
+        | point.timing.estimate._asdict()
+        | {"seconds": point.seconds, "samples": len(point.timing.seconds)}
         | _ratio_cells(point)
         for curve in findings.curves
         for point in curve.points
     ]
-    columns = (
-        "name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes", "seconds", "low", "high",
-        "samples", *_CURVE_COLUMNS,
-    )  # fmt: skip
-    return to_frame(columns, rows)
+    times = ("seconds", "low", "high", "samples")
+    return to_frame(("name", "kind", *_CASE_KEYS, *times, "baseline_devices", *_RATIO_COLUMNS), rows)
 
 
 def sample_table(findings: Findings) -> "DataFrame":
     """Return the table of time samples in the order of measurement, with one row per sample.
 
-    If several processes run a case together, the column `seconds` has the times of the slowest process, and
-    `seconds_min` those of the fastest process.
+    `seconds` is the time of the slowest and `seconds_min` that of the fastest process of a case.
     """
+    columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     rows = []
     for record in findings.records:
-        common = {"key": record.key, "environment": record.setting, "replicate": record.replicate}
-        has_minima = len(record.seconds_min) == len(record.seconds)
-        for index, seconds in enumerate(record.seconds):
-            least = record.seconds_min[index] if has_minima else None
-            rows.append(common | {"index": index, "seconds": seconds, "seconds_min": least})
-    return to_frame(("key", "replicate", "environment", "index", "seconds", "seconds_min"), rows)
+        count = len(record.seconds)
+        minima = record.seconds_min if len(record.seconds_min) == count else [None] * count
+        for index, times in enumerate(zip(record.seconds, minima, strict=True)):
+            cells = (record.key, record.replicate, record.setting, index, *times)
+            rows.append(dict(zip(columns, cells, strict=True)))
+    return to_frame(columns, rows)
 
 
 def law_table(findings: Findings) -> "DataFrame":
     """Return the table of fitted scaling laws, with one row per parameter of each law."""
     rows = [
-        {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
-         "part": part, "limit": law.limit, "peak": law.peak, **estimate._asdict(),
-         "seconds": law.seconds, "spread": law.spread, "best": law.best}
+        (curve.name, curve.kind, curve.environment, law.name, part, *estimate, law.seconds, law.spread,
+         law.best, law.limit, law.peak)
         for curve, laws in findings.scaling_fits
         for law in laws
         for part, estimate in law.parts.items()
@@ -214,7 +200,7 @@ def law_table(findings: Findings) -> "DataFrame":
         "name", "kind", "environment", "law", "part", "value", "low", "high", "seconds", "spread", "best",
         "limit", "peak",
     )  # fmt: skip
-    return to_frame(columns, rows)
+    return to_frame(columns, [dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def plan_table(findings: Findings) -> "DataFrame":
@@ -226,35 +212,24 @@ def plan_table(findings: Findings) -> "DataFrame":
         for record in forecast.records:
             predicted = record.predicted or {}
             row: dict[str, Any] = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)}
-            row |= _case_cells(record)
+            row |= _case_cells(record) | {name: getattr(record, name) for name in _PLAN_FIELDS}
             row |= {column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()}
-            row |= {name: getattr(record, name) for name in _PLAN_FIELDS}
             rows.append(row | _environment_cells(record))
-    columns = (
-        "hardware", "key", "environment", *_CASE_COLUMNS.values(), "sizes", *_PLAN_FIELDS,
-        *_PREDICTION_COLUMNS.values(), "efficiency",
-    )  # fmt: skip
-    return to_frame(columns, rows)
+    predictions = _PREDICTION_COLUMNS.values()
+    return to_frame(("hardware", *_CASE_KEYS, *_PLAN_FIELDS, *predictions, "efficiency"), rows)
 
 
 def _case_cells(record: Record) -> dict[str, Any]:
-    fields, sizes = to_dict(record.case), {f"sizes.{n}": size for n, size in record.case.sizes.items()}
-    cells = {column: fields[name] for name, column in _CASE_COLUMNS.items()}
+    cells = {column: getattr(record.case, name) for name, column in _CASE_COLUMNS.items()}
+    sizes = {f"sizes.{name}": size for name, size in record.case.sizes.items()}
     return {"key": record.key, "environment": record.setting} | cells | sizes
 
 
-def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return a dict from columns such as 'blocks.chunk' to the values inside the dict fields of a record.
-
-    A list is replaced by its length, and a value of an unexpected type by None.
-    """
-    cells = {}
-    for column, (field, kind) in _NESTED_COLUMNS.items():
-        value = getattr(record, field)
-        part = value.get(column.partition(".")[2]) if isinstance(value, Mapping) else None
-        part = len(part) if isinstance(part, list) else part
-        cells[column] = part if isinstance(part, kind) else None
-    return cells
+def _nested_cell(record: Record, column: str, kind: type) -> Any:
+    field, _, name = column.partition(".")
+    value = (getattr(record, field) or {}).get(name)
+    value = len(value) if isinstance(value, list) else value
+    return value if isinstance(value, kind) else None  # what a field contains is not checked when it is read
 
 
 def _environment_cells(record: Record) -> dict[str, str]:

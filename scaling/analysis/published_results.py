@@ -11,7 +11,7 @@ from scaling.analysis.cases import MEMORY_FIELDS
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing, first_call_seconds
-from scaling.core.case import to_dict
+from scaling.core.case import Case
 from scaling.core.formatting import format_duration
 
 _DEFAULTS: Mapping[str, Any] = {  # values of the case fields that a published result does not give
@@ -22,11 +22,7 @@ COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "mea
 
 @functools.cache
 def _load_rows() -> list[dict[str, Any]]:
-    """Return the published results, one dict per result.
-
-    The key "case" has the values of the case fields that identify the corresponding measured case. If the
-    result is the ratio of two times, the key "over" has those of the denominator.
-    """
+    """Return the published results. "case" has the fields of a case, and "over" those of the denominator."""
     groups = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     return [
         row | {"problem": group["problem"]}
@@ -69,17 +65,17 @@ def _measure(findings: Findings, environment: str, row: Mapping[str, Any]) -> fl
 
 def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]) -> Timing | None:
     timings = (timing for timing in findings.timings if timing.honest and timing.environment == environment)
-    return next((timing for timing in timings if _matches(to_dict(timing.case), fields)), None)
+    return next((timing for timing in timings if _matches(timing.case, fields)), None)
 
 
-def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+def _matches(case: Case, fields: Mapping[str, Any]) -> bool:
     """Return whether a case has the given values of its fields. Sizes missing in `fields` may be any."""
-    sizes = case["sizes"] | fields.get("sizes", {})
-    return all(case[name] == value for name, value in {**fields, "sizes": sizes}.items())
+    expected = {**fields, "sizes": {**case.sizes, **fields.get("sizes", {})}}
+    return all(getattr(case, name) == value for name, value in expected.items())
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
     for record in findings.records:
-        if record.status != "ok" and _matches(to_dict(record.case), fields):
+        if record.status != "ok" and _matches(record.case, fields):
             return f"{record.status}: {record.text or record.reason}"
     return "not in this study"
