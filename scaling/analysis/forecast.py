@@ -1,6 +1,7 @@
 """Collect the predicted times and curves of a plan (`Forecast`), and summarize them in sentences."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Forecast:
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
     """Return a Forecast for each type of hardware, from the records of planned cases.
 
-    `files` maps each hardware name to the content of its plan file (plan-*.json), which is not validated.
+    `files` maps each hardware name to the unchecked content of its plan file (plan-*.json).
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
@@ -55,20 +56,19 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
     """Return a copy of a forecast that contains only the cases with the given keys."""
-    curves = [
-        dataclasses.replace(curve, points=tuple(p for p in curve.points if p.timing.case.key in keys))
-        for curve in forecast.curves
-    ]
+    curves = []
+    for curve in forecast.curves:
+        if points := tuple(point for point in curve.points if point.timing.case.key in keys):
+            curves.append(dataclasses.replace(curve, points=points))
     records = tuple(record for record in forecast.records if record.key in keys)
-    return dataclasses.replace(forecast, records=records, curves=tuple(c for c in curves if c.points))
+    return dataclasses.replace(forecast, records=records, curves=tuple(curves))
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return those records of planned cases that belong to the newest plan, ordered by environment.
+    """Return the records of the newest plan, ordered by environment.
 
-    Workloads that are defined in separate files have separate environments. An environment belongs to the
-    newest plan if it has the same hardware, versions, source and XLA flags as the newest record. For each
-    workload, the newest such environment is selected.
+    Workloads in separate files have separate environments. For each workload, the newest environment with the
+    hardware, versions, source and XLA flags of the newest record is selected.
     """
     facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
     newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
@@ -76,40 +76,35 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     for record in newest:
         if facts[record.setting] == facts[newest[0].setting]:
             chosen.setdefault(record.case.workload, record.setting)
-    order = {setting: rank for rank, setting in enumerate(dict.fromkeys(r.setting for r in newest))}
+    settings = [record.setting for record in newest]
     selected = (record for record in records if chosen.get(record.case.workload) == record.setting)
-    return sorted(selected, key=lambda record: order[record.setting])
+    return sorted(selected, key=lambda record: settings.index(record.setting))
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
     """Return the predicted scaling curves of the given kinds ("strong", "weak") for the records of a plan.
 
-    A curve with a single device count is omitted if its case is also on a longer curve. It is omitted as well
-    if its kind is not the first one.
+    A curve with one device count is omitted if its kind is not the first one, or if its case is also on a
+    longer curve.
     """
     timings = [
         Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
         for record in records
         if (times := record.predicted) is not None
     ]
-    curves = [
-        build_curve(kind, series, _predicted_ratio, {})
-        for kind in kinds
-        for series in series_of_kind(timings, kind)
-    ]
-    longer = {point.timing.case for curve in curves if len(curve.points) > 1 for point in curve.points}
+    series = [(kind, line) for kind in kinds for line in series_of_kind(timings, kind)]
+    longer = {timing.case for _, line in series if len(line) > 1 for timing in line}
     return [
-        curve
-        for curve in curves
-        if len(curve.points) > 1 or (curve.kind == kinds[0] and curve.points[0].timing.case not in longer)
+        build_curve(kind, line, _predicted_ratio, {})
+        for kind, line in series
+        if len(line) > 1 or (kind == kinds[0] and line[0].case not in longer)
     ]
 
 
 def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the ratio of two predicted times, `top` divided by `bottom`, with its 95 % interval.
 
-    The i-th Monte Carlo samples of both times assume the same machine parameters. The interval is unknown if
-    the records contain no samples, or unequal numbers of samples.
+    The i-th Monte Carlo samples of both times assume the same machine parameters.
     """
     value = top.median / bottom.median
     above, below = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
@@ -135,10 +130,8 @@ def describe_plan(forecast: Forecast) -> str:
     jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
     tools = environment["hardware"] | {"JAX": jax}
     versions = ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
-    return (
-        f"{counts} on {span} of {environment.get('device_kind')}, compiled with {versions}; "
-        "times are predicted and not measured."
-    )
+    text = f"{counts} on {span} of {environment.get('device_kind')}, compiled with {versions}"
+    return f"{text}; times are predicted and not measured."
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
@@ -166,17 +159,15 @@ def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline:
     limit = deadline or _DEADLINE_FACTOR * min(timing.median for timing in timings)
     # A deadline of the user applies to the upper limit of the predicted interval.
     in_time = [t for t in timings if (t.interval[1] if deadline and t.interval else t.median) <= limit]
+    limit_text = format_duration(limit)
     if not in_time:
-        return (
-            f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
-        )
+        return f"nothing planned is within the deadline of {limit_text} by the end of its interval"
     cheapest = min(in_time, key=lambda timing: timing.median * timing.case.devices)
     hours, low, high = cheapest.estimate.scaled(cheapest.case.devices / 3600 * 1e6)
     cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
-    within = "a deadline of {}" if deadline else "twice the least time ({})"
-    name = f"{cheapest.method.name} on {cheapest.devices_text}"
-    return f"within {within.format(format_duration(limit))} the cheapest is {name}: {cost}"
+    within = f"a deadline of {limit_text}" if deadline else f"twice the least time ({limit_text})"
+    return f"within {within} the cheapest is {cheapest.method.name} on {cheapest.devices_text}: {cost}"
 
 
 def _describe_fastest(timings: Sequence[Timing], last: Timing, kind: str) -> str:
@@ -197,10 +188,6 @@ def _describe_time(timing: Timing) -> str:
 
 
 def _is_tied(timing: Timing, other: Timing) -> bool:
-    """Return whether the 95 % interval of the ratio of two predicted times includes 1.
-
-    If this interval is unknown, return whether each time lies in the interval of the other time.
-    """
     _, low, high = _predicted_ratio(timing, other)
     if low is not None and high is not None:
         return low <= 1 <= high
@@ -219,14 +206,11 @@ def _describe_half_efficiency(curve: Curve) -> str:
     if len(curve.points) == 1:
         return "planned on no other number of devices"
     against = f"of {curve.timings[0].devices_text}"
-    below = next((point for point in curve.points if point.efficiency.value < _HALF_EFFICIENCY), None)
-    if below is None:
-        return (
-            f"its efficiency is {format_efficiency(curve.points[-1])} {against} there, and nowhere under 50 %"
-        )
-    above = max(point.devices for point in curve.points if point.devices < below.devices)
-    between = f"between {above:,} and {below.devices:,} devices ({format_efficiency(below)} there)"
-    return f"its efficiency falls under 50 % {against} {between}"
+    for above, below in itertools.pairwise(curve.points):
+        if below.efficiency.value < _HALF_EFFICIENCY:
+            between = f"between {above.devices:,} and {below.devices:,} devices"
+            return f"its efficiency falls under 50 % {against} {between} ({format_efficiency(below)} there)"
+    return f"its efficiency is {format_efficiency(curve.points[-1])} {against} there, and nowhere under 50 %"
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
@@ -234,14 +218,10 @@ def _describe_memory(forecast: Forecast) -> list[str]:
         first = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
-    usages = [
-        (r.peak_bytes, r.capacity_bytes, r.case)
-        for r in forecast.records
-        if r.peak_bytes and r.capacity_bytes
-    ]
-    if not usages:
+    usages = [(r.peak_bytes or 0, r.capacity_bytes, r.case) for r in forecast.records if r.capacity_bytes]
+    used, capacity, fullest = max(usages, key=lambda row: row[0] / row[1], default=(0, 0, None))
+    if not fullest or not used:
         return []
-    used, capacity, fullest = max(usages, key=lambda row: row[0] / row[1])
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
     return [f"Everything fits; the most memory takes {label(fullest)}: {share}."]
 

@@ -1,29 +1,16 @@
-"""Check a results folder with the rules of `scaling lint`, such as too few samples, with severity and fix.
-
-Each rule is a row of the table RULES. The function of a rule returns one text for each violation.
-"""
+"""Check a results folder with the rules of `scaling lint`, such as too few samples, with severity and fix."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
+from scaling.analysis import timings
 from scaling.analysis.cases import Subject, group_by
-from scaling.analysis.curves import Curve
 from scaling.analysis.environments import environment_differences
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import samples_by_compilation, trend
-from scaling.analysis.timings import (
-    DISTURBED,
-    ONE_PROCESS,
-    SHORT,
-    Timing,
-    automatic_blocks,
-    disturbances_of,
-    disturbed_share,
-    near_floor,
-    padding_share,
-)
+from scaling.analysis.timings import Timing
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
@@ -43,8 +30,8 @@ _WRONG = ("wrong_answer", "not_finite")
 class LintFinding:
     """A violated lint rule: the number of its violations, the most frequent ones as text, and the fix."""
 
-    rule: str
     severity: str
+    rule: str
     count: int
     text: str
     fix: str
@@ -52,18 +39,18 @@ class LintFinding:
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Check a results folder, and return one `LintFinding` per violated rule, in the order of `RULES`."""
-    checked = ((name, severity, fix, rule(findings)) for severity, name, rule, fix in RULES)
+    checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
     return [
-        LintFinding(name, severity, len(violations), _summarize_violations(violations), fix)
-        for name, severity, fix, violations in checked
+        LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
+        for severity, name, violations, fix in checked
         if violations
     ]
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
     common = Counter(violations).most_common()
-    counts = [text if count == 1 else f"{text} ({count} times)" for text, count in common]
-    return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
+    texts = [text if count == 1 else f"{text} ({count} times)" for text, count in common[:2]]
+    return "; ".join([*texts, f"and {len(common) - 2} more"] if len(common) > 2 else texts)
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
@@ -74,13 +61,11 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
     return f"{count_of(count[ERROR], 'error')}, {count_of(count[WARNING], 'warning')}"
 
 
-def lint_rows(findings: Findings) -> list[dict[str, str]]:
+def lint_rows(findings: Findings) -> list[dict[str, object]]:
     """Return the table of lint results: a row with the verdict, then one row for each violated rule."""
     remarks = lint_findings(findings)
-    cells = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
-    return [
-        dict(zip(COLUMNS, row, strict=True)) for row in (("verdict", verdict(remarks), "", "", ""), *cells)
-    ]
+    rows = (("verdict", verdict(remarks), "", "", ""), *map(astuple, remarks))
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 # Checks of one timed case. Each returns the defect as text, or ''.
@@ -114,47 +99,35 @@ def _few_samples(timing: Timing) -> str | bool:
 
 
 def _under_floors(timing: Timing) -> str:
-    floor = near_floor(timing)
+    floor = timings.near_floor(timing)
     return f"{format_duration(timing.median)}, an empty call {format_duration(floor)}" if floor else ""
 
 
 def _wide_interval(timing: Timing) -> str | bool:
-    """Return the relative half-width of the 95 % confidence interval of a time as text, if it exceeds 5 %.
-
-    It is the distance of the median to the more distant limit, as a fraction of the median.
-    """
     low, high = timing.interval or (timing.median, timing.median)
     half = max(high - timing.median, timing.median - low) / timing.median
     stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
     return half > _WIDE and f"{half:.1%}, stopped by {stopped}"
 
 
-def _one_process(timing: Timing) -> str | bool:
-    return timing.replicates == 1 and count_of(len(timing.seconds), "sample")
-
-
 def _disturbed(timing: Timing) -> str | bool:
-    share, causes = disturbed_share(timing), " and ".join(disturbances_of(timing))
-    return share > DISTURBED and f"{format_percentage(share)} of its samples, {causes}"
+    share, causes = timings.disturbed_share(timing), " and ".join(timings.disturbances_of(timing))
+    return share > timings.DISTURBED and f"{format_percentage(share)} of its samples, {causes}"
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest relative trend of the time within a process as text, if it exceeds 2 %.
-
-    Only the samples of the first compilation of each process are tested, because each recompilation may
-    change the mean time.
-    """
+    """Return the largest relative trend of the time within the first compilation of a process as text."""
     first = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples) or 0.0 for samples in first), key=abs)
     return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
 
 
 def _padded(timing: Timing) -> str | bool:
-    return padding_share(timing) > _PADDED and format_percentage(padding_share(timing))
+    return timings.padding_share(timing) > _PADDED and format_percentage(timings.padding_share(timing))
 
 
 def _varying_blocks(timing: Timing) -> str | bool:
-    blocks = dict.fromkeys(text for record in timing.records if (text := automatic_blocks(record)))
+    blocks = dict.fromkeys(text for record in timing.records if (text := timings.automatic_blocks(record)))
     return len(blocks) > 1 and "; ".join(blocks)
 
 
@@ -176,19 +149,13 @@ def _skipped_cases(findings: Findings) -> list[str]:
 
 def _mixed_environments(findings: Findings) -> list[str]:
     remarks = []
-    for workload, timings in group_by(findings.case_timings, lambda t: t.case.workload).items():
-        groups = group_by((record for t in timings for record in t.records), lambda r: r.setting)
+    for workload, same in group_by(findings.case_timings, lambda t: t.case.workload).items():
+        groups = group_by((record for t in same for record in t.records), lambda r: r.setting)
         facts = environment_differences(groups.values())
-        differ = ", ".join(
-            f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"
-        )
+        differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]
         if len(groups) > 1:
-            remarks.append(f"{workload}: {len(groups)} environments that differ in {differ}")
+            remarks.append(f"{workload}: {len(groups)} environments that differ in {', '.join(differ)}")
     return remarks
-
-
-def _scaled_curves(findings: Findings) -> list[Curve]:
-    return [curve for curve in findings.curves if curve.points[-1].devices > 1]
 
 
 def _not_weak(findings: Findings) -> list[str]:
@@ -198,15 +165,13 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the scaling curves whose smallest measured device count is above one.
-
-    A curve is omitted if its program ran out of memory on fewer devices than this count.
-    """
+    """Return the names of the curves without the fewest devices on which their program fits."""
+    curves = [curve for curve in findings.curves if curve.baseline_devices > 1]
+    too_large = [findings.too_large_on(curve.timings[0], curve.kind) for curve in curves]
     return [
         curve.name
-        for curve in _scaled_curves(findings)
-        if (least := curve.baseline_devices) > 1
-        if (findings.too_large_on(curve.timings[0], curve.kind) or least) >= least
+        for curve, count in zip(curves, too_large, strict=True)
+        if count is None or count >= curve.baseline_devices
     ]
 
 
@@ -215,7 +180,8 @@ def _list_problems(subjects: Iterable[Subject]) -> list[str]:
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
-    curves = (curve for curve in _scaled_curves(findings) if curve.case.engine == "jax")
+    scaled = (curve for curve in findings.curves if curve.points[-1].devices > 1)
+    curves = (curve for curve in scaled if curve.case.engine == "jax")
     return _list_problems(curve.timings[0] for curve in curves if curve.points[0].against_jit is None)
 
 
@@ -232,12 +198,13 @@ def _cases_without_comparison(findings: Findings) -> list[str]:
 
 def _uncommitted_code(findings: Findings) -> list[str]:
     environments = {timing.environment: timing.record.environment for timing in findings.case_timings}
-    commits = {digest: (facts.get("commit"), facts.get("dirty")) for digest, facts in environments.items()}
-    return [
-        f"{digest}: {f'{commit[:12]} with changes' if commit else 'no commit'}"
-        for digest, (commit, dirty) in commits.items()
-        if dirty or not commit
-    ]
+    texts = []
+    for digest, facts in environments.items():
+        if not facts.get("commit"):
+            texts.append(f"{digest}: no commit")
+        elif facts.get("dirty"):
+            texts.append(f"{digest}: {facts['commit'][:12]} with changes")
+    return texts
 
 
 _FRESH = "run again into a fresh folder, results=PATH"
@@ -266,10 +233,12 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "study that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
      "the same `scaling run` writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
-    (WARNING, f"times {SHORT}", _check_each(_under_floors), "larger sizes, or more points"),
+    (WARNING, f"times {timings.SHORT}", _check_each(_under_floors), "larger sizes, or more points"),
     (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
-    (WARNING, ONE_PROCESS, _check_each(_one_process), "replicates=3 adds to what is there"),
+    (WARNING, timings.ONE_PROCESS,
+     _check_each(lambda timing: timing.replicates == 1 and count_of(len(timing.seconds), "sample")),
+     "replicates=3 adds to what is there"),
     (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),

@@ -1,15 +1,14 @@
 """Compute the errors of the predicted times of a plan (`PlanScores`), and state them in sentences.
 
-A predicted time is compared with the measured time of the same case on the same kind of device: error,
-coverage of the intervals, and order of methods. Timings shorter than ten empty calls are omitted, because
-they are mostly dispatch latency.
+A predicted time is compared with the measured time of the same case on the same kind of device. Timings
+shorter than ten empty calls are omitted, because they are mostly dispatch latency.
 """
 
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from scaling.analysis.cases import Method, group_by
 from scaling.analysis.estimate import format_percentage, format_ratio
@@ -21,11 +20,10 @@ _ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds t
 
 
 class PlannedPair(NamedTuple):
-    """The predicted and the measured time of a case that was both planned and measured."""
+    """The measured and the predicted time of a case that was both planned and measured."""
 
     timing: Timing
-    predicted_seconds: float  # median predicted time per call
-    in_interval: bool  # whether the measured median lies in the predicted 95 % interval of the time
+    predicted: Mapping[str, Any]  # the field `predicted` of the plan: "seconds", "low", "high" and others
 
 
 class PlanScore(NamedTuple):
@@ -41,14 +39,6 @@ class PlanScore(NamedTuple):
     coverage: float  # the fraction of the measured times within their predicted 95 % interval
 
 
-def _score(workload: str | None, method: Method | None, pairs: list[PlannedPair]) -> PlanScore:
-    ratios = sorted(pair.predicted_seconds / pair.timing.median for pair in pairs)
-    error = statistics.median(abs(ratio - 1) for ratio in ratios)
-    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-    coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
-    return PlanScore(workload, method, pairs, ratios, statistics.median(ratios), error, worst, coverage)
-
-
 class PlanScores(NamedTuple):
     """The errors of the predicted times for one type of hardware: total, and by workload and method."""
 
@@ -60,44 +50,44 @@ class PlanScores(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return a `PlanScores` for each planned type of hardware, with the errors of its newest predicted times.
-
-    `plans` are the records of planned cases, and `timings` the measured times. Types of hardware without a
-    comparable measured time are omitted.
-    """
+    """Return the errors of the newest predicted times for each planned hardware with measured times."""
+    reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
         planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
-        pairs = []
-        for timing in (timing for timing in timings if timing.honest and near_floor(timing) is None):
-            kind = timing.record.environment.get("device_kind")
-            if predicted := planned.get((timing.case.key, kind)):
-                inside = predicted["low"] <= timing.median <= predicted["high"]
-                pairs.append(PlannedPair(timing, predicted["seconds"], inside))
-        if pairs:
-            scores.append(_score_pairs(hardware, pairs))
+        keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
+        matches = zip(reliable, map(planned.get, keys), strict=True)
+        if pairs := [PlannedPair(timing, predicted) for timing, predicted in matches if predicted]:
+            scores.append(_score_hardware(hardware, pairs))
     return scores
 
 
-def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
+def _score_hardware(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
     groups = group_by(pairs, lambda pair: (pair.timing.case.workload, pair.timing.base_method))
-    problems = group_by(pairs, lambda pair: pair.timing.comparison_key)
-    parts = [_score(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))]
+    parts = [
+        _score_group(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))
+    ]
     verdicts = [
-        slow.predicted_seconds > fast.predicted_seconds
-        for group in problems.values()
+        slow.predicted["seconds"] > fast.predicted["seconds"]
+        for group in group_by(pairs, lambda pair: pair.timing.comparison_key).values()
         for slow, fast in itertools.permutations(group, 2)
         if slow.timing.median > _ORDER_FACTOR * fast.timing.median
     ]
-    return PlanScores(hardware, _score(None, None, pairs), parts, sum(verdicts), len(verdicts))
+    return PlanScores(hardware, _score_group(None, None, pairs), parts, sum(verdicts), len(verdicts))
+
+
+def _score_group(workload: str | None, method: Method | None, pairs: list[PlannedPair]) -> PlanScore:
+    ratios = sorted(predicted["seconds"] / timing.median for timing, predicted in pairs)
+    error = statistics.median(abs(ratio - 1) for ratio in ratios)
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    inside = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
+    coverage = sum(inside) / len(pairs)
+    return PlanScore(workload, method, pairs, ratios, statistics.median(ratios), error, worst, coverage)
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return a sentence on the errors of the predicted times, and one on the predicted order of the methods.
-
-    The second sentence is omitted if no two methods for one problem have sufficiently different times.
-    """
+    """Return sentences on the errors of the predicted times, and on the predicted order of the methods."""
     total = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
