@@ -1,13 +1,8 @@
 """Compare times with handwritten derivatives, machine peaks and JAX; break down lost parallel efficiency.
 
-Only times in the same environment and on the same device count are compared. Operations are counted in the
-traced program. The memory traffic includes only the inputs and the result, so that the fraction of the peak
-memory bandwidth is underestimated.
-
-Lost parallel efficiency is divided into communication, load imbalance, dispatch latency and a remainder. The
-remainder is called "serial": serial work, contention, and every loss that was neither measured nor counted.
-All communication counts as a loss, because its overlap with computation is unknown. Therefore, and for
-super-linear speed-up, the remainder may be negative.
+The traffic includes only the inputs and the result, so that the fraction of the memory bandwidth is
+underestimated. All communication counts as lost, because its overlap with computation is unknown. Therefore,
+and for super-linear speed-up, the remainder of the lost efficiency may be negative.
 """
 
 import json
@@ -16,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scaling.analysis.cases import group_by
-from scaling.analysis.curves import Curve
+from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.fastest import compare_with_handwritten
 from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
@@ -35,22 +30,14 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The machine peak that limits the time of a program, such as the memory bandwidth (roofline model).
-
-    The counted work divided by a peak rate is a lower bound on the time of the program. The limiting peak has
-    the largest lower bound. `fraction` exceeds 1 if the program does less work than was counted, for example
-    because data stay in a cache.
-    """
+    """The machine peak that limits the time of a program. It has the largest lower bound on the time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # lower bound on the time divided by the measured time
 
 
 class Baseline(NamedTuple):
-    """A measured time, and its ratios to a handwritten derivative, a machine peak and the fastest JAX method.
-
-    A ratio is None if its reference was not measured.
-    """
+    """A measured time and its ratios to others. A ratio is None if the other time was not measured."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
@@ -60,10 +47,7 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing, except for the timings of the machine peaks themselves.
-
-    Only the timings of AD systems other than JAX are compared with JAX.
-    """
+    """Return a `Baseline` for each timing except those of the machine peaks."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []
@@ -77,33 +61,29 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
-    bounds = []
-    for target, (name, field) in _PEAKS.items():
-        if least := _least_seconds(target, getattr(timing.record, field), timing, rates):
-            bounds.append(Bound(name, least / timing.median))
+    seconds = {
+        name: _least_seconds(target, getattr(timing.record, field), timing, rates)
+        for target, (name, field) in _PEAKS.items()
+    }
+    bounds = (Bound(name, least / timing.median) for name, least in seconds.items() if least)
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return a dict from (target, dtype, precision, machine) to the measured (work, rate) pairs of a peak.
-
-    `target` is the name of the peak, such as "copy". `work` is in bytes or operations per call and device,
-    and `rate` is work per second.
-    """
+    """Return a dict from (target, dtype, precision, machine) to (work, work per second) pairs of a peak."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
-    for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
-        case, work = timing.case, machine_peaks.peak_work(timing.case)
-        key = (case.target, case.dtype, case.precision, _machine_key(timing))
-        rates.setdefault(key, []).append((work, work / timing.median))
+    for timing in timings:
+        if timing.case.kind == "ceiling":
+            case, work = timing.case, machine_peaks.peak_work(timing.case)
+            key = (case.target, case.dtype, case.precision, _machine_key(timing))
+            rates.setdefault(key, []).append((work, work / timing.median))
     return rates
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
     """Return the seconds that an amount of work takes at the measured peak rate, or None if it is unknown.
 
-    `target` is the name of the peak, such as "copy", and `amount` is in bytes or operations. The rate is that
-    of the largest measurement whose work is at most `amount`, because a larger one may exceed a cache into
-    which `amount` fits. If all measurements are larger, the smallest one is used.
+    The rate was measured with at most as much work if possible, because more may exceed a cache.
     """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
@@ -116,7 +96,7 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return a hashable key for the machine and the device count of a timing, independent of its program."""
+    """Return a key for the machine and the device count of a timing, independent of its program."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.record.environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
@@ -135,26 +115,21 @@ class EfficiencyBreakdown(NamedTuple):
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Divide the lost efficiency of a scaling curve among its causes, for each device count above one.
 
-    Device counts at which the program is not slower than an empty call are omitted. The result is empty if
-    this holds for one device, or if one device was not measured. Of the timings of machine peaks, `peaks`,
-    only those of the all-reduce are used.
+    Device counts whose time is at most that of an empty call are omitted. Without a time on one device, the
+    result is empty. Of `peaks` only the all-reduce is used.
     """
-    base, *others = curve.timings
-    if base.case.devices > 1 or dispatch_floor(base) >= base.median:
+    points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
+    if not points or points[0].devices > 1:
         return ()
-    rates, efficiency = measured_rates(peaks), [point.efficiency.value for point in curve.points[1:]]
-    return tuple(
-        _break_down(timing, base, value, rates)
-        for timing, value in zip(others, efficiency, strict=True)
-        if dispatch_floor(timing) < timing.median
-    )
+    rates = measured_rates(peaks)
+    return tuple(_break_down(point, points[0].timing, rates) for point in points[1:])
 
 
-def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -> EfficiencyBreakdown:
-    seconds = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
-    communication = None if seconds is None else seconds / timing.median
-    waiting = _waiting_seconds(timing)
-    imbalance = None if waiting is None else waiting / timing.median
+def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBreakdown:
+    timing, efficiency = point.timing, point.efficiency.value
+    sending = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
+    lost = (sending, _waiting_seconds(timing))
+    communication, imbalance = (None if seconds is None else seconds / timing.median for seconds in lost)
     floor, ideal = dispatch_floor(timing), dispatch_floor(base)
     # The dispatch latency on one device is part of the ideal time.
     dispatch = floor / timing.median - efficiency * ideal / base.median if floor and ideal else None
@@ -163,10 +138,7 @@ def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the estimated mean time in seconds that a process waits for the slowest one, or None if unknown.
-
-    The estimate is half of the time that the fastest process waits, which is exact for two processes.
-    """
+    """Return the mean time that a process waits for the slowest one: half of that of the fastest process."""
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records

@@ -38,7 +38,7 @@ class CurvePoint:
 
     @property
     def ideal(self) -> float:
-        """Return the ideal speed-up: the device count divided by the device count of the baseline."""
+        """Return the ideal speed-up over the baseline."""
         return self.devices / self.baseline_devices
 
     @property
@@ -49,18 +49,16 @@ class CurvePoint:
     @property
     def relative(self) -> str:
         """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
-        return (
-            "" if self.baseline_devices == 1 else f" relative to {count_of(self.baseline_devices, 'device')}"
-        )
+        count = self.baseline_devices
+        return "" if count == 1 else f" relative to {count_of(count, 'device')}"
 
 
 @dataclass(frozen=True)
 class Curve(Subject):
     """A measured or predicted scaling curve: the times of one program on several device counts.
 
-    `case` is the case on the smallest device count, without its device mesh. Each device count has the time
-    of its fastest mesh. The number of batch elements (`Case.points`) is constant for strong scaling, and
-    constant per device for weak scaling.
+    `case` is that on the fewest devices, without its mesh. Each device count has the time of its fastest
+    mesh.
     """
 
     kind: str  # "strong" or "weak"
@@ -100,8 +98,7 @@ class Curve(Subject):
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the kinds in `scaling` ("strong", "weak"), each within one environment.
 
-    Timings whose devices shared CPU cores are omitted. Weak curves are omitted if the work per device varies
-    or was not counted.
+    Timings whose devices shared CPU cores are omitted, and weak curves whose work per device is not constant.
     """
     timings = [timing for timing in timings if timing.honest]
     programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and is_candidate(t.case))
@@ -111,18 +108,13 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
         weak = [series for series in weak if len(series) > 1]
         growing = {id(timing) for series in weak for timing in series if timing.case.devices > 1}
         strong = [series for series in strong if len(series) > 1 or id(series[0]) not in growing]
-    constant = [series for series in weak if _describe_unequal_work(series) is None]
-    return [
-        *(build_curve("strong", series, time_ratio, plain_jit) for series in strong),
-        *(build_curve("weak", series, time_ratio, plain_jit) for series in constant),
-    ]
+    constant = (series for series in weak if _describe_unequal_work(series) is None)
+    pairs = [*(("strong", series) for series in strong), *(("weak", series) for series in constant)]
+    return [build_curve(kind, series, time_ratio, plain_jit) for kind, series in pairs]
 
 
 def stated_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling, "strong" or "weak", that the content of a study or plan file requests.
-
-    The content is not validated, so that its value of "scaling" may be any JSON value. The default is strong.
-    """
+    """Return the kinds of scaling, "strong" (the default) or "weak", that a study or plan file requests."""
     scaling = study.get("scaling")
     requested = scaling if isinstance(scaling, list) else [scaling]
     return [kind for kind in KINDS if kind in requested] or ["strong"]
@@ -141,8 +133,7 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     """Return one list of timings for each scaling curve, in ascending order of device count.
 
-    `kind` is "strong" or "weak". For weak scaling, a case is omitted if its points do not divide evenly over
-    the devices.
+    For weak scaling, a case is omitted if its points do not divide evenly over the devices.
     """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, curve_case(t.case, kind))).values()
@@ -156,7 +147,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return why a series is not a weak scaling curve (unequal or unknown work per device), or None."""
+    """Return the reason why a series is not a weak scaling curve, or None."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -185,23 +176,20 @@ def build_curve(
     ratio: Callable[[Timing, Timing], Estimate],
     plain_jit: Mapping[tuple, Timing],
 ) -> Curve:
-    """Return the scaling curve of a series of timings in ascending order of device count.
+    """Return the scaling curve of the timings of one program in ascending order of device count.
 
-    Args:
-        kind: "strong" or "weak".
-        series: the timings of one program, of which the first is the baseline.
-        ratio: a function that returns the first time divided by the second one.
-        plain_jit: a dict from `Timing.problem_key` to the fastest plain jit program on one device.
+    `plain_jit` maps `Timing.problem_key` to the fastest plain jit program on one device.
     """
     base, points = series[0], []
+    count = base.case.devices
     for timing in series:
-        more = timing.case.devices / base.case.devices
+        more = timing.case.devices / count
         work = more if kind == "weak" else 1.0  # total work relative to the baseline
         speedup, program = ratio(base, timing), plain_jit.get(timing.problem_key)
-        points.append(CurvePoint(
-            timing, base.case.devices, speedup.scaled(work), speedup.scaled(work / more),
-            ratio(program, timing) if program else None,
-        ))  # fmt: skip
+        against_jit = ratio(program, timing) if program else None
+        points.append(
+            CurvePoint(timing, count, speedup.scaled(work), speedup.scaled(work / more), against_jit)
+        )
     case = dataclasses.replace(base.case, mesh=None)
     return Curve(case, base.environment, base.honest, kind, tuple(points))
 
@@ -222,24 +210,20 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
-    Curves that differ in kind (strong or weak), environment or baseline are in different lists. Curves with a
-    single device count are omitted. A problem measured on at least three device counts takes precedence over
-    a larger one on fewer device counts. Curves of function values (without derivatives) come last.
+    Curves that differ in kind or baseline are in different lists. Curves with one device count are omitted. A
+    problem measured on three device counts or more takes precedence. Curves of function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, c.baseline_devices, c.family_key)).values()
     problems = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
-    rows = [
-        max(same, key=lambda row: (max(len(c.points) for c in row) >= ENOUGH_COUNTS, row[0].volume))
-        for same in problems
-    ]
-    return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
+
+    def rank(row: Sequence[Curve]) -> tuple[bool, int]:
+        return max(len(curve.points) for curve in row) >= ENOUGH_COUNTS, row[0].volume
+
+    return sorted((max(rows, key=rank) for rows in problems), key=lambda row: row[0].case.ad_mode.is_value)
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the scaling curves of derivatives for each function's largest problem, one list per problem.
-
-    In each list, curves with more devices come first, and then those that are faster on the most devices.
-    """
+    """Return the curves of derivatives for each function's largest problem, the fastest curve first."""
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(row, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for row in rows]

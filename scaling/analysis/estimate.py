@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from scaling.core.formatting import format_interval, format_number
 
-UNDETERMINED = "not determined"
+_UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # largest quotient of the limits of the interval of a ratio
-_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not show which of two times is larger
 _WIDEST_EXPONENT = 1.0  # largest width of the interval of an exponent
 _WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 
@@ -25,14 +24,13 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio can be reported: its interval is narrow enough, or unknown.
+        """Return whether a ratio can be reported, because its interval is narrow or unknown.
 
         The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
         if self.low is None or self.high is None:
             return True
-        both_ways = self.low < 1 / _BOTH_WAYS < _BOTH_WAYS < self.high
-        return self.high <= _WIDEST_RATIO * self.low and not both_ways
+        return self.high <= _WIDEST_RATIO * self.low and not (self.low < 1 / 2 and self.high > 2)
 
     @property
     def is_determined_share(self) -> bool:
@@ -47,15 +45,12 @@ class Estimate(NamedTuple):
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
     """Return a ratio as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' if its interval is wide."""
-    text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
+    text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else _UNDETERMINED
     return text + format_interval(low, high)
 
 
 def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long', with the 95 % interval of the ratio.
-
-    `name` is the method whose time is the numerator of the ratio.
-    """
+    """Return a clause such as 'jacfwd takes 1.77x as long'. The numerator is the time of `name`."""
     text = format_ratio(value, low, high)
     if Estimate(value, low, high).is_determined:
         return f"{name} takes {text} as long"
@@ -64,18 +59,14 @@ def format_time_ratio(name: str, value: float, low: float | None = None, high: f
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
     """Return an exponent as '1.02 (0.98 to 1.05)', or 'not determined (-2 to 8)' if its interval is wide."""
-    return _format_estimate(value, low, high, _WIDEST_EXPONENT)
+    return format_share(value, low, high, _WIDEST_EXPONENT)
 
 
-def format_share(value: float, low: float | None, high: float | None) -> str:
+def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
     """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if its interval is wide."""
-    return _format_estimate(value, low, high, _WIDEST_SHARE)
-
-
-def _format_estimate(value: float, low: float | None, high: float | None, widest: float) -> str:
     if low is None or high is None:
         return f"{value:.3g}"
-    text = f"{value:.3g}" if high - low <= widest else UNDETERMINED
+    text = f"{value:.3g}" if high - low <= widest else _UNDETERMINED
     return f"{text} ({low:.3g} to {high:.3g})"
 
 

@@ -1,6 +1,6 @@
 """Find the fastest of several timings, its runner-up and its certainty (`Ranking`, `FastestMethod`)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scaling.analysis.cases import Subject, group_by, is_candidate
@@ -13,7 +13,7 @@ class Ranking(Subject):
     """The fastest of several timings, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # the runner-up
+    second: Timing | None  # the runner-up; of the same method with another memory setting if need be
     ratio: Estimate | None  # time of `second` divided by the time of `first`
 
     @property
@@ -51,40 +51,34 @@ class Ranking(Subject):
 
 @dataclass(frozen=True)
 class FastestMethod(Ranking):
-    """The fastest JAX method for one problem on one device count.
+    """The fastest JAX method for one problem on one device count, compared with the next method."""
 
-    The runner-up is another method, or else another memory setting of the same method.
-    """
-
-    by_hand: float | None  # time of `first` divided by that of the handwritten derivative
+    by_hand: Estimate | None  # time of `first` divided by that of the handwritten derivative
     others: tuple[Timing, ...]  # timings of the same problem that are excluded by `is_candidate`
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
     """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
     groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
-    return [
-        _find_fastest(rivals, group)
-        for group in groups.values()
-        if (rivals := [timing for timing in group if is_candidate(timing.case)])
-    ]
-
-
-def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
-    first = min(rivals, key=lambda t: t.median)
-    other_modes = [t for t in rivals if t.base_method != first.base_method]
-    second = least_time(other_modes or [t for t in rivals if t.method != first.method])
-    ratio, by_hand = time_ratio(second, first) if second else None, compare_with_handwritten(first, group)
-    excluded = tuple(t for t in group if not is_candidate(t.case))
-    subject = (first.case, first.environment, first.honest)
-    return FastestMethod(*subject, first, second, ratio, by_hand.value if by_hand else None, excluded)
+    methods = []
+    for group in groups.values():
+        rivals = [timing for timing in group if is_candidate(timing.case)]
+        if first := least_time(rivals):
+            other_modes = [t for t in rivals if t.base_method != first.base_method]
+            second = least_time(other_modes or [t for t in rivals if t.method != first.method])
+            ratio = time_ratio(second, first) if second else None
+            by_hand = compare_with_handwritten(first, group)
+            excluded = tuple(t for t in group if not is_candidate(t.case))
+            subject = (first.case, first.environment, first.honest)
+            methods.append(FastestMethod(*subject, first, second, ratio, by_hand, excluded))
+    return methods
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
     """Return a time divided by that of the fastest handwritten derivative, or None if none was measured.
 
-    `group` has the timings of the same problem on the same number of devices. With colored seeds the result
-    contains only the nonzeros, so that only derivatives with the same `seeds` setting are compared.
+    Only equal `seeds` settings are compared, because with colored seeds the result contains only the
+    nonzeros.
     """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
@@ -94,10 +88,10 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 def largest_problems(
     fastest: Iterable[FastestMethod],
 ) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return a pair of lists per function and environment: all its rows, and those of its largest problem.
+    """Return two lists per function and environment: all rows, and the rows of its largest problem.
 
-    A row is the fastest method for one problem on one device count. The second list is in ascending order of
-    time. A problem measured on more device counts takes precedence over a larger problem.
+    The second list is in ascending order of time. A problem measured on more device counts takes precedence
+    over a larger problem.
     """
     pairs = []
     for family in group_by(fastest, lambda row: row.family_key).values():

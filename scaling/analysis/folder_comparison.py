@@ -61,9 +61,8 @@ class FolderComparison:
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     """Return the paths of the two results folders to compare, A (old) and B (new).
 
-    They are `first` and `second`. If `second` is None, B is `first`, and A is its subfolder `versus-*`, which
-    contains the baseline that `scaling run versus=...` measured. Raise `Refusal` if `first` has no such
-    subfolder or more than one, or if a folder has no results.
+    If `second` is None, B is `first`, and A is its subfolder `versus-*`. Raise `Refusal` if there is not
+    exactly one, or if a folder has no results.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -81,9 +80,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in an old results folder (`a`) and a new one (`b`).
 
-    A case is called slower or faster if its times differ significantly by more than the relative difference
-    `margin`. The false discovery rate over all cases is limited to 5 %. Raise `Refusal` if the margin is
-    invalid, if the folders are the same, or if the folders have no case in common.
+    Times of a slower or faster case differ significantly by more than the relative difference `margin`. Raise
+    `Refusal` if the margin is invalid, or if the folders are the same or have no case in common.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -101,7 +99,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return a dict from case key to the records of one folder, and sentences that count the omitted records.
+    """Return a dict from case key to records, and sentences that count the omitted records.
 
     For each workload, only the records of the newest environment are kept. `side` is "A" or "B".
     """

@@ -1,7 +1,7 @@
 """Fit Amdahl's, Gustafson's and Gunther's (universal scalability) laws to a scaling curve.
 
-The logarithm of time is fitted by least squares. The residuals are treated as noise with the same variance on
-every device count. A good fit does not prove that a law holds.
+The logarithm of time is fitted by least squares, with the same variance on every device count. A good fit
+does not prove that a law holds.
 """
 
 import math
@@ -60,11 +60,7 @@ class ScalingFit:
 
     @property
     def doubt(self) -> str:
-        """Return a clause such as ', if there is a limit at all' if the largest speed-up is uncertain, or ''.
-
-        The limit is uncertain if the 95 % confidence interval of the parameter that causes it includes 0.
-        This parameter is the coherency if the speed-up has a peak, otherwise the first parameter.
-        """
+        """Return a clause such as ', if there is a limit at all' if the limit is uncertain, or ''."""
         bounding = list(self.parts.values())[-1 if self.peak else 0]
         if self.limit is None or bounding.low:
             return ""
@@ -84,13 +80,9 @@ class _LinearLaw(NamedTuple):
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
 
-    Strong scaling curves are fitted with Amdahl's law, weak ones with Gustafson's law, and both with the
-    universal scalability law. Amdahl's and Gustafson's laws need at least three device counts, and universal
-    scalability needs four: one more than the number of fitted values, including the time on one device. Each
-    parameter is between 0 and 1.
-
-    The best law has the least corrected Akaike information criterion (AICc). If there are too few device
-    counts for AICc, the simpler law is best unless an F test at the 5 % level rejects it.
+    A law with p parameters, each between 0 and 1, needs at least p + 2 device counts. The best law has the
+    least corrected Akaike information criterion (AICc). If there are too few device counts for AICc, the
+    simpler law is best unless an F test at the 5 % level rejects it.
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
@@ -103,8 +95,8 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 def karp_flatt(point: CurvePoint) -> Estimate | None:
     """Return the serial fraction at a point of a strong scaling curve by the formula of Karp and Flatt.
 
-    Return None on one device, or if the speed-up is not relative to one device. The fraction is negative for
-    super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
+    Return None on one device, or if the baseline has several devices. Source: Karp and Flatt 1990, Measuring
+    parallel processor performance.
     """
     if point.devices == 1 or point.baseline_devices > 1:
         return None
@@ -127,10 +119,7 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the law with the least AICc, or the one that an F test prefers if AICc is undefined.
-
-    If there are no laws, return None. `count` is the number of device counts.
-    """
+    """Return the law with the least AICc, or the one that an F test prefers if AICc is undefined."""
     if len(laws) < 2:
         return next(iter(laws), None)
     squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
@@ -146,18 +135,14 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
-
-    `squares` is the sum of squared residuals of the best fit, and `freedom` its degrees of freedom.
-    """
+    """Return the largest sum of squared residuals that an F test at the 5 % level accepts."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
-    """Fit a law to `logs`, the logarithms of the times, with the 95 % profile interval of each parameter.
+    """Fit a law to the logarithms of the times, with the 95 % profile interval of each parameter.
 
-    A profile interval contains all values that an F test at the 5 % level does not reject. The test compares
-    with the best fit within the bounds 0 and 1, so that the interval is never empty.
+    The interval contains all values that an F test at the 5 % level does not reject.
     """
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target, {})
@@ -179,8 +164,7 @@ def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
 def _best_parts(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
     """Return the least-squares parameters, each between 0 and 1, as an array of shape (parameters,).
 
-    A parameter is set to 0 if this value fits equally well. `target` is form.sign * (log(time) - form.shift),
-    of shape (device counts,). `fixed` maps the index of a parameter to a value that is not optimized.
+    A parameter is 0 if this value fits equally well. `fixed` maps indices of parameters to constant values.
     """
     free = [index for index in range(len(form.parts)) if index not in fixed]
     if not free:
@@ -207,11 +191,7 @@ def _sum_of_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return one limit of the 95 % profile-likelihood confidence interval of one parameter.
-
-    The parameter has the given index and the least-squares value `best`. `end` is 0 for the lower limit, or 1
-    for the upper one. `most` is the largest sum of squares that the F test accepts.
-    """
+    """Return the lower (`end` = 0) or the upper (`end` = 1) limit of the 95 % interval of one parameter."""
 
     def excess(root: float) -> float:
         return _sum_of_squares(form, target, {index: root**3}) - most

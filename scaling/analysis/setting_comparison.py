@@ -9,7 +9,7 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.fastest import Ranking
 from scaling.analysis.timings import Timing, break_even_calls, least_time, time_ratio
 from scaling.core import memory
-from scaling.core.case import Case, defaults
+from scaling.core.case import defaults
 from scaling.core.record import Record
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
@@ -17,19 +17,13 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """The timings of cases that differ only in one field, such as "mesh".
-
-    In `case`, this field has its default value.
-    """
+    """The timings of cases that differ only in one field, which has its default value in `case`."""
 
     timings: tuple[Timing, ...]  # at least two, the fastest first
 
 
 def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingComparison]:
-    """Return a comparison for each program that was measured with several values of a field of `Case`.
-
-    `field` is the name of the field, such as "mesh".
-    """
+    """Return a comparison for each program that was measured with several values of a field of `Case`."""
     programs = group_by(timings, lambda t: (replace(t.case, **defaults([field])), t.environment, t.honest))
     comparisons = []
     for subject, group in programs.items():
@@ -51,18 +45,14 @@ class Gain(NamedTuple):
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
-    """Return the gain of each timing with colored seeds over the fastest JAX method without coloring.
-
-    Handwritten derivatives are excluded.
-    """
+    """Return the gain of each timing with colored seeds over the fastest JAX method without coloring."""
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     groups = group_by(seeded, lambda t: t.comparison_key)
     gains = []
     for group in groups.values():
         uncolored = least_time(each for each in group if each.case.seeds == "identity")
         for timing in (each for each in group if each.case.seeds != "identity"):
-            counts = (timing.record.colors or {}).values()
-            seeds = sum(count for count in counts if isinstance(count, int)) or None
+            seeds = sum(count or 0 for count in (timing.record.colors or {}).values()) or None
             ratio = time_ratio(uncolored, timing) if uncolored else None
             break_even = break_even_calls(timing, uncolored) if uncolored else None
             gains.append(Gain(timing, uncolored, ratio, seeds, break_even))
@@ -83,10 +73,7 @@ class MemoryPoint(NamedTuple):
 
 
 class ParetoFront(NamedTuple):
-    """The memory and the time of one program for each of at least two memory settings.
-
-    The memory is that of one device: inputs, result and temporaries, as reported by the compiler.
-    """
+    """The memory of one device and the time of one program for each of at least two memory settings."""
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
@@ -96,8 +83,7 @@ class ParetoFront(NamedTuple):
 def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
     """Return the Pareto front of time and memory of each program measured with two or more memory settings.
 
-    A memory setting is a chunk or block size, or rematerialization. Timings whose devices shared CPU cores
-    are omitted. `records` are the newest records of all cases. They show which settings ran out of memory.
+    Timings whose devices shared CPU cores are omitted. `records` show which settings ran out of memory.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((memory.bytes_while_running(vars(t.record)), t) for t in derivatives)
@@ -119,8 +105,3 @@ def find_pareto_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
         if not front or point.seconds < front[-1].seconds:
             front.append(point)
     return front
-
-
-def mesh_name(case: Case) -> str:
-    """Return the mesh of a case, such as '2x4' for 2 devices along the points and 4 along the seeds."""
-    return "x".join(map(str, case.axes))

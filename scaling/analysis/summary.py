@@ -6,33 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.analysis import forecast, plan_scores, summary_details
+from scaling.analysis import forecast, plan_scores, summary_details, timings
 from scaling.analysis.cases import group_by, least_by
 from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note, format_relative
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.timings import (
-    Timing,
-    automatic_blocks,
-    describe_slower,
-    dispatch_floor,
-    format_time,
-    nodes_of,
-    note_on_pairs,
-    time_ratio,
-)
+from scaling.analysis.timings import Timing
 from scaling.core import memory
 from scaling.core.case import AUTO
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
-from scaling.core.record import REASONS, Record
+from scaling.core.record import REASONS
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return English sentences that summarize a results folder, given by its path or its findings.
-
-    If no record has a time, the sentences report the predictions for the planned cases and the failures.
-    """
+    """Return sentences that summarize a results folder, given by its path or its findings."""
     findings = source if isinstance(source, Findings) else read(source)
     if findings.timings:
         parts = (
@@ -51,11 +39,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Return those sentences of `answer_sentences` that a report prints next to its figures and tables.
-
-    They are about the fastest AD modes, settings (such as meshes), other AD systems, plans and failures. If
-    no record has a time, return all sentences of `answer_sentences`.
-    """
+    """Return those sentences of `answer_sentences` that a report prints next to its figures and tables."""
     if not findings.timings:
         return answer_sentences(findings)
     variants = summary_details.describe_variants
@@ -77,7 +61,7 @@ def describe_fastest(findings: Findings) -> list[str]:
             *_describe_devices(findings, rows),
         ]
         if row.by_hand:
-            parts.append(f"Written by hand it would take {format_ratio(1 / row.by_hand)} as long")
+            parts.append(f"Written by hand it would take {format_ratio(1 / row.by_hand.value)} as long")
         suffix = findings.suffix(row.environment, row.honest)
         sentences.append(f"{row.family}: {'. '.join(parts)}.{suffix}")
     return sentences
@@ -85,44 +69,38 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     mode, devices = name_with_blocks(row.first), _format_devices(findings, row.first)
-    at = f"on {devices} {size} ({row.size}): {format_time(row.first)}, {row.call}"
+    at = f"on {devices} {size} ({row.size}): {timings.format_time(row.first)}, {row.call}"
     if row.empty:
-        floor = format_duration(dispatch_floor(row.first))
-        return (
-            f"no mode is called the fastest; {mode} takes the shortest time, {at}, "
-            f"not distinguishable from an empty call ({floor})"
+        floor = (
+            f"not distinguishable from an empty call ({format_duration(timings.dispatch_floor(row.first))})"
         )
+        return f"no mode is called the fastest; {mode} takes the shortest time, {at}, {floor}"
     if row.second is None:
         return f"{mode} is the only automatic mode that was measured, {at}"
     verb = "is fastest" if row.distinguished else "is tied with the next, not distinguished,"
-    factor = describe_slower(f"the next, {row.second.method.name},", row.second, row.first)
+    factor = timings.describe_slower(f"the next, {row.second.method.name},", row.second, row.first)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
     return f"{mode} {verb} {at}; {factor}{doubts}"
 
 
 def _format_devices(findings: Findings, timing: Timing) -> str:
-    nodes = nodes_of(timing.record)
-    if not nodes or not findings.has_several_nodes:
+    nodes = timings.nodes_of(timing.record)
+    if not nodes or all((timings.nodes_of(each.record) or 1) == 1 for each in findings.timings):
         return timing.devices_text
     hours = format_number(nodes * timing.median / 3600 * 1e6)
     return f"{timing.devices_text} of {count_of(nodes, 'node')} ({hours} node-hours for a million calls)"
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of an AD method, with the block sizes that chunk=auto chose in parentheses.
-
-    An example is 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
-    """
-    name, auto = timing.method.name, automatic_blocks(timing.record)
-    return f"{name} ({auto}{_describe_saved_memory(timing.record)})" if auto else name
-
-
-def _describe_saved_memory(record: Record) -> str:
-    """Return text that compares the memory with blocks to that without, or '' if one of them is unknown."""
-    probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
+    """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'."""
+    name, auto = timing.method.name, timings.automatic_blocks(timing.record)
+    if not auto:
+        return name
+    probes, used = (timing.record.blocks or {}).get("probes"), memory.bytes_while_running(vars(timing.record))
     probes = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))), None)
-    return f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
+    saved = f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
+    return f"{name} ({auto}{saved})"
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
@@ -131,7 +109,7 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on," if too_large and too_large < point.baseline_devices else ""
-    speedup = format_ratio(*point.speedup) + note_on_pairs(curve.timings[0], timing)
+    speedup = format_ratio(*point.speedup) + timings.note_on_pairs(curve.timings[0], timing)
     text = f"Its speed-up over the same program on {curve.baseline}{fewest} is {speedup}"
     text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
     if point.against_jit:
@@ -142,23 +120,22 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
-    `rows` has the fastest method on each device count, in ascending order of time. The recommended device
-    count is the smallest one whose time is not significantly longer than the shortest. Return [] if there is
-    one device count, if CPU devices shared cores, or if the shortest time is that of an empty call.
+    `rows` has the fastest method on each device count, in ascending order of time. The recommended count is
+    the smallest one whose time is not significantly longer than the shortest.
     """
     first, *others = [row.first for row in rows]
     if not first.honest or rows[0].empty or not others:
         return []
     sentences = []
     if more := next((timing for timing in others if timing.case.devices > first.case.devices), None):
-        pay = "do not pay" if time_ratio(more, first).above_one else "are not distinguished"
-        slower = describe_slower(f"the fastest mode on {more.devices_text}", more, first)
+        pay = "do not pay" if timings.time_ratio(more, first).above_one else "are not distinguished"
+        slower = timings.describe_slower(f"the fastest mode on {more.devices_text}", more, first)
         sentences.append(f"More devices {pay}: {slower}")
-    tied = [timing for timing in (first, *others) if not time_ratio(timing, first).above_one]
+    tied = [timing for timing in (first, *others) if not timings.time_ratio(timing, first).above_one]
     chosen = min(tied, key=lambda timing: timing.case.devices)
     text = f"Recommended: {first.devices_text}"
     if chosen is not first:
-        takes = describe_slower(chosen.method.name, chosen, first)
+        takes = timings.describe_slower(chosen.method.name, chosen, first)
         text = f"Recommended: {_format_devices(findings, chosen)}"
         text += f", not distinguished from {first.devices_text} ({takes})"
     curve, point = findings.curves_of(chosen).get("strong", (None, None))
@@ -169,7 +146,6 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
 
 
 def _describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause on the parallel efficiency: 'efficiency stays at 0.5 or above up to 8 devices'."""
     required = f"{findings.efficiency:g}"
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with an efficiency of at least {required} is not determined"
@@ -181,10 +157,7 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return a sentence on the fastest JAX curve of each function, for strong and for weak scaling.
-
-    Strong scaling curves that `describe_fastest` already describes are omitted.
-    """
+    """Return a sentence on the fastest JAX curve of each function, unless `describe_fastest` describes it."""
     described = {(rows[0].environment, rows[0].case) for _, rows in largest_problems(findings.fastest)}
     sentences = []
     for curve, *_ in derivative_curves(c for c in findings.curves if c.case.engine == "jax"):
@@ -197,55 +170,48 @@ def _describe_scaling(findings: Findings) -> list[str]:
             f"{'scaled speed-up' if weak else 'speed-up'} {format_ratio(*last.speedup)}{last.relative}, "
             f"efficiency {format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, "
             f"the fastest there at {curve.size}; {_describe_efficiency(findings, curve)}"
-            f"{f'; compulsory bytes{note}' if note else ''}.{findings.suffix(curve.environment)}"
+            f"{note and f'; compulsory bytes{note}'}.{findings.suffix(curve.environment)}"
         )
     return sentences
 
 
 def _describe_ratios(rows: Sequence[tuple[Estimate, Timing]], reference: str) -> str:
-    median = statistics.median(ratio.value for ratio, _ in rows)
+    median = format_ratio(statistics.median(ratio.value for ratio, _ in rows))
     largest, timing = max(rows, key=lambda row: row[0].value)
-    text = f"takes {format_ratio(median)} as long as {reference} in the median of "
-    text += f"{count_of(len(rows), 'comparison')}; most, {format_ratio(*largest)}, for "
-    return text + f"{timing.family}, {timing.size}, {timing.devices_text}, {timing.method.name}"
+    return (
+        f"takes {median} as long as {reference} in the median of {count_of(len(rows), 'comparison')}; "
+        f"most, {format_ratio(*largest)}, for {timing.family}, {timing.size}, {timing.devices_text}, "
+        f"{timing.method.name}"
+    )
 
 
 def _describe_advice(findings: Findings) -> list[str]:
     rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
     if not rows:
         return []
-    chosen = ", ".join({str((timing.records[-1].chosen or {}).get("mode")): None for _, timing in rows})
-    ratios = [(time_ratio(timing, first), timing) for first, timing in rows]
+    chosen = ", ".join(dict.fromkeys(str((t.records[-1].chosen or {}).get("mode")) for _, t in rows))
+    ratios = [(timings.time_ratio(timing, first), timing) for first, timing in rows]
     return [f"mode=auto {_describe_ratios(ratios, 'the fastest mode')}; it chose {chosen}."]
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return one sentence per AD system other than JAX: its fastest times divided by those of JAX."""
     pairs = [(each.over_jax, each.timing) for each in findings.baselines if each.over_jax]
-    fastest = least_by(
-        pairs, lambda pair: (pair[1].case.engine, *pair[1].comparison_key), lambda pair: pair[1].median
-    )
-    systems = group_by(
-        fastest.values(), lambda pair: (pair[1].environment, pair[1].honest, pair[1].case.engine)
-    )
-    return [
-        f"{engine} {_describe_ratios(group, 'JAX, each with its fastest method,')}."
-        f"{findings.suffix(environment, honest)}"
-        for (environment, honest, engine), group in systems.items()
-    ]
+    systems = group_by(pairs, lambda pair: (pair[1].environment, pair[1].honest, pair[1].case.engine))
+    sentences = []
+    for (environment, honest, engine), group in systems.items():
+        fastest = least_by(group, lambda pair: pair[1].comparison_key, lambda pair: pair[1].median)
+        text = _describe_ratios(list(fastest.values()), "JAX, each with its fastest method,")
+        sentences.append(f"{engine} {text}.{findings.suffix(environment, honest)}")
+    return sentences
 
 
 def _describe_plans(findings: Findings) -> list[str]:
     plans = [f"Planned for {each.title}: {forecast.describe_plan(each)}" for each in findings.forecasts]
-    scores = (plan_scores.describe_score(scores) for scores in findings.plan_scores)
-    return [*plans, *itertools.chain.from_iterable(scores)]
+    return plans + [text for scores in findings.plan_scores for text in plan_scores.describe_score(scores)]
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases.
-
-    Each sentence is omitted if there are no such cases.
-    """
+    """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases."""
     sentences = []
     for status in ("failed", "skipped"):
         reasons = Counter(record.reason for record in findings.records if record.status == status)
@@ -261,16 +227,12 @@ def count_unmeasured(findings: Findings) -> list[str]:
 def _describe_defects(findings: Findings) -> list[str]:
     sentences = [*count_unmeasured(findings), *findings.weak_refusals]
     if crowded := sum(not timing.honest for timing in findings.timings):
-        sentences.append(
-            f"{count_of(crowded, 'case')} ran oversubscribed, without a core for each device: "
-            "marked, and never drawn as scaling."
-        )
+        oversubscribed = f"{count_of(crowded, 'case')} ran oversubscribed, without a core for each device"
+        sentences.append(f"{oversubscribed}: marked, and never drawn as scaling.")
     if findings.has_mixed_environments:
         digests = findings.environments
-        sentences.append(
-            f"{len(digests)} environments are in this folder ({', '.join(digests)}): "
-            "they are kept apart, no curve and no comparison mixes them."
-        )
+        environments = f"{len(digests)} environments are in this folder ({', '.join(digests)})"
+        sentences.append(f"{environments}: they are kept apart, no curve and no comparison mixes them.")
     if missing := len(findings.missing):
         have = "has" if missing == 1 else "have"
         sentences.append(f"{count_of(missing, 'case')} of the study {have} no record yet.")

@@ -14,7 +14,7 @@ from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.results.store import latest
 
-LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
+_LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
 SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
 DISTURBED = 0.2  # largest fraction of disturbed samples in a reliable time
@@ -66,17 +66,13 @@ def nodes_of(record: Record) -> int | None:
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return one Timing for each measured case and environment, from the records of all processes.
-
-    The timings are sorted by environment and case. Cases whose devices shared CPU cores are included.
-    """
+    """Return one Timing for each measured case and environment, sorted by environment and case."""
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
-    timings = [
-        Timing(group[0].case, environment, honest, tuple(group), ratios.case_median(group),
-               ratios.case_interval(group))
-        for (environment, _, honest), group in groups.items()
-    ]  # fmt: skip
+    timings = []
+    for (environment, _, honest), group in groups.items():
+        median, interval = ratios.case_median(group), ratios.case_interval(group)
+        timings.append(Timing(group[0].case, environment, honest, tuple(group), median, interval))
     return sorted(timings, key=_sort_key)
 
 
@@ -86,9 +82,7 @@ def _sort_key(timing: Timing) -> tuple:
 
 
 def _sortable(value: Any) -> tuple:
-    if isinstance(value, Mapping):
-        return tuple(value.items())
-    return isinstance(value, str), value or 0
+    return tuple(value.items()) if isinstance(value, Mapping) else (isinstance(value, str), value or 0)
 
 
 def least_time(timings: Iterable[Timing]) -> Timing | None:
@@ -109,24 +103,16 @@ def dispatch_floor(timing: Timing) -> float:
 def near_floor(timing: Timing) -> float | None:
     """Return the time of an empty call in seconds if a timing is under ten times as long, otherwise None."""
     floor = dispatch_floor(timing)
-    return floor if timing.median < LEAST_EMPTY_CALLS * floor else None
+    return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a time is not significantly longer than an empty call.
-
-    The lower limit of its 95 % interval is then at most the time of an empty call. If the interval is
-    unknown, its median is.
-    """
-    low = timing.interval[0] if timing.interval else timing.median
-    return low <= dispatch_floor(timing)
+    """Return whether a time is not significantly longer than that of an empty call."""
+    return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return one bool per time sample: whether the host was disturbed during its turn (a group of samples).
-
-    The disturbances are CPU throttling and load from other processes.
-    """
+    """Return for each time sample whether the CPU was throttled or loaded by other processes."""
     marked = {turn for turns in record.marked.values() for turn in turns}
     return [turn in marked for turn, count in enumerate(record.turns) for _ in range(count)]
 
@@ -143,11 +129,11 @@ def disturbances_of(timing: Timing) -> list[str]:
 
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     """Return the reasons why `fast` may not be faster than `slow`, such as 'measured in one process'."""
-    floor = max(map(dispatch_floor, (fast, slow)))
+    least = _LEAST_EMPTY_CALLS * max(map(dispatch_floor, (fast, slow)))
     reasons = []
-    if fast.median < LEAST_EMPTY_CALLS * floor:
+    if fast.median < least:
         reasons.append(SHORT)
-    elif slow.median - fast.median < LEAST_EMPTY_CALLS * floor:
+    elif slow.median - fast.median < least:
         reasons.append("they differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
@@ -163,10 +149,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return a note if the ratio of two times differs by over 2 % from that of their medians, otherwise ''.
-
-    An example is ' (from 3 pairs in turns; the medians give 1.2x)'.
-    """
+    """Return ' (from 3 pairs in turns; the medians give 1.2x)' if the medians give another ratio, or ''."""
     ratio = ratios.estimate_ratio(top.records, bottom.records)
     if not ratio.differs_from_medians:
         return ""
@@ -174,28 +157,19 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause on the time of `top` relative to that of `bottom`: 'jacfwd takes 1.77x as long'.
-
-    `name` is the name of `top` in the clause.
-    """
+    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`."""
     return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_pairs(top, bottom)
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of some stages, the median over processes, or None if none was recorded.
-
-    `names` are fields of a record, such as "compile_seconds".
-    """
+    """Return the total seconds of some stages, the median over processes, or None if none was recorded."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the time to the first result in seconds, including compilation, or None if it is unknown.
-
-    Sparsity detection and coloring are included. The time is the median over processes.
-    """
+    """Return the time to the first result in seconds, including compilation, or None if it is unknown."""
     if any(record.first_seconds is None for record in timing.records):
         return None
     return stage_seconds(timing, *SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
@@ -214,10 +188,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory of a program in bytes per device, or None if it is unknown.
-
-    It is the measured peak, or if that is unknown, the memory that the compiler reports.
-    """
+    """Return the memory of a program in bytes per device: the measured peak, or what the compiler reports."""
     record = timing.record
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 

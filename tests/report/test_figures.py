@@ -14,7 +14,7 @@ import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
 from scaling.analysis import findings, setting_comparison
-from scaling.analysis.growth import size_sweeps
+from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import memory_of, pool_processes
 from scaling.report import figures
 from scaling.report.figures import files, over_devices, theme
