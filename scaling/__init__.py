@@ -35,13 +35,11 @@ def advise(
 ) -> "Advice":
     """Return an `Advice` with the fastest way to differentiate a JAX function at every point of a batch.
 
-    Args:
-        function: the function of one point. It is called with positional arguments.
-        points: a dict from parameter name to an array with a leading axis of points.
-        shared: a dict from parameter name to an array that has the same value at all points.
-        options: `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "jacobian" or
-            "hessian"), `budget` (seconds of measurement), `devices` (their number), `hardware` (a different
-            machine) or `note` (a function that is called with messages); see `advice/advisor.py`.
+    `function` takes one point, as positional arguments. `points` is a dict from parameter name to an array
+    with a leading axis of points, and `shared` a dict from parameter name to an array for all points. The
+    options are `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "hessian"),
+    `budget` (seconds of measurement), `devices` (their number), `hardware` (a different machine) and `note`
+    (a function that is called with messages); see `advice/advisor.py`.
     """
     from scaling.advice import advisor
 

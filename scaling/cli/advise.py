@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
-from scaling.core.case import DTYPES, VIEWS, Case, Refusal, unknown_name
+from scaling.core.case import DTYPES, VIEWS, Refusal, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
@@ -52,19 +51,17 @@ _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
-_FORMATS: dict[str, Callable[[Any], str]] = {  # last word of a column name -> formatter
-    "seconds": format_duration, "bytes": format_bytes,
-}  # fmt: skip
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "seconds": format_duration,
+    "bytes": format_bytes,
+}  # by last word
 Job = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Find and print the fastest AD method for a function or workload, and return exit status 0.
-
-    `words` are the command-line arguments after `scaling advise`.
-    """
+    """Find and print the fastest AD method for a function or workload, and return exit status 0."""
     if not words or {"-h", "--help"} & set(words):
-        console.print(escape(HELP), highlight=False)
+        console.print(HELP, markup=False)
         return OK
     job = _read_job(words)
     platform = None if job["hardware"] else find_platform()
@@ -87,23 +84,22 @@ def execute(words: list[str], console: Console) -> int:
 def _read_job(words: Sequence[str]) -> Job:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    Returns:
-        A dict with "name" of the function or workload, "case" (None for a function), "inputs" (--points and
-        --shared), "devices" (list of counts), "hardware" (configuration or None) and "budget" in seconds. A
-        function also has "wrt" and "target", and a workload has "mode".
+    The result has "name" of the function or workload, "case" (None for a function), "inputs" (--points and
+    --shared), "devices" (list of counts), "hardware" (configuration or None) and "budget" in seconds. A
+    function also has "wrt" and "target", and a workload has "mode".
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
-    parser.add_argument("--points", action="append", default=[])
-    parser.add_argument("--shared", action="append", default=[])
+    for option in ("--points", "--shared"):
+        parser.add_argument(option, action="append", default=[])
     options = parser.parse_intermixed_args(words)
     inputs = {option: _parse_shapes(option, getattr(options, option)) for option in ("points", "shared")}
-    functions = [word for word in options.words if "=" not in word]
+    functions, fields = [word for word in options.words if "=" not in word], {"budget": "30"}
     pairs = [word.split("=", 1) for word in options.words if "=" in word]
-    names = [name for name, _ in pairs]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise Refusal(f"{repeated}= is given twice: give each field once")
-    fields = {"budget": "30"} | dict(pairs)
+    for number, (name, value) in enumerate(pairs):
+        if name in dict(pairs[:number]):
+            raise Refusal(f"{name}= is given twice: give each field once")
+        fields[name] = value
     subjects = [len(functions), bool(inputs["points"]), "workload" in fields]
     if subjects not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
@@ -124,29 +120,19 @@ def _read_job(words: Sequence[str]) -> Job:
         "devices": devices if isinstance(devices, list) else [devices],
         "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
-    if not functions:
-        return job | {"name": config["workload"], "case": _read_case(config), "mode": config["mode"]}
-    target = config["target"] or "jacobian"
-    return job | {"name": functions[0], "case": None, "wrt": config["wrt"], "target": target}
-
-
-def _read_case(config: dict[str, Any]) -> Case:
-    """Return the case of a composed configuration. Raise `Refusal` if a field other than devices is swept."""
-    fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
-    cells = expand_study({}, {"points": 1024} | fields | {"devices": 1})
+    if functions:
+        target = config["target"] or "jacobian"
+        return job | {"name": functions[0], "case": None, "wrt": config["wrt"], "target": target}
+    given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
     if len(cells) > 1:
-        raise Refusal(
-            f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
-        )
-    return cells[0].case
+        problem = f"advice is for one problem, and these fields describe {len(cells)}"
+        raise Refusal(f"{problem}: only devices takes a list")
+    return job | {"name": config["workload"], "case": cells[0].case, "mode": config["mode"]}
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Parse the values of --points or --shared into a dict from name of an input to (shape, dtype).
-
-    A value is a text such as "x=100000,17". `option` is "points" or "shared". Raise `Refusal` if a value is
-    invalid or a name occurs twice.
-    """
+    """Parse values of --points or --shared, such as "x=100000,17", as a dict from name to (shape, dtype)."""
     inputs: dict[str, tuple[tuple[int, ...], str]] = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
@@ -166,7 +152,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
 def _run_in_process(job: Job, is_bound: bool) -> float:
     """Run `_advise` in a new process, and return the time per call of the best method in seconds.
 
-    If `is_bound` is true, the process is bound to one CPU core per device.
+    If `is_bound`, bind the process to one CPU core per device.
     """
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
@@ -191,7 +177,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
 
 
 def _advise_or_refuse(job: Job) -> float:
-    """Call `_advise`, and convert an exception that the parent process could not unpickle to `Refusal`."""
+    """Call `_advise`, and convert an exception that the parent cannot unpickle to `Refusal`."""
     try:
         return _advise(job)
     except (Exception, KeyboardInterrupt):
@@ -209,7 +195,7 @@ def _advise(job: Job) -> float:
     from scaling.advice import advisor
     from scaling.plan import hardware
 
-    console = Console(width=140)
+    console = Console(width=140, highlight=False, emoji=False)
     specs = [spec for group in job["inputs"].values() for spec in group.values()]
     dtypes = {getattr(job["case"], "dtype", None), *(dtype for _, dtype in specs)}
     jax.config.update("jax_enable_x64", "float64" in dtypes)
@@ -251,13 +237,9 @@ def _split_location(text: str) -> tuple[str, str]:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import a function, such as spring.py:force or my_package.spring:force.
+    """Import a function such as spring.py:force. Return it with the line of Python code that imports it.
 
-    Returns:
-        The function, and the line of Python code that imports it.
-
-    Raises:
-        Refusal: The text has another form, or the module or the function cannot be imported.
+    Raise `Refusal` if the text has another form, or if the function cannot be imported.
     """
     where, name = _split_location(text)
     path, is_file = Path(where), where.endswith(".py")
@@ -269,15 +251,12 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         raise
     except BaseException as error:
         location = innermost_location(error)
-        words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
-        raise Refusal(f"{where} cannot be imported: {words}") from None
+        suffix = f" ({location})" if location else ""
+        raise Refusal(f"{where} cannot be imported: {type(error).__name__}: {error}{suffix}") from None
     if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
-        functions = [
-            key
-            for key, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module_name
-        ]
-        raise unknown_name(f"function of {where}", name, functions or ["none"])
+        functions = inspect.getmembers(module, inspect.isfunction)
+        own = [key for key, value in functions if value.__module__ == module_name]
+        raise unknown_name(f"function of {where}", name, own or ["none"])
     return getattr(module, name), f"from {module_name} import {name}"

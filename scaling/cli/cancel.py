@@ -19,9 +19,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         print_lines(console, ["no task is pending or running"])
         return OK
     still_ending = len(wait.wait_until_ended(folder))
-    text = f"{count_of(count, 'task')} cancelled" + (
-        f", {still_ending} of them are still ending" if still_ending else ""
-    )
+    ending = f", {still_ending} of them are still ending" if still_ending else ""
     advice = "finished records are kept, and the same `scaling run` continues"
-    print_lines(console, [f"{text}; {advice}"])
+    print_lines(console, [f"{count_of(count, 'task')} cancelled{ending}; {advice}"])
     return OK

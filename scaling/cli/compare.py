@@ -15,7 +15,7 @@ from scaling.report import comparison as report
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the differences between two results folders, and return the status of `print_comparison`."""
+    """Compare two results folders. Return exit status 1 if a case became slower or failed, otherwise 0."""
     if args.markdown not in (None, "-"):
         file = Path(args.markdown)
         if not args.markdown or file.is_dir() or not file.parent.is_dir():
@@ -29,28 +29,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Print which cases became slower or faster from one results folder to another.
+    """Print which cases became slower or faster from folder `a` (old) to folder `b` (new).
 
-    Args:
-        a: The folder with the old results.
-        b: The folder with the new results.
-        console: The console to print to.
-        margin: The relative difference below which two times count as equal, by default 0.01.
-        markdown: A file to write a Markdown table to, or "-" to print only this table.
-
-    Returns:
-        The exit status: 1 if a case became slower or failed, otherwise 0.
+    Times with a relative difference below `margin` (default: 0.01) count as equal. `markdown` is a file to
+    write a Markdown table to, or "-" to print only this table. Return exit status 1 if a case became slower
+    or failed, otherwise 0.
     """
     result = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
     if markdown == "-":
-        text = report.format_markdown(result)
-        console.print(text, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
-    else:
-        if markdown:
-            Path(markdown).write_text(report.format_markdown(result), encoding="utf-8")
-        table = Table(*report.COLUMNS)
-        for row in report.changed_rows(result):
-            table.add_row(*map(escape, row))
-        console.print(table)
-        print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
+        console.print(report.format_markdown(result), end="", soft_wrap=True, markup=False)
+        return FAILED if result.has_regression else OK
+    if markdown:
+        Path(markdown).write_text(report.format_markdown(result), encoding="utf-8")
+    table = Table(*report.COLUMNS)
+    for row in report.changed_rows(result):
+        table.add_row(*map(escape, row))
+    console.print(table)
+    print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
     return FAILED if result.has_regression else OK

@@ -3,7 +3,7 @@
 import argparse
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from scaling.analysis import findings
 from scaling.analysis import lint as linting
@@ -16,19 +16,16 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the methodological problems of a results folder.
-
-    Return exit status 1 if a problem is an error (with --strict, also if it is a warning), otherwise 0.
-    """
+    """Print the problems of a results folder. Return 1 if there is an error (--strict: or warning), else 0."""
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)
     remarks = linting.lint_findings(findings.read(folder, None, lost, loaded))
     for remark in remarks:
-        head = f"[{_COLOURS[remark.severity]}]{remark.severity:8}[/]"
         text = make_printable(f"{remark.rule} ({remark.count}): {remark.text}")
-        console.print(f"{head}{escape(text)}", soft_wrap=True, highlight=False)
+        severity = f"{remark.severity:8}", _COLOURS[remark.severity]
+        console.print(Text.assemble(severity, text), soft_wrap=True)
         print_lines(console, [f"        fix: {remark.fix}"])
-    console.print(linting.verdict(remarks), highlight=False)
+    console.print(linting.verdict(remarks))
     failing = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
     return FAILED if any(remark.severity in failing for remark in remarks) else OK

@@ -8,26 +8,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.markup import escape
 
 from scaling.cli import status, streams
 from scaling.cli.verbs import OK
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import TaskAttempt, seconds_between
-from scaling.core import environment
 from scaling.core.case import Case, Refusal, label
+from scaling.core.environment import hide_secrets
 from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
 from scaling.results import store
 
-_MAX_NAMED = 3  # maximum number of keys in an error message
 _MAX_LINES = 1000  # maximum number of lines shown, from the end of a file
-_MAX_CASES = 3  # maximum number of cases shown without --all
+_MAX_CASES = 3  # maximum number of cases shown without --all, or named in an error message
 
 
 class LogPart(NamedTuple):
-    """A section of the output of `scaling logs`, such as the path and the content of a log file."""
+    """A section of the output, such as the path and the content of a log file."""
 
     title: str
     text: str
@@ -35,24 +33,23 @@ class LogPart(NamedTuple):
 
 @dataclass(frozen=True)
 class StudyCases:
-    """All cases of a results folder, with their records (results of runs) and the submitted cluster tasks."""
+    """All cases of a results folder, with their records and the submitted cluster tasks."""
 
     results: Path
     records: list[Record]
     tasks: list[TaskState]
-    keys: dict[Path, set[str]]  # task file -> keys of its cases
+    keys: dict[Path, set[str]]  # task file -> keys of its cases and of those that it began
     cases: dict[str, Case]  # key -> case
     lost: list[Record]  # "failed" records, not written yet, of cases that ended jobs did not finish
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the cases that the arguments select (see `select_keys`), and return exit status 0."""
+    """Print the logs of the cases that `select_keys` returns, and return exit status 0."""
     study = load_cases(store.folder_of(args.folder))
     for number, part in enumerate(iterate_logs(study, select_keys(study, " ".join(args.key)), args.all)):
         if number:
             console.print()
-        title = escape(streams.make_printable(part.title))
-        console.print(f"[bold]{title}[/]", soft_wrap=True, highlight=False)
+        streams.print_lines(console, [part.title], "bold")
         print(streams.make_printable(part.text, "\n\t"), file=console.file)  # no markup and no wrapping
     return OK
 
@@ -63,11 +60,11 @@ def load_cases(results: Path) -> StudyCases:
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
     cases |= {key: case for key, (case, _) in status.expected_cases(results, cases).items()}
-    keys: dict[Path, set[str]] = {}
-    for task in tasks:
+    keys = {task.entry.path: {attempt.key for attempt in task.journal.attempts} for task in tasks}
+    for path in keys:
         with contextlib.suppress(Refusal):  # the task file is missing or malformed
-            by_key = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
-            keys[task.entry.path] = set(by_key)
+            by_key = {item.case.key: item.case for item in submission_files.read_task(path).items}
+            keys[path].update(by_key)
             cases |= by_key
     return StudyCases(results, records, tasks, keys, cases, lost_cases.make_failed_records(tasks, records))
 
@@ -75,11 +72,9 @@ def load_cases(results: Path) -> StudyCases:
 def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query of `scaling logs` selects. Raise `Refusal` if there are none.
 
-    Args:
-        study: All cases of the results folder.
-        query: The label or the beginning of the key of a case selects this case. The name of a workload
-            selects its failed cases, or all its cases if none has failed. An empty query selects all failed
-            cases, or the case that a task began last if none has failed.
+    The label or the beginning of the key of a case selects this case. The name of a workload selects its
+    failed cases, or all its cases if none has failed. An empty query selects all failed cases, or the case
+    that a task began last if none has failed.
     """
     keys = [key for key, case in study.cases.items() if case.workload == query]
     if query and not keys:
@@ -96,26 +91,18 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
 def iterate_logs(study: StudyCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of several cases. A log file that several cases share is yielded once.
 
-    Args:
-        study: All cases of the results folder.
-        keys: The keys of the cases.
-        every: Whether to include all cases and whole files. Otherwise, only the first 3 cases and the last
-            1000 lines of each file are included.
+    Unless `every` is true, only the first 3 cases and the last 1000 lines of each file are included.
     """
-    parts: dict[str, LogPart] = {}
-    for key in keys if every else keys[:_MAX_CASES]:
-        for part in logs_of_case(study, key, every):
-            parts.setdefault(part.title, part)
-    yield from parts.values()
-    if not every and len(keys) > _MAX_CASES:
-        yield LogPart(f"{len(keys) - _MAX_CASES} more", "give a key to see another one, or --all")
+    shown = keys if every else keys[:_MAX_CASES]
+    yield from {part.title: part for key in shown for part in logs_of_case(study, key, every)}.values()
+    if len(keys) > len(shown):
+        yield LogPart(f"{len(keys) - len(shown)} more", "give a key to see another one, or --all")
 
 
 def find_key(study: StudyCases, query: str) -> str:
     """Return the key of the only case that matches a query. Raise `Refusal` unless exactly one case matches.
 
-    The query is the label of a case, the first words of its label (at least two), or the first characters of
-    its key.
+    The query is the label of a case, the beginning of its label (at least two words), or of its key.
     """
     words = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -127,7 +114,7 @@ def find_key(study: StudyCases, query: str) -> str:
     if not matches:
         raise Refusal(f"no case {query!r} in {study.results}: `scaling status --all` shows the keys")
     problem = f"{query!r} matches {len(matches)} cases" if query else "no case has failed"
-    named = list_first([f"{key} ({labels[key]})" for key in matches], _MAX_NAMED)
+    named = list_first([f"{key} ({labels[key]})" for key in matches], _MAX_CASES)
     raise Refusal(f"{problem}: give the key of a case, such as {named}")
 
 
@@ -136,13 +123,13 @@ def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[L
 
     Unless `every` is true, only the last 1000 lines of each file are included.
     """
-    tasks = [t for t in study.tasks if key in study.keys.get(t.entry.path, ()) or _attempts(t, key)]
+    tasks = [task for task in study.tasks if key in study.keys[task.entry.path]]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
     extra = [r for r in study.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
     lines = [f"{_format_attempt(r.started_at, r.attempt, r.replicate)}: {_format_outcome(r)}" for r in extra]
     lines += [line for task in tasks for line in _describe_task(task, key)]
-    text = environment.hide_secrets("\n".join(lines))
-    yield LogPart(f"{key}  {label(study.cases[key])}", text or "it has no record, and no task will run it")
+    text = hide_secrets("\n".join(lines)) or "it has no record, and no task will run it"
+    yield LogPart(f"{key}  {label(study.cases[key])}", text)
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
     scheduler_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
     for path in [*files, *(path for path in scheduler_logs if path.exists() and path.stat().st_size)]:
@@ -150,7 +137,6 @@ def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[L
 
 
 def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
-    """Return the attempts of a task to run the case with the given key."""
     return [attempt for attempt in task.journal.attempts if attempt.key == key]
 
 
@@ -193,9 +179,9 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the paths of the log files of the workers of a task that ran a case.
+    """Return the log files of the workers of a task that ran a case.
 
-    If the task has ended without running the case, return the log files of all workers of its last run.
+    If the task has ended without running the case, return the log files of its last run.
     """
     folder, name = task.entry.folder, task.entry.name
     workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
@@ -205,11 +191,11 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 lines of a log file (all lines if `every` is true) with secrets hidden."""
+    """Return the last 1000 lines of a log file, or all lines if `every` is true. Hide secrets."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
     omitted = 0 if every else max(0, len(lines) - _MAX_LINES)
     head = f"[{omitted} earlier lines are omitted; --all shows them]\n" if omitted else ""
-    return head + environment.hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"
+    return head + hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"

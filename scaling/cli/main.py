@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 import scaling
 from scaling.cli import streams
@@ -43,12 +42,11 @@ def entry() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand, and return its exit status. Print an error as one line on standard error.
+    """Run a subcommand, print an error as one line on standard error, and return the exit status.
 
-    Args:
-        argv: The name of the subcommand and its arguments, by default those of the command line.
+    `argv` contains the name of the subcommand and its arguments, by default those of the command line.
     """
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:
         handler = _make_handler()
         for number in _STOP_SIGNALS:
@@ -60,13 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_and_explain(words: list[str], console: Console) -> int:
-    """Run one subcommand, print an error of it as one line, and return the exit status."""
     try:
         return _run_subcommand(words, console)
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
-        return _print_error(_one_line(refusal), BAD_INPUT)
+        return _print_error(str(refusal), BAD_INPUT)
     except OSError as error:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
         where = f" {Path(str(name)).name}" if name else ""
@@ -79,15 +76,18 @@ def _run_subcommand(words: list[str], console: Console) -> int:
     name, *rest = words or ["help"]
     if name in ("help", "--help", "-h"):
         if not rest:
-            console.print(escape(overview()), highlight=False)
+            console.print(overview(), markup=False)
             return OK
         name, rest = rest[0], ["--help", *rest[1:]]
     if name in ("version", "--version", "-V"):
         Parser(prog="scaling version", description="Print the version of the package.").parse_args(rest)
-        console.print(scaling.__version__, highlight=False)
+        console.print(scaling.__version__)
         return OK
     if name not in VERBS:
-        raise _unknown_verb(name)
+        if "=" in name and not name.startswith("-"):
+            raise Refusal(f"{name!r} is not a verb: did you mean `scaling run {name}`?")
+        options = ["--version", "--help"] if name.startswith("-") else []
+        raise unknown_name("verb", name, [*VERBS, "version", *options])
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -97,31 +97,21 @@ def _run_subcommand(words: list[str], console: Console) -> int:
     return status
 
 
-def _unknown_verb(name: str) -> Refusal:
-    if "=" in name and not name.startswith("-"):
-        return Refusal(f"{name!r} is not a verb: did you mean `scaling run {name}`?")
-    options = ["--version", "--help"] if name.startswith("-") else []
-    return unknown_name("verb", name, [*VERBS, "version", *options])
-
-
 def _print_error(text: str, status: int) -> int:
+    """Print a message as one line on standard error, shortened in the middle, and return the exit status."""
+    line = hide_secrets(" ".join(text.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
     style = None if status == INTERRUPTED else "red"
-    line = f"scaling: {escape(hide_secrets(text))}"
-    Console(stderr=True).print(line, soft_wrap=True, highlight=False, style=style)
+    streams.print_lines(Console(stderr=True, emoji=False), [f"scaling: {line}"], style)
     return status
 
 
-def _one_line(refusal: Refusal) -> str:
-    """Return the message of a refusal as one line of printable characters, shortened in the middle."""
-    text = streams.make_printable(" ".join(str(refusal).split()))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-
-
 def _make_handler() -> Callable[[int, Any], None]:
-    """Return a handler of signals that raises `KeyboardInterrupt` once, for the first signal.
+    """Return a signal handler that raises `KeyboardInterrupt` for the first signal.
 
-    While the program cleans up after it, for at most 10 seconds, further SIGTERM and SIGHUP have no effect.
-    Ctrl-C, and any signal after this time, exits without cleaning up.
+    SIGTERM and SIGHUP have no effect in the following 10 seconds. Any later signal, and a second Ctrl-C,
+    exits without cleaning up.
     """
     stopped_at: float | None = None
 
@@ -131,7 +121,9 @@ def _make_handler() -> Callable[[int, Any], None]:
             stopped_at = time.monotonic()
             raise KeyboardInterrupt
         if number == signal.SIGINT or time.monotonic() - stopped_at > _CLEANUP_SECONDS:
-            _exit_at_once()
+            with contextlib.suppress(OSError):
+                os.write(2, b"scaling: stopped at once; every finished record is kept\n")
+            os._exit(INTERRUPTED)
 
     return handle
 
@@ -141,10 +133,3 @@ def _ignore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _exit_at_once() -> None:
-    """Exit immediately, without cleaning up. All finished records are already on disk."""
-    with contextlib.suppress(OSError):
-        os.write(2, b"scaling: stopped at once; every finished record is kept\n")
-    os._exit(INTERRUPTED)

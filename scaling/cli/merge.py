@@ -1,17 +1,17 @@
 """Implement `scaling merge`: copy the records of several results folders into one output folder.
 
-A record is a line of JSON with the result of one run. Lines are copied unchanged into new files. The input
-folders are not modified, and no file of records is overwritten. Records that the output folder already
-contains are not copied again, so that repeating the command completes an interrupted merge.
+Records are copied as unchanged lines into new files, unless the output folder contains them already. Therefore
+repeating the command completes an interrupted merge. The input folders are not modified.
 """
 
 import argparse
 import fcntl
+import itertools
+import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -28,7 +28,6 @@ from scaling.study import results_folder
 _STUDY = "study.json"
 _JOIN = " + "  # separator of the names of different studies
 _LOCK_SECONDS = 2.0
-_Records = dict[str, Record]  # line of JSON -> record, for all records of the output folder
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -41,15 +40,11 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     """Copy the records of results folders into an output folder, and return a summary as lines of text.
 
     Raise `Refusal` before any file is written if a folder is invalid or a file cannot be read.
-
-    Args:
-        inputs: The paths of the input folders.
-        output: The path of the output folder, which is created if it does not exist.
     """
     folders, target = [store.folder_of(each) for each in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
-    resolved = _resolve(target)
+    resolved = Path(os.path.realpath(target))  # does not raise for a loop of symbolic links
     if inside := [each for each in folders if each.resolve() in resolved.parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
@@ -66,16 +61,8 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         return list(_copy_folders([each for each in folders if each.resolve() != resolved], target))
 
 
-def _resolve(target: Path) -> Path:
-    """Return the absolute path of the output folder. Raise `Refusal` if it is a loop of symbolic links."""
-    try:
-        return target.resolve()
-    except RuntimeError:
-        raise Refusal(f"--output {target} is a loop of symbolic links: give another folder") from None
-
-
 def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
-    """Copy the records that the output folder lacks from each input folder, and yield a summary as lines."""
+    """Copy records, study.json and plans to the output folder, and yield a summary as lines of text."""
     loaded = store.load(target)
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
@@ -91,7 +78,6 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
             yield f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
         elif _is_locked(folder):
             yield f"{folder}: a run is in progress there; merge again after it ends"
-    for folder in folders:
         if problem := store.explain_unreadable_study(folder):
             yield f"{folder}: {problem}"
     yield from _unite_studies([target, *folders], target)
@@ -118,12 +104,12 @@ def _is_locked(folder: Path) -> bool:
     return False
 
 
-def _copy_records(folder: Path, target: Path, records: _Records) -> str:
+def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
     """Copy the records of a folder that are not in `records` to the output folder, and add them to `records`.
 
-    Return a line of text with the numbers of records.
+    `records` is a dict from the line of a record to the record. Return a summary in one line.
     """
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for path in sorted(folder.glob("*.jsonl")):
         new_lines = []
         for line in _read_lines(path):
@@ -148,7 +134,6 @@ def _copy_records(folder: Path, target: Path, records: _Records) -> str:
 
 
 def _read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file that are not blank. Raise `Refusal` if the file cannot be read."""
     try:
         return list(filter(bytes.strip, store.read_file(path).split(b"\n")))
     except OSError as error:
@@ -157,25 +142,26 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the files study.json of several folders into one in the output folder.
+    """Merge the files study.json of several folders into the output folder. Return their differences as text.
 
-    The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
-    Return a line of text for each such difference.
+    The first title is kept. `order_seed` and `sampling` are None if the studies differ in them.
     """
-    studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
+    contents = [store.read_json(folder / _STUDY) for folder in folders]
+    studies = [content for content in contents if isinstance(content, dict)]
     if not studies:
         return []
     first, common = studies[0], ("title", "order_seed", "sampling")
     differing = {name for name in common if any(s.get(name) != first.get(name) for s in studies)}
     names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
-    kinds = [study.get("scaling") or "strong" for study in studies]
-    words = {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}
-    listed = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
-    cells: list[dict[str, Any]] = [cell for each in listed for cell in each if isinstance(cell, dict)]
+    scalings = [study.get("scaling") or "strong" for study in studies]
+    stated = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
+    lists = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
+    cells = [cell for cell in itertools.chain(*lists) if isinstance(cell, dict)]
     cells.sort(key=store.count_replicates)  # the entry with the most replicates is kept
     title = next((study["title"] for study in studies if study.get("title")), None)
     united = store.schema_and_version() | {
-        "study": _JOIN.join(dict.fromkeys(names)) or None, "title": title, "scaling": sorted(words),
+        "study": _JOIN.join(dict.fromkeys(names)) or None, "title": title,
+        "scaling": sorted({str(kind) for kinds in stated for kind in kinds}),
         **{name: None if name in differing else first.get(name) for name in common[1:]},
         "cases": list({str(cell.get("key")): cell for cell in cells}.values()),
     }  # fmt: skip

@@ -3,7 +3,6 @@
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from scaling.analysis import findings
 from scaling.cli import progress
@@ -17,21 +16,18 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Compile the cases of each selected study for other hardware, and report their predicted run times.
+    """Compile each selected study for other hardware, and report its predicted run times.
 
-    `words` are the command-line arguments after `scaling plan`. Return exit status 1 if a case failed,
-    otherwise 0.
+    Return exit status 1 if a case failed, otherwise 0.
     """
     if not words or {"-h", "--help"} & set(words):
-        console.print(escape(plan_study.HELP), highlight=False)
+        console.print(plan_study.HELP, markup=False)
         return OK
-    return max(
-        (_plan_and_report(config, name, console) for config, name in compose(words, "plan")), default=OK
-    )
+    studies = compose(words, "plan")
+    return max((_plan_and_report(config, name, console) for config, name in studies), default=OK)
 
 
 def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    """Plan one study and print the predictions. Return exit status 1 if a case failed, otherwise 0."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
         schedule = plan_study.prepare_plan(job, note)

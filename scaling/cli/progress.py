@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
 
 from scaling.cli.streams import make_printable, print_lines
 from scaling.core.formatting import count_of, format_duration, format_wait
@@ -19,10 +19,9 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows the progress of the preflight check of the cases of a study.
+    """Yield a callback that shows the progress of a preflight check: it takes (checked cases, all cases).
 
-    The callback takes the number of checked cases and the number of all cases. On a terminal, it updates a
-    line. Otherwise, it prints lines at intervals that increase from 5 to 60 seconds.
+    On a terminal, it updates a line. Otherwise, it prints lines at intervals of 5 to 60 seconds.
     """
     next_line, wait = time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
     with console.status("examining cases") as status:
@@ -43,27 +42,23 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield a callback that shows the progress of a run, and a counter of the ended cases by status.
+    """Yield a callback that shows each event of a run, and a counter of the ended cases by status.
 
-    The callback must be called with each event of the run. On a terminal, it updates a live bar, and prints a
-    line for each skipped or failed case. Otherwise, it prints a line for each ended case.
-
-    Args:
-        console: The console to print to.
-        names: The labels of the cases, as a dict from case key to label.
-        total: The number of cases that run.
-        skips: The number of cases that are recorded without running.
+    On a terminal, the callback updates a live bar, and prints a line for each skipped or failed case.
+    Otherwise, it prints a line for each ended case. `names` maps case keys to labels, `total` is the number
+    of cases that run, and `skips` is the number of cases that are recorded without running.
     """
     counts, began = Counter[str](), time.monotonic()
     bar = Progress(
-        SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[state]}"),
+        SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
     task = bar.add_task("", total=total + skips, state="starting")
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            console.print(make_printable(event["text"]), style="yellow", markup=False, highlight=False)
+            print_lines(console, [event["text"]], "yellow")
             return
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
@@ -73,8 +68,8 @@ def display(
             if event["seconds"]:
                 result = format_duration(event["seconds"][0])
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
-                status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
-                line = f"{escape(number)} {status} {escape(name)}  {escape(result)}"
+                status = f"{event['status']:7}", _COLOURS[event["status"]]
+                line = Text.assemble(f"{number} ", status, f" {name}  {result}")
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
         ran = counts.total() - skips
@@ -83,7 +78,7 @@ def display(
         state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
         state += "" if seconds is None else f", about {format_wait(seconds)} left"
         state += f" · {name}" if event["event"] == "begin" else ""
-        bar.update(task, state=escape(state)[: max(20, console.width - 50)])
+        bar.update(task, state=state[: max(20, console.width - 50)])
 
     with bar:
         yield listen, counts

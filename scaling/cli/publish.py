@@ -1,7 +1,6 @@
 """Implement `scaling publish`: upload the curves of a results folder to Weights & Biases."""
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
@@ -19,16 +18,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     print_damaged(console, loaded.damaged)
-    return OK if publish_folder(folder, settings, console, loaded) else FAILED
-
-
-def publish_folder(
-    folder: Path, settings: TrackingSettings, console: Console, loaded: store.Loaded | None = None
-) -> bool:
-    """Upload the curves of a results folder to Weights & Biases, and return whether all steps succeeded.
-
-    Print where the curves are, or what failed. `loaded` contains the records if they are loaded already.
-    """
     published = publish(folder, settings, loaded)
     print_lines(console, published.lines)
-    return published.succeeded
+    return OK if published.succeeded else FAILED

@@ -22,10 +22,7 @@ from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Write the HTML report of a results folder, print a summary, and return exit status 0.
-
-    With --proposal, also write text, a table and figures for an application for compute time.
-    """
+    """Write the HTML report of a results folder (with --proposal, also a proposal), and print a summary."""
     folder = store.folder_of(args.folder)
     found = write_and_print(folder, console, efficiency=_read_efficiency(args.efficiency))
     if args.proposal:
@@ -36,7 +33,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return E of the argument efficiency=E, or the default for None. Raise `Refusal` unless 0 < E <= 1."""
+    """Return E of the argument efficiency=E. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -52,13 +49,9 @@ def write_and_print(
 ) -> Findings:  # fmt: skip
     """Write the HTML report of a results folder unless it is up to date, and print and return its `Findings`.
 
-    Args:
-        folder: The results folder.
-        console: The console to print to.
-        settings: The hashes of the environments to summarize. If empty, all environments are summarized.
-        brief: Whether to print a summary that fits on one screen, without the table and the curves.
-        loaded: The records of the folder, or None to read them.
-        efficiency: The parallel efficiency that the recommended device count must reach, from 0 to 1.
+    If `settings` is not empty, only the environments with these hashes are printed. If `brief`, the printed
+    summary fits on one screen. `loaded` contains the records if they are loaded already. `efficiency` is the
+    parallel efficiency that the recommended device count must reach, from 0 to 1.
     """
     stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
     digest = freshness.inputs_digest(folder) + stated
@@ -84,13 +77,9 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended cluster job left without a record.
+    """Return a "failed" record, which is not written, for each case that an ended job left without a record.
 
-    The records are not written to the folder.
-
-    Args:
-        folder: The results folder.
-        records: The records of the folder.
+    `records` contains the records of the folder.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []
@@ -101,16 +90,13 @@ def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    """Print the numbers of ok, skipped and failed cases, and the path of the report.
-
-    `records` is the number of records of all environments.
-    """
+    """Print the numbers of cases by status, and the path of the report. `records` counts all environments."""
     if omitted := records - len(found.records):
-        other = f"{omitted} records of other environments (versions, flags or code)"
-        text = f"- {other} are in the report, kept apart."
+        other = "records of other environments (versions, flags or code)"
+        text = f"- {omitted} {other} are in the report, kept apart."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     counts = Counter(store.latest_statuses(found.records).values())
     totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    parts = [totals, f"report: {folder / 'report' / 'index.html'}"]
-    joined = "; ".join(parts)
-    print_lines(console, parts if brief and len(joined) > WIDTH else [joined])
+    report = f"report: {folder / 'report' / 'index.html'}"
+    joined = f"{totals}; {report}"
+    print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

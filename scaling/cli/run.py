@@ -1,7 +1,6 @@
 """Implement `scaling run`: run the missing cases of each selected study, and report, compare and publish it.
 
-Hydra composes the configuration of a study. Its cases are checked and scheduled. Cases without a result are
-run directly, or submit.py submits them as cluster jobs.
+submit.py submits the cases as cluster jobs if the cluster has a scheduler.
 """
 
 import contextlib
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from scaling.cli import progress
-from scaling.cli.streams import make_printable, print_lines
+from scaling.cli.streams import print_damaged, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
@@ -66,7 +64,7 @@ failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A validated study to run: its cases, settings, cluster, devices and results folder."""
+    """A validated study with its settings, cluster, devices and results folder."""
 
     name: str  # of its YAML file
     title: str | None
@@ -78,7 +76,7 @@ class StudyRun:
     nested: bool  # whether all device counts run in one allocation
     wait: bool  # whether to wait for submitted jobs
     retry: bool = False  # whether to run cases that have no attempts left once more
-    checked: Sequence[PreflightResult] = ()  # the results of the preflight check of the cases
+    checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
     baseline: tuple["Variant", Path] | None = None  # the program to compare with, and its results folder
 
     @property
@@ -88,17 +86,14 @@ class StudyRun:
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run every study that the command-line arguments select, and return the largest exit status.
-
-    `words` are the arguments after `scaling run`.
-    """
+    """Run every study that the command-line arguments select, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
         from scaling.study import field_help
 
         conf, users = configuration_folder(), arguments.parse(words, known_keys()).config_dir
         groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
         text = HELP.format(groups=groups, fields=field_help.describe(conf))
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        console.print(text, soft_wrap=True, markup=False)
         return OK
     return max((_run_and_report(config, name, console) for config, name in compose(words)), default=OK)
 
@@ -112,10 +107,9 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         tracking = TrackingSettings.from_config(config["tracking"])
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
-    key = preflight.cache_key(job.cells)
-    if (answers := preflight.load_answers(job.folder, key)) is None:
-        with progress.examination(console) as note:
-            answers = preflight.check_cells(job.cells, job.settings.case_seconds, note)
+    key, seconds = preflight.cache_key(job.cells), job.settings.case_seconds
+    with progress.examination(console) as note:
+        answers = preflight.load_answers(job.folder, key) or preflight.check_cells(job.cells, seconds, note)
     results = preflight.results_from_answers(job.cells, answers)
     checked = [scheduling.skip_peers_off_cpu(job.machine.platform, result) for result in results]
     job, submitted = dataclasses.replace(job, checked=checked), False
@@ -145,10 +139,9 @@ def _report_and_publish(
     job: StudyRun, schedule: Schedule, loaded: store.Loaded, tracking: "TrackingSettings | None",
     console: Console,
 ) -> int:  # fmt: skip
-    """Write and print the report, the comparison with the baseline if there is one, and publish the curves.
+    """Write and print the report and the comparison with the baseline, and publish the curves.
 
-    Return exit status 1 if a case of the study failed or has no record, otherwise 0. A case that another
-    submission will run needs no record.
+    Return exit status 1 if a case failed, or has no record and is not queued, otherwise 0.
     """
     from scaling.cli import report
 
@@ -159,19 +152,16 @@ def _report_and_publish(
 
         print_comparison(job.baseline[1], job.folder, console)
     if tracking is not None:
-        from scaling.cli.publish import publish_folder
+        from scaling.wandb.publish import publish
 
-        publish_folder(job.folder, tracking, console)
+        print_lines(console, publish(job.folder, tracking, loaded).lines)
     keys = {result.case.key for result in job.checked}
     has_failed = any(r.status == "failed" and r.key in keys for r in found.records)
     return FAILED if has_failed or len(found.missing) > schedule.queued else OK
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the study that a composed configuration describes, with its grids expanded to cases.
-
-    `name` is the name of the study, such as "smoke". Raise `Refusal` if the configuration is invalid.
-    """
+    """Return the study that a composed configuration describes. Raise `Refusal` if it is invalid."""
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     _check_options(config, name, cluster)
@@ -212,7 +202,7 @@ def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) 
 
 
 def _run_directly(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases on this host or allocation. Return the schedule and all records of the folder."""
+    """Run the missing cases on this host or allocation. Return the schedule and all records."""
     with store.locked(job.folder) as lock:
         schedule, loaded = plan_run(job, console)
         recorded = len(schedule.skips) + len(schedule.failures)
@@ -237,7 +227,7 @@ def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Sc
     Unless in a dry run, first write a "failed" record for each case that an ended cluster job left without a
     record, and then write study.json and print a summary.
     """
-    queued: set[tuple[str, int]] = set()
+    queued = set[tuple[str, int]]()
     if job.cluster.submits or (job.folder / SUBMISSIONS).exists():
         from scaling.cli import submit
 
@@ -249,9 +239,7 @@ def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Sc
     )
     if dry_run:
         return schedule, loaded
-    for line in loaded.damaged:
-        text = escape(make_printable(line))
-        console.print(f"[yellow]damaged, ignored:[/] {text}", soft_wrap=True, highlight=False)
+    print_damaged(console, loaded.damaged)
     recorded_once = {result.case.key for result in job.checked if result.inapplicable or result.failure}
     scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
     cases = [result.case for result in job.checked]
@@ -288,13 +276,12 @@ def _print_dry_run(job: StudyRun, console: Console) -> int:
         nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
         processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
         devices = count_of(first.devices, f"{schedule.machine.platform} device")
-        console.print(f"[bold]{processes} with {devices}{wide}{nodes}[/]", highlight=False)
+        print_lines(console, [f"{processes} with {devices}{wide}{nodes}"], "bold")
         print_lines(console, [f"  run   {label(item.case)}" for item in session])
     for item in (*schedule.skips, *schedule.failures):
-        mark = "[red]fail[/]" if item.preflight.failure else "[yellow]skip[/]"
+        mark, style = ("fail", "red") if item.preflight.failure else ("skip", "yellow")
         reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
-        text = escape(make_printable(f"{label(item.case)}  {reason}"))
-        console.print(f"  {mark}  {text}", soft_wrap=True, highlight=False)
+        print_lines(console, [f"  {mark}  {label(item.case)}  {reason}"], style)
     failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
     counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} done before"
     console.print(f"{counts}; nothing was started")

@@ -35,7 +35,7 @@ _KEY_LENGTH = 8  # number of characters of a key to show
 
 @dataclass(frozen=True)
 class StatusLine:
-    """The state of one replicate (repeated measurement) of a case, with an explanation."""
+    """The state of one replicate of a case, with an explanation."""
 
     state: str  # one of `STATES`
     key: str  # key of the case
@@ -69,10 +69,10 @@ class StudyStatus:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the states of the cases and cluster tasks of a results folder, and return the exit status.
+    """Print the states of the cases and cluster tasks of a results folder.
 
-    With --watch, print the states again after every change, until no task is pending or running. The exit
-    status is 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
+    With --watch, print them again after every change, until no task is pending or running. Return exit
+    status 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
     folder = store.folder_of(args.folder)
     if not args.watch:
@@ -107,10 +107,7 @@ def load_status(folder: Path) -> StudyStatus:
 def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
     """Return the states of all cases of a results folder, from its records and the states of its tasks.
 
-    Args:
-        folder: The results folder.
-        tasks: The states of its cluster tasks.
-        notes: Remarks to include in the result.
+    `notes` are remarks to include in the result.
     """
     loaded = store.load(folder)
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
@@ -143,22 +140,18 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
 
 
 def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return the cases that study.json lists, as a dict from case key to (case, number of replicates).
+    """Return the valid cases in study.json, as a dict from case key to (case, number of replicates).
 
-    Invalid entries are omitted.
-
-    Args:
-        folder: The results folder, which contains study.json.
-        parsed: The cases that need not be parsed again, as a mapping from key to case.
+    `parsed` is a mapping from key to case that contains the cases that need not be parsed again.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
     cases = {}
     for entry in entries if isinstance(entries, list) else []:
         with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
-            key = entry.get("key")
-            case = parsed.get(key) or from_dict(entry["case"])
-            cases[key if key in parsed else case.key] = case, store.count_replicates(entry)
+            known = parsed.get(entry.get("key"))
+            case = known or from_dict(entry["case"])
+            cases[entry["key"] if known else case.key] = case, store.count_replicates(entry)
     return cases
 
 
@@ -192,12 +185,13 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    """Yield a line for each replicate of a case that a task runs now. `cases` maps case keys to cases."""
-    for task, attempt in ((each, attempt) for each in tasks for attempt in each.running_attempts):
-        began = attempt.began_at
-        time = f", for {format_wait(seconds_between(began))}" if began else ""
-        words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
-        yield StatusLine("running", attempt.key, cases.get(attempt.key), words, attempt.replicate)
+    """Yield a line for each replicate of a case that a task runs now. `cases` is a dict from key to case."""
+    for task in tasks:
+        for attempt in task.running_attempts:
+            began = attempt.began_at
+            time = f", for {format_wait(seconds_between(began))}" if began else ""
+            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
+            yield StatusLine("running", attempt.key, cases.get(attempt.key), words, attempt.replicate)
 
 
 def _format_nodes(nodes: Iterable[str]) -> str:
@@ -208,29 +202,27 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return one line of text for each failed, running, skipped or missing case, followed by the notes.
 
-    The cases of a job that ended before its first case share a line. If there are more than 20 lines for one
-    state, some are omitted. If `every` is true, each case has its own line, queued cases too.
+    The cases of a job that ended before its first case share a line, and a state has at most 20 lines. If
+    `every` is true, each case has its own line, queued cases too.
     """
     texts: list[str] = []
-    for state in (*_LISTED, *(["queued"] if every else [])):
+    for state in (*_LISTED, "queued") if every else _LISTED:
         groups: dict[object, list[StatusLine]] = defaultdict(list)  # the cases that share a line
         for line in status.lines:
             if line.state == state:
                 shared = line.words if _NOT_BEGUN in line.words and not every else (line.key, line.replicate)
                 groups[shared].append(line)
-        shown = list(groups.values())
-        omitted = 0 if every or len(shown) <= _MAX_LINES else len(shown) - _MAX_LINES + 1
-        texts += map(_format_line, shown[: len(shown) - omitted])
-        texts += [f"{state:7} and {omitted} more; --all shows them"] if omitted else []
+        formatted = [_format_line(group) for group in groups.values()]
+        if len(formatted) > _MAX_LINES and not every:
+            omitted = len(formatted) - _MAX_LINES + 1
+            formatted[-omitted:] = [f"{state:7} and {omitted} more; --all shows them"]
+        texts += formatted
     notes = (Text(streams.make_printable(note), style="yellow") for note in status.notes)
     return [*(Text(streams.make_printable(text)) for text in texts), *notes]
 
 
 def _format_line(lines: Sequence[StatusLine]) -> str:
-    """Return a line of text with state, key, label and explanation of a case.
-
-    If several cases share the line, their number replaces the label.
-    """
+    """Return state, key, label and explanation of a case, or the number of cases that share the line."""
     line, name = lines[0], count_of(len(lines), "case")
     if len(lines) == 1:
         name = label(line.case) if line.case else line.key
@@ -239,7 +231,7 @@ def _format_line(lines: Sequence[StatusLine]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print a table of the cluster tasks, a table of the numbers of cases by state, and lines about cases.
+    """Print a table of tasks, a table of the numbers of cases by state, and lines about cases.
 
     If `every` is true, no tasks and no cases are omitted.
     """
@@ -254,4 +246,4 @@ def print_status(status: StudyStatus, console: Console, every: bool) -> None:
             table.add_row(escape(streams.make_printable(workload)), *(str(counts[state]) for state in states))
         console.print(table)
     for line in case_lines(status, every):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)

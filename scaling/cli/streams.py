@@ -1,8 +1,4 @@
-"""Print lines of text, and make stdin, stdout and stderr safe to use if they are closed.
-
-Output to a closed stream or a broken pipe is discarded, so that the command continues and its exit status is
-that of its work.
-"""
+"""Print lines of text, and discard output to a closed stream or broken pipe, so that a command continues."""
 
 import io
 import os
@@ -15,9 +11,8 @@ if TYPE_CHECKING:
 
 
 def make_printable(text: str, kept: str = "") -> str:
-    """Return text that cannot control a terminal, such as the message of an exception of a user's module.
+    """Return a text that cannot control a terminal. White space becomes a space, other characters "?".
 
-    White space, such as a line break, becomes a space. Other characters that cannot be printed become "?".
     The characters in `kept` are unchanged.
     """
     return "".join(
@@ -25,20 +20,15 @@ def make_printable(text: str, kept: str = "") -> str:
     )
 
 
-def print_lines(console: "Console", lines: Iterable[str]) -> None:
-    """Print lines as plain text. Rich neither wraps nor highlights them, and does not interpret markup.
-
-    Characters that cannot be printed are replaced, see `make_printable`.
-    """
-    from rich.markup import escape
-
+def print_lines(console: "Console", lines: Iterable[str], style: str | None = None) -> None:
+    """Print lines of text without line wrapping, markup or characters that control a terminal."""
     for line in lines:
-        console.print(escape(make_printable(line)), soft_wrap=True, highlight=False)
+        console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
 def print_damaged(console: "Console", damaged: Iterable[str]) -> None:
     """Print the lines of records that cannot be read, each as "file:line: reason"."""
-    print_lines(console, (f"damaged, ignored: {line}" for line in damaged))
+    print_lines(console, (f"damaged, ignored: {line}" for line in damaged), "yellow")
 
 
 def prepare() -> None:
@@ -47,27 +37,22 @@ def prepare() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # `os.open` returns the lowest free descriptor, which is `number`.
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `number`
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
 
 
 def stop_with_reader() -> None:
-    """Make writes to standard output raise `BrokenPipeError` after the reader has closed the pipe.
-
-    A command that may run forever, such as `scaling status --watch`, must call this function, so that it ends
-    with its reader.
-    """
+    """Make writes to a broken pipe raise `BrokenPipeError`, so that `scaling status --watch` ends."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _DiscardingOutput):
         raw.ignores_broken_pipe = False
 
 
 class _DiscardingOutput(io.FileIO):
-    """A raw output stream on a file descriptor that discards all output after a failed write.
+    """A raw output stream that discards all output after a failed write, which raises its error.
 
-    The first failed write raises its error, except for a broken pipe if `ignores_broken_pipe` is true.
+    A broken pipe raises no error unless `ignores_broken_pipe` is false.
     """
 
     ignores_broken_pipe = True
@@ -85,7 +70,6 @@ class _DiscardingOutput(io.FileIO):
 
 
 def _open_text_stream(number: int, stream: TextIO | None) -> io.TextIOWrapper:
-    """Return a text stream on a file descriptor that discards output after a failed write."""
     raw = _DiscardingOutput(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return io.TextIOWrapper(

@@ -1,7 +1,4 @@
-"""The cluster step of `scaling run`: submit the missing cases as tasks, wait, and resubmit lost cases.
-
-run.py imports this module only if the cluster accepts submissions or the results folder contains submissions.
-"""
+"""The cluster step of `scaling run`: submit the missing cases as tasks, wait, and resubmit lost cases."""
 
 import dataclasses
 import math
@@ -22,9 +19,8 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 def submit_and_wait(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
     """Submit the cases that have no result yet. If `job.wait` is true, wait and resubmit interrupted cases.
 
-    Returns:
-        The most recent schedule, the records of the results folder, and whether the results are incomplete
-        because tasks are in the queue or were canceled.
+    Return the last schedule, all records, and whether results are missing because tasks are in the queue or
+    were canceled.
     """
     for round_number in range(job.cluster.attempts or 1):
         job = dataclasses.replace(job, retry=job.retry and round_number == 0)
@@ -48,7 +44,7 @@ def submit_and_wait(job: StudyRun, console: Console) -> tuple[Schedule, store.Lo
 
 
 def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
-    """Return the cases of all tasks that may still run, as a set of (case key, replicate number).
+    """Return the (case key, replicate number) of all cases of tasks that may still run.
 
     Unless in a dry run, first write a "failed" record for each case that an ended job left without a record.
     """
@@ -69,17 +65,16 @@ def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.Ta
 
 def _pack_tasks(job: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
     """Return the cases of a schedule, packed into tasks that fit into the time limit of the cluster."""
-    if job.cluster.name == LOCAL:  # a single task
-        return pack.pack(schedule, job.settings, loaded.records, math.inf, nested=True)
-    budget = 60 * job.cluster.time * job.cluster.fill
-    return pack.pack(schedule, job.settings, loaded.records, budget, job.nested)
+    is_local = job.cluster.name == LOCAL  # a single task
+    budget = math.inf if is_local else 60 * job.cluster.time * job.cluster.fill
+    return pack.pack(schedule, job.settings, loaded.records, budget, job.nested or is_local)
 
 
 def print_scripts(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> None:
     """Print the sbatch scripts that would submit the cases of a schedule, without submitting them."""
     tasks = _pack_tasks(job, schedule, loaded) if schedule.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, schedule.machine):
-        console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
+        console.print(f"\n{text}", markup=False, soft_wrap=True)
 
 
 def _submit(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
@@ -98,6 +93,6 @@ def _submit(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     print_lines(console, [f"submitted {what} as job {jobs}, {each}; {shows}"])
     if longest > 60 * limit:
         words = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
-        text = f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]"
-        console.print(text, soft_wrap=True, highlight=False)
+        fix = f"cluster.time={math.ceil(1.5 * longest / 60)} is enough"
+        print_lines(console, [f"{words}: {fix}"], "yellow")
     return True

@@ -1,7 +1,6 @@
 """Decide which cases are skipped, because their combination of AD mode, target and layout cannot run.
 
-Each rule contains the reason that the record of a skipped case states: `not_defined`, `not_offered`,
-`indivisible` or `not_installed`. Other modules raise `Refusal` for invalid input.
+Other modules raise `Refusal` for invalid input.
 """
 
 from scaling.core import load_option
@@ -15,15 +14,9 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return why a case cannot run, as (reason, explanation) for its record, or None if the case can run.
+    """Return why a completed case cannot run, as (reason, explanation) for its record, or None if it can.
 
-    Args:
-        case: A case with its defaults filled in (see completion.py).
-        workload: The function of the case.
-        sizes: The numbers of outputs, inputs and seeds of the derivative.
-
-    Returns:
-        The reason is a code such as "not_defined". The explanation is one line of text.
+    The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
     """
     rules = _list_rules(case, workload, sizes)
     if case.engine == JAX:
@@ -37,21 +30,18 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules about mode, target, reduction and seeds. The first one that applies counts."""
+    """Return the rules about mode, target, reduction and seeds, in order of precedence."""
     mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
     name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
     by_point = f"target={case.target} is computed for each point"
-    # Modes and targets of second derivatives.
     targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
     modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
     kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
     is_sum = sizes.summed or sums or (reduction.sums_outputs and not whole)
     is_sum |= workload.reduce is None and sizes.outputs == 1 and not whole
-    # Inputs with a value for each point.
     per_point = [each for each in workload.names if each in workload.points]
     separable = len(per_point) == (len(workload.names) if sizes.summed and not sums else 0)
     whole_jacobian = whole and not mode.is_value and not sums
-    # Colored seeds and mixed modes.
     colored, mixed = case.seeds == "colored" and not mode.is_value, bool(mode.parts)
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
     asked, fix = f"reduce={workload.reduce}", "reduce=whole"
@@ -114,15 +104,14 @@ def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
     """Return the rules about the devices, the JAX API and compilation."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
+    uncompiled = "needs compiled programs, and jit=false compiles none"
     return [
         (_UNDEFINED, not case.ad_mode.has_seeds and case.axes[1] > 1,
          f"mode={case.mode} has no seeds to partition; use split=points"),
         (_UNDEFINED, case.api == "jit" and case.devices > 1, "api=jit runs on one device only"),
         (_UNDEFINED, eager and case.api != "jit", "jit=false runs with api=jit only"),
-        (_UNDEFINED, eager and case.chunk == AUTO,
-         "chunk=auto needs compiled programs, and jit=false compiles none"),
-        (_UNDEFINED, eager and case.storage == "host",
-         "storage=host needs compiled programs, and jit=false compiles none"),
+        (_UNDEFINED, eager and case.chunk == AUTO, f"chunk=auto {uncompiled}"),
+        (_UNDEFINED, eager and case.storage == "host", f"storage=host {uncompiled}"),
         ("indivisible", split_seeds and bool(uneven),
          f"{sum(uneven[:1])} seeds do not divide evenly over {case.devices} devices; "
          f"split=both with mesh=1x{case.devices} pads them"),

@@ -1,8 +1,4 @@
-"""Parse the command-line arguments of `scaling run` and `scaling plan`.
-
-An argument is an option such as --multirun, or a Hydra override of a field, such as devices=2. An invalid
-argument raises `Refusal` with a message that suggests the most similar valid argument.
-"""
+"""Parse the arguments of `scaling run` and `scaling plan`: options, and overrides such as devices=2."""
 
 import argparse
 import difflib
@@ -20,7 +16,7 @@ class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Refusal` with the error message of argparse, and suggest a similar option if possible."""
+        """Raise `Refusal` with the error message of argparse and a similar option."""
         wrong = message.partition("unrecognized arguments: ")[2].split()
         near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -28,19 +24,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> argparse.Namespace:
-    """Parse the arguments of `scaling run` or `scaling plan` that follow the subcommand.
+    """Parse the arguments after the subcommand. Raise `Refusal` if one is neither an option nor an override.
 
-    Args:
-        words: The arguments.
-        fields: The names of all fields and groups of the configuration, which overrides may set.
-        verb: The subcommand, for error messages.
-
-    Returns:
-        A namespace with the options help, multirun, cfg and config_dir, and the list `overrides` of the other
-        arguments.
-
-    Raises:
-        Refusal: An argument is neither an option nor an override of a field.
+    `fields` contains all names that an override may set. The result has the options help, multirun, cfg and
+    config_dir, and the list `overrides`.
     """
     parser = Parser(prog=f"scaling {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
@@ -63,32 +50,28 @@ def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> arg
 def _check_override(word: str, fields: Sequence[str]) -> None:
     if word.startswith("-"):
         raise _unknown_option(word, fields)
-    removes = word.startswith("~")
     name, sign, _ = word.lstrip("+~").partition("=")
     root = name.partition(".")[0]
-    if not name or not (sign or removes):
+    if not name or not (sign or word.startswith("~")):
         raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
     if root.startswith("hydra"):
         fix = "results=PATH names the folder, and --multirun runs several studies"
         raise Refusal(f"{word} has no effect: {fix}")
     if root not in fields:
         raise unknown_name("key", root, fields)
-    if removes and not name.startswith("study."):
+    if word.startswith("~") and not name.startswith("study."):
         raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
 
 
 def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
+    suggestions = difflib.get_close_matches(word, _OPTIONS, n=1)
     if near and (word.startswith("--") or near[0] == name):
-        suggestion = f"{near[0]}={value}" if sign else _example(near[0], fields)
-    else:
-        suggestion = next(iter(difflib.get_close_matches(word, _OPTIONS, n=1)), "")
-    hint = f"; did you mean {suggestion}?" if suggestion else ""
-    options = ", ".join(_OPTIONS)
-    return Refusal(
-        f"unknown option {word!r}: choose from {options}{hint}; `scaling run --help` lists every field"
-    )
+        suggestions = [f"{near[0]}={value}" if sign else _example(near[0], fields)]
+    hint = f"; did you mean {suggestions[0]}?" if suggestions else ""
+    choices = f"choose from {', '.join(_OPTIONS)}{hint}"
+    return Refusal(f"unknown option {word!r}: {choices}; `scaling run --help` lists every field")
 
 
 def _example(name: str, fields: Sequence[str]) -> str:

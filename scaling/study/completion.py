@@ -1,8 +1,6 @@
 """Complete a case: fill in the defaults of its workload, and reset the fields that have no effect.
 
-A completed case has the default target, variant, sizes and inputs of its workload, unless the study sets
-them. A field that has no effect with the mode, target or layout of the case has its default value, so that
-equal computations are equal cases. applicability.py decides whether a completed case can run.
+Therefore equal computations are equal cases. applicability.py decides whether a completed case can run.
 """
 
 import dataclasses
@@ -33,12 +31,7 @@ if TYPE_CHECKING:
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
     """Return the completed case: defaults are filled in, and fields that have no effect are reset.
 
-    Args:
-        case: A case as given in a study.
-        make: A function that takes a case and returns its `Workload`.
-
-    Raises:
-        Refusal: A field of the case has an invalid value.
+    `make` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -75,10 +68,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with target, mode, variant, formulation, sizes and points as its workload defines them.
-
-    Raise `Refusal` if a field has a value that the workload does not offer.
-    """
+    """Return the case with target, mode, variant, formulation, sizes and points as its workload defines them."""
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
@@ -90,23 +80,18 @@ def _resolve_names(case: Case) -> Case:
     sizes = declared_sizes(module)
     if unknown := [name for name in case.sizes if name not in sizes]:
         raise unknown_name(f"size of {case.workload}", unknown[0], sizes or ["none"])
+    sizes = {name: case.points if size == "points" else size for name, size in sizes.items()}
+    formulation = None if formulation in formulations[:1] else formulation  # the first is the default
+    points = 1 if target in getattr(module, "SINGLE", ()) else case.points
     resolved = dataclasses.replace(
-        case,
-        target=target,
-        mode=mode,
-        variant=variant,
-        formulation=None if formulation in formulations[:1] else formulation,  # the first is the default
-        sizes={k: case.points if v == "points" else v for k, v in sizes.items()} | dict(case.sizes),
-        points=1 if target in getattr(module, "SINGLE", ()) else case.points,
-    )
+        case, target=target, mode=mode, variant=variant, formulation=formulation,
+        sizes=sizes | dict(case.sizes), points=points,
+    )  # fmt: skip
     return dataclasses.replace(resolved, formulation=None) if resolved.ad_mode.by_workload else resolved
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case, with the default target of its workload filled in.
-
-    mode=value implies a target that is the value of the function, and such a target implies mode=value.
-    """
+    """Return (AD mode, target) of a case. mode=value implies a target that is a value, and vice versa."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
@@ -122,7 +107,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`: the first of `names` if the case does not set the field.
+    """Return the value of a field such as `variant`, by default the first of `names`.
 
     Raise `Refusal` if the value is neither in `names` nor in `others`.
     """
@@ -153,10 +138,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that have no effect with the mode, target or layout of a case, and why.
-
-    The result is a dict from field name to `UnusedField`. It also contains fields that the case does not set.
-    """
+    """Return a dict from each field that has no effect in a case, whether set or not, to `UnusedField`."""
     mode, plain = case.ad_mode, case.api == "jit"
     seedless, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -166,11 +148,9 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
     one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which uses one seed"
     which = ("mode", "target")
     # (field, whether it has no effect, reason, fields that cause this). The first rule of a field counts.
+    by_auto = case.mode == AUTO, "with mode=auto, which chooses it", ("mode",)
     rules = [
-        *(
-            (name, case.mode == AUTO, "with mode=auto, which chooses it", ("mode",))
-            for name in CHOSEN_FIELDS[1:]
-        ),
+        *((name, *by_auto) for name in CHOSEN_FIELDS[1:]),
         ("mesh", case.split != "both", "without split=both", ("split",)),
         ("mesh", plain, "with api=jit, which runs on one device", ("api",)),
         ("split", plain and case.split != "data", "with api=jit, which runs on one device", ("api",)),
@@ -198,7 +178,7 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or a `block` that contains all seeds or all points of a device.
+    """Return the case without a `chunk` or `block` that contains all seeds or points of a device.
 
     Such a chunk or block does not change the compiled program. With storage=host, the block is kept.
     """

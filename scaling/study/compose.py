@@ -1,7 +1,4 @@
-"""Compose the configuration of a study with Hydra, from YAML files and command-line overrides.
-
-The result is a plain dict. An error of Hydra is raised as `Refusal` with a message of one line.
-"""
+"""Compose the configuration of a study with Hydra, and explain errors of Hydra in one line."""
 
 import dataclasses
 import re
@@ -21,17 +18,10 @@ Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of
 
 
 def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
-    """Return the configuration and the name of each study that command-line arguments select.
+    """Return the configuration and the name of each study that the arguments of `scaling run` select.
 
-    There is one study, or with --multirun one for each combination of values. With --cfg, print the
-    configurations as YAML instead, and return an empty list.
-
-    Args:
-        words: The arguments of `scaling run` or `scaling plan` after the subcommand.
-        verb: The subcommand, for error messages.
-
-    Raises:
-        Refusal: An argument or a YAML file is invalid.
+    With --multirun, there is one for each combination of values. With --cfg, print the configurations as YAML
+    instead, and return an empty list. Raise `Refusal` if an argument or a YAML file is invalid.
     """
     from hydra import initialize_config_dir
 
@@ -73,7 +63,7 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _split_sweep(overrides: list[str]) -> list[list[str]]:
-    """Return a list of overrides for each combination of swept values, such as study=rbf,linear."""
+    """Return the overrides of each combination of swept values, such as study=rbf,linear."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -84,10 +74,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return a configuration as a plain dict and the name of its study.
-
-    If `only_print` is true, print the configuration as YAML, and return an empty dict and an empty name.
-    """
+    """Return a configuration as a plain dict and the name of its study, or only print it as YAML."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -165,10 +152,9 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         word = error.override.removeprefix("++")
         name, _, value = word.partition("=")
         bare = value.strip().strip("'\"").replace("'", "\\'")
-        return Refusal(
-            f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, "
-            f"such as \"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
-        )
+        fix = "quote a value with special characters for the shell and for Hydra"
+        example = f"such as \"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
+        return Refusal(f"cannot read {word!r}: {fix}, {example}")
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
         key = unknown[1] or unknown[2]
         return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
@@ -176,9 +162,10 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     digits = next((word for word in words if re.search("[0-9]{4301}", word)), "")
     ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
     name, values = ambiguous.groups() if ambiguous else ("", "")
+    prefix = "cannot compose the configuration"
     explanations = [
         (isinstance(error, RecursionError),
-         "cannot compose the configuration: a file or a value refers to itself, in `defaults` or as ${...}"),
+         f"{prefix}: a file or a value refers to itself, in `defaults` or as ${{...}}"),
         ("onfig group override" in text,
          f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
         ("more than once in the final defaults" in text or "Multiple values for" in text,
@@ -187,6 +174,6 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
          f"{digits[:40]}... has a number of {len(digits)} characters: write one of at most 15 digits"),
         (name in _GROUPS, f"{name}={values} names several files: add --multirun to run one after another"),
         (ambiguous is not None, f"{name}={values}: write several values in brackets, '{name}=[{values}]'"),
-        (True, f"cannot compose the configuration: {text[:300]}"),
+        (True, f"{prefix}: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))

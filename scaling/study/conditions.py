@@ -1,8 +1,7 @@
 """Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
-A condition is a Python expression that compares names and constants, and combines comparisons with `and`,
-`or` and `not`. It is evaluated without `eval`. Numbers in arithmetic are limited in magnitude, so that no
-condition takes much time or memory to evaluate.
+A condition is a Python expression of names, constants, comparisons, arithmetic, `and`, `or` and `not`. It is
+evaluated without `eval`. Its length and its numbers are limited, so that this takes little time and memory.
 """
 
 import ast
@@ -14,34 +13,30 @@ from scaling.core.case import Refusal, unknown_name
 
 _MAX_LENGTH = 2000  # maximum length of a condition, in characters
 _MAX_NUMBER = 10**18  # maximum magnitude of a number in arithmetic
-_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 _ALLOWED_NODES = (
-    *_COMPARISONS, *_ARITHMETIC, ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
-    ast.Compare, ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
+    *_OPERATORS, ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare,
+    ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
 )  # fmt: skip
 
 
 def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
     """Return a function that evaluates a `where` condition, or None if `where` is None.
 
-    The returned function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and
-    returns whether the condition holds. It raises `Refusal` if the condition cannot be evaluated. `parse`
-    raises `Refusal` if the condition is not a valid expression, is too long, or contains a call or attribute.
+    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}. It raises
+    `Refusal` if the condition cannot be evaluated, and `parse` raises it if the condition is invalid.
     """
     if where is None:
         return None
     if not isinstance(where, str | bool):
-        raise Refusal(
-            f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}"
-        )
+        example = "\"devices == 1 or api != 'jit'\""
+        raise Refusal(f"where must be a condition in quotes, such as {example}, not {where!r}")
     text = str(where)
     if len(text) > _MAX_LENGTH:
         start = f"{text[:40]!r}..."
@@ -50,8 +45,10 @@ def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
-    if wrong := [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _ALLOWED_NODES)]:
-        raise Refusal(f"where={text!r}: {wrong[0]} is not allowed; compare fields, join with and, or, not")
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED_NODES):
+            fix = "compare fields, join with and, or, not"
+            raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
 
     def holds(names: Mapping[str, Any]) -> bool:
         try:
@@ -80,25 +77,20 @@ def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
             return combine(_evaluate(each, names) for each in node.values)
         case ast.UnaryOp():
             operand = _evaluate(node.operand, names)
-            return not operand if isinstance(node.op, ast.Not) else _compute(operator.sub, 0, operand)
+            return not operand if isinstance(node.op, ast.Not) else _compute(ast.Sub, 0, operand)
         case ast.BinOp():
-            operands = _evaluate(node.left, names), _evaluate(node.right, names)
-            return _compute(_ARITHMETIC[type(node.op)], *operands)
-    left = _evaluate(node.left, names)
-    for comparison, each in zip(node.ops, node.comparators, strict=True):
-        right = _evaluate(each, names)
-        if not _COMPARISONS[type(comparison)](left, right):
-            return False
-        left = right
-    return True
+            return _compute(type(node.op), _evaluate(node.left, names), _evaluate(node.right, names))
+    values = [_evaluate(each, names) for each in (node.left, *node.comparators)]
+    comparisons = zip(node.ops, values, values[1:], strict=False)
+    return all(_OPERATORS[type(each)](left, right) for each, left, right in comparisons)
 
 
-def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)`. Raise `ValueError` if an operand is not a small enough number."""
+def _compute(operation: type, left: Any, right: Any) -> Any:
+    """Return the result of an arithmetic operation. Raise `ValueError` unless all numbers are small enough."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")
-    result = operation(left, right)
+    result = _OPERATORS[operation](left, right)
     if any(abs(number) > _MAX_NUMBER for number in (left, right, result)):
         raise ValueError(f"a number is too large; the largest allowed is {_MAX_NUMBER:.0e}")
     return result

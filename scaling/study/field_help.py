@@ -1,8 +1,4 @@
-"""Format the help text of `scaling run --help` about the configuration fields, such as devices and mode.
-
-The meaning of a field is its comment in conf/config.yaml. The allowed values and the defaults are those of
-`Case`. The lines of the text have at most 79 characters.
-"""
+"""Format the help text of the fields of a study, from the comments in conf/config.yaml and from `Case`."""
 
 import dataclasses
 import json
@@ -29,8 +25,7 @@ _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if eac
 def describe_groups(folders: Sequence[Path]) -> str:
     """Return one line per configuration group, such as "cluster: local, none, slurm".
 
-    Args:
-        folders: The folders that contain a folder of YAML files for each group.
+    Each of `folders` contains a folder of YAML files for each group.
     """
     groups: dict[str, set[str]] = {}
     for folder in folders:
@@ -43,11 +38,7 @@ def describe_groups(folders: Sequence[Path]) -> str:
 
 
 def describe(conf: Path) -> str:
-    """Return the help text of all configuration fields: name, meaning, allowed values and default.
-
-    Args:
-        conf: The folder that contains config.yaml.
-    """
+    """Return the name, meaning, allowed values and default of all fields in `conf`/config.yaml."""
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
@@ -73,7 +64,6 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
-    """Return the help text of one field, wrapped to lines of 79 characters."""
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))

@@ -1,9 +1,8 @@
 """Expand the grids of a study into a list of cases, one for each combination of the swept values.
 
-The value of a field comes from the command line, from the grid, or from the fields that all grids of the
-study share. If the value is a list, the field is swept over its elements. A `where` condition excludes cases.
-With weak scaling, the number of points is multiplied by the number of devices. completion.py fills in the
-defaults of the workloads.
+The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
+list is swept over its elements, and a `where` condition excludes cases. With weak scaling, the number of
+points is multiplied by the number of devices.
 """
 
 import dataclasses
@@ -23,6 +22,7 @@ _BYTES = {  # unit in lower case -> number of bytes
     "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_COUNTS = ("points", "devices", "chunk", "block", "memory_limit")
 EVERY = "all"  # mesh=all: all meshes of the devices; devices=all: all device counts of the planned hardware
 _COMMAND_LINE = "on the command line"
 _Fields = dict[str, Any]  # field -> value, or list of values to sweep
@@ -56,35 +56,28 @@ def expand_study(
 ) -> list[GridCell]:  # fmt: skip
     """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
 
-    The fields of a grid replace the shared fields of the study, and overrides replace both. The cells of the
-    `parts`, which are studies within the study, come first. The cases that `ceilings` adds (see
-    options/machine_peaks.py) are not included.
+    The cells of the `parts`, which are studies within the study, come first. The cases that `ceilings` adds
+    (see options/machine_peaks.py) are not included. Raise `Refusal` if the study is invalid or has no cells.
 
     Args:
-        study: The configuration of the study: shared fields, `grids`, `parts`, `ceilings` and `title`.
-        overrides: The values on the command line, as a mapping from field to value. None means not given.
+        study: The shared fields, `grids`, `parts`, `ceilings` and `title`.
+        overrides: The values on the command line. None means not given.
         most: The maximum number of cells, counted before `where` excludes any, or None for no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
-
-    Raises:
-        Refusal: The study is invalid, has no cells, or has more cells than `most`.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     aliases = [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]
     if aliases and "batch" in given:
-        raise Refusal(
-            f"mode={aliases[0]} already sets batch: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
-        )
+        mode = ALIASES[aliases[0]][0]
+        raise Refusal(f"mode={aliases[0]} already sets batch: write mode={mode}, or leave out batch")
     grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
     for fields, _ in grids:
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
     count = sum(math.prod(map(len, _swept_values(fields).values())) for fields, _ in grids)
     if most is not None and count > most:
-        raise Refusal(
-            f"the study has {count:,} cases before where, more than max_cases={most}: "
-            f"sweep less, or max_cases={count}"
-        )
+        problem = f"the study has {count:,} cases before where, more than max_cases={most}"
+        raise Refusal(f"{problem}: sweep less, or max_cases={count}")
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
         for cell in _expand_cells(fields, "batch" in given):
@@ -100,11 +93,8 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    Args:
-        study: The configuration of the study, or of a part of it.
-        given: The fields on the command line, which replace those of the study.
-        place: Where the study is, for error messages, such as "in the study".
-        sources: The sources of the fields that the command line or an enclosing study sets.
+    `given` contains the fields on the command line. `place` describes the study, or the part of a study, and
+    `sources` those of the fields that the command line or an enclosing study sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -127,10 +117,7 @@ def _expand_grids(
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return the fields of two mappings, except those that are None. The fields of `upper` take precedence.
-
-    The mappings `sizes` are merged by name. Raise `Refusal` if a name is not a field.
-    """
+    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper` that are not None win."""
     if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
         raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
     merged = {k: v for layer in (lower, upper) for k, v in layer.items() if v is not None}
@@ -168,46 +155,41 @@ def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
 
 
 def list_meshes(devices: int) -> list[str]:
-    """Return all device meshes of a device count as text.
-
-    The mesh "2x4" partitions the points over 2 devices and the seeds over 4.
-    """
+    """Return all meshes of a device count. "2x4" partitions points over 2 devices and seeds over 4."""
     return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
 
 
 def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
     """Return the cell with the given fields. Raise `Refusal` if a field has an invalid value.
 
-    A mode such as vmap_jacfwd sets mode and batch. It does not set batch if `batch_is_given`.
+    A mode such as vmap_jacfwd sets mode and, unless `batch_is_given`, batch.
     """
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:
-        raise Refusal(
-            "devices=all works with `scaling plan` only, which knows the valid counts of its hardware; "
-            "here write devices=[1,2]"
-        )
+        reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
+        raise Refusal(f"{reason}; here write devices=[1,2]")
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
         fields["mode"], batch = ALIASES[fields["mode"]]
         fields["batch"] = fields["batch"] if batch_is_given else batch
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
+    plain, sizes = dict[str, Any](), dict[str, Any]()
     for name, value in fields.items():
-        if name.startswith("sizes.") and value == "points":  # the points before weak scaling multiplies them
-            fields[name] = value = fields.get("points", 1)
-        count = name.startswith("sizes.") or name in ("points", "devices", "chunk", "block", "memory_limit")
-        if count and isinstance(value, int) and value > LARGEST:
+        size = name.removeprefix("sizes.")
+        if (size != name or name in _COUNTS) and isinstance(value, int) and value > LARGEST:
             shown = f"{float(value):g}" if value < 1e300 else "a larger one"
             raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {shown}")
-    sizes = {k.removeprefix("sizes."): v for k, v in fields.items() if k.startswith("sizes.")}
-    plain = {k: v for k, v in fields.items() if not k.startswith("sizes.")}
+        if size == name:
+            plain[name] = value
+        else:  # "points" are those before weak scaling multiplies them
+            sizes[size] = fields.get("points", 1) if value == "points" else value
     return GridCell(from_dict(plain | {"sizes": sizes}), scaling)
 
 
 def _parse_bytes(text: str) -> int:
-    """Return the number of bytes of a text such as "2GB" or "512MiB"."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit > LARGEST:
@@ -219,10 +201,7 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
     """Raise `Refusal` if a study sets a field to a value that has no effect in any case with this value.
 
     A value from a file is accepted if it has no effect only because the command line sets another field.
-
-    Args:
-        cells: The cases of the study.
-        unused: For each cell, a dict from the name of a field without effect to `UnusedField`.
+    `unused` contains the result of `completion.unused_fields` for each cell.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -230,7 +209,7 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
             overridden = {name for name, source in sources.items() if source == _COMMAND_LINE}
             for name in sources.keys() & {*FIELDS} - {"sizes"}:
                 why = without_effect.get(name)
-                if why and name not in overridden and overridden & {*why.causes}:
+                if why and name not in overridden and overridden.intersection(why.causes):
                     why = None
                 reasons.setdefault((sources[name], name, getattr(cell.case, name)), []).append(why)
     for (source, name, value), whys in reasons.items():

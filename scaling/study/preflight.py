@@ -1,12 +1,8 @@
-"""Preflight, parent process: start child processes that check the cases of a study before the study runs.
+"""Start child processes (preflight_process.py) that check the cases of a study before the study runs.
 
-The child processes (preflight_process.py) import JAX and the user's modules, and send one answer for each
-case: the completed case, or why it is invalid or cannot run. There is one process for each set of user
-modules, and one for all cases without user modules. Therefore, a module that crashes or hangs affects only
-the cases that use it.
-
-The answers about built-in workloads are cached in the results folder, so that an unchanged study starts
-without JAX. This module does not import JAX.
+There is one process for each set of user modules, so that a module that crashes or hangs affects only the
+cases that use it. Answers about built-in workloads are cached in the results folder. This module does not
+import JAX.
 """
 
 import contextlib
@@ -48,13 +44,8 @@ def examine_cells(
 ) -> list[PreflightResult]:
     """Check the cases of a study, and return one `PreflightResult` for each different case.
 
-    Args:
-        cells: The cases as given in the study.
-        seconds: The time limit for the check of one case.
-        note: A callback that is called several times a second.
-
-    Raises:
-        Refusal: A case is invalid, or a field that the study sets has no effect.
+    Raise `Refusal` if a case is invalid, or a field that the study sets has no effect. The check of a case
+    takes at most `seconds`. `note` is called several times a second.
     """
     return results_from_answers(cells, check_cells(cells, seconds, note))
 
@@ -63,7 +54,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     """Check the cases of a study in child processes, and return one answer for each of them, in order.
 
     An answer is the JSON object that a child process sends, or {"failure": (reason, text)} if the process
-    crashed or reached its time limit. The arguments are those of `examine_cells`.
+    crashed or reached its time limit.
     """
     groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
     for number, cell in enumerate(cells):
@@ -71,10 +62,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
         problems.setdefault(without_layout(cell.case), []).append(number)
     examination = _Examination(cells, seconds)
     with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
-        checks = [
-            pool.submit(examination.examine, modules, list(problems.values()))
-            for modules, problems in groups.items()
-        ]
+        checks = [pool.submit(examination.examine, m, list(p.values())) for m, p in groups.items()]
         try:
             while wait(checks, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
                 note(len(examination.answers), len(cells))
@@ -88,7 +76,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `check_cells` to one `PreflightResult` for each different case.
 
-    Raise `Refusal` if any case is invalid, if a field that the study sets has no effect, or if the module of
+    Raise `Refusal` if a case is invalid, if a field that the study sets has no effect, or if the module of
     every case calls sys.exit.
     """
     if refusals := list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer)):
@@ -111,16 +99,13 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
-
-    Cases that differ only in their layout have the same workload, which is therefore built only once.
-    """
+    """Return the case with default layout fields. Cases that differ only in these have the same workload."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 @dataclass
 class _Examination:
-    """The checks of the cells of a study: the answers so far, and the child processes that give them."""
+    """The answers about the cells of a study so far, and the child processes that give them."""
 
     cells: Sequence[GridCell]
     seconds: float  # time limit for the check of one case
@@ -129,7 +114,7 @@ class _Examination:
     processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Make all threads that wait for an answer return, for example after Ctrl-C."""
+        """Make all threads return that wait for an answer."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
@@ -137,13 +122,9 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        A problem is a group of cells that differ only in their layout. If the check of a cell fails, the
-        remaining cells of its problem fail without a check. After several failures in a row, or after a
-        failure during import, all remaining cells fail.
-
-        Args:
-            modules: The user modules of the cells.
-            problems: For each problem, the indices of its cells. This method removes the checked cells.
+        A problem contains the indices of the cells that differ only in their layout. If the check of a cell
+        fails, the remaining cells of its problem fail without a check. After several failures in a row, or
+        after a failure during import, all remaining cells fail. Checked cells are removed from `problems`.
         """
         reasons: list[str] = []  # of the failures since the last answer
         while problems and not self.stopped:
@@ -163,7 +144,6 @@ class _Examination:
             problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
 
     def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
-        """Store the same answer for all cells of the given problems."""
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
@@ -198,11 +178,7 @@ class _Examination:
         return None
 
     def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], number: int, step: str) -> Answer:
-        """Send a request about a cell to a child process, and return its answer.
-
-        If the process dies or reaches the time limit, return {"failure": (reason, text)}. `number` is the
-        index of the cell, and `step` is the request, "import" or "answer".
-        """
+        """Return the answer to the request `step` ("import" or "answer") about a cell, or its failure."""
         from scaling.workers.worker_group import WorkerDied
 
         cell = self.cells[number]
@@ -218,7 +194,7 @@ class _Examination:
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a hash of everything that determines the answers about the cells of a study.
 
-    Return None if a cell uses a user's module or an engine other than JAX. Such answers must not be cached.
+    Return None, so that nothing is cached, if a cell uses a user's module or an engine other than JAX.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -228,31 +204,24 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
     return _digest((stated, installed, variables, environment.source()))
 
 
-def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the answers that are cached in a results folder.
-
-    Return None if there are none, if they have another `cache_key`, or if the file is damaged.
-    """
+def load_answers(folder: Path, key: str | None) -> list[Answer]:
+    """Return the cached answers of a `cache_key`, or [] if there are none or the file is damaged."""
     cached = store.read_json(folder / _CACHE_FILE)
-    if key is None or not isinstance(cached, dict) or cached.get("key") != key:
-        return None
-    return cached["answers"] if cached.get("digest") == _digest(cached.get("answers")) else None
+    if key is None or not isinstance(cached, dict):
+        return []
+    is_valid = cached.get("digest") == _digest((key, cached.get("answers")))
+    return cached["answers"] if is_valid else []
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Write the answers and their `cache_key` to a file in a results folder, for `load_answers`.
-
-    Nothing is written if `key` is None, or if a case is invalid, too large or failed. Write errors, such as a
-    full disk, are ignored.
-    """
+    """Write answers to a results folder, for `load_answers`, unless a case failed. Ignore write errors."""
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            content = {"key": key, "digest": _digest(answers), "answers": answers}
+            content = {"digest": _digest((key, answers)), "answers": answers}
             store.write_json(folder / _CACHE_FILE, content)
 
 
 def _digest(value: Any) -> str:
-    """Return the SHA-256 hash of a JSON value as hexadecimal digits."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,14 +1,11 @@
-"""Preflight, child process: import workloads, and complete and check the cases of a study before it runs.
+"""The child process of preflight.py: import workloads, and complete and check the cases of a study.
 
-`python -m scaling.study.preflight_process` imports JAX, and then reads requests about cells (cases as given
-in a study) from standard input, one JSON object per line:
+It reads requests about cells (cases as given in a study) from standard input, one JSON object per line:
 
     {"do": "import", "case", "scaling"}  import the user's modules of the cell; reply "imported" or "answer"
     {"do": "answer", "case", "scaling"}  reply "answer": the completed case, or the text of a `Refusal`
 
-If a user's module exits, runs out of memory or changes settings of JAX, the reply is "refused", and only the
-cases of this module fail. If the module crashes or hangs this process, preflight.py reports a failure of the
-case.
+If a user's module exits, runs out of memory or changes settings of JAX, the reply is "refused".
 """
 
 import functools
@@ -54,7 +51,6 @@ def main() -> None:
 
 
 def _import_modules(cell: GridCell) -> dict[str, Any]:
-    """Import the modules of the workload and the engine of a cell, and return an "imported" event."""
     find_module(cell.case.workload)
     if cell.case.engine != interface.JAX:
         interface.module(cell.case.engine)
@@ -62,15 +58,11 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a cell (a case as given in a study), and return the result for the parent process.
+    """Complete and check a cell. Raise `Refusal` if its case is invalid.
 
-    Returns:
-        A dict with the keys "case" (fields of the completed case), "unfit" ((reason, text) if the case cannot
-        run, otherwise None), "workload_digest" (hash of its code), "engine" (list of (package, version)) and
-        "unused" (dict from the name of a field without effect to `UnusedField`).
-
-    Raises:
-        Refusal: The case is invalid.
+    The keys of the result are "case" (fields of the completed case), "unfit" ((reason, text) if the case
+    cannot run, otherwise None), "workload_digest" (hash of its code), "engine" (list of (package, version))
+    and "unused" (dict from the name of a field without effect to `UnusedField`).
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -118,18 +110,16 @@ def _may_multiply(jaxpr: Any) -> bool:
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
     """Return (reason, text) if the case partitions a single point over several devices, otherwise None.
 
-    Raise `Refusal` if the points are several and do not divide evenly over the devices.
+    Raise `Refusal` if several points do not divide evenly over the devices.
     """
     devices = case.axes[0]
     if case.engine != interface.JAX or case.split == "both" or not (remainder := case.points % devices):
         return None
     if case.points > 1:
         near = case.points - remainder, case.points - remainder + devices
-        raise Refusal(
-            f"points={case.points} of {case.workload} do not divide over devices={case.devices}: "
-            f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where, "
-            f"or fill up with split=both mesh={devices}x1"
-        )
+        problem = f"points={case.points} of {case.workload} do not divide over devices={case.devices}"
+        fix = f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where"
+        raise Refusal(f"{problem}: {fix}, or fill up with split=both mesh={devices}x1")
     text = f"{case.target} of {case.workload} has one point, which cannot be partitioned; use split=seeds"
     return "indivisible", text
 
@@ -142,9 +132,9 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or an event that describes the exception that `do()` raises.
+    """Return the event that `do()` returns, or an event that describes the exception that it raises.
 
-    `name` is the import path of the user's module, for the text of the event.
+    `name` is the import path of the user's module.
     """
     try:
         return do()
@@ -169,7 +159,6 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
 
 
 def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:
-    """Return a "refused" event, which fails the cases of the user's module."""
     return {"event": "refused", "reason": reason, "text": text, "fix": fix}
 
 

@@ -10,10 +10,7 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path, which may not exist yet.
-
-    Raise `Refusal` if the value is not the path of a folder, or if one of its parents is not a folder.
-    """
+    """Return the value of `results=PATH` as a path. Raise `Refusal` if it cannot be a folder."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
@@ -30,12 +27,8 @@ def parse_results(value: Any) -> Path:
 def create_results(folder: Path, option: str = "results=") -> None:
     """Create a results folder if it does not exist.
 
-    Args:
-        folder: The path of the folder.
-        option: The option that names the folder in error messages, such as "results=" or "--output ".
-
-    Raises:
-        Refusal: The folder cannot be created or written, or contains result files that cannot be read.
+    Raise `Refusal` if the folder cannot be created or written, or contains results that cannot be read.
+    `option` names the folder in the message, such as "results=" or "--output ".
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,4 @@
-"""Import the module of `workload=NAME`, and check the `Workload` that its function `workload(case)` returns.
-
-The module is a built-in workload or a module of the user. Invalid input raises `Refusal`, with a message that
-contains the value, the alternatives and a fix.
-"""
+"""Import the module of `workload=NAME`, and check the `Workload` that its function `workload(case)` returns."""
 
 import os
 import re
@@ -23,47 +19,33 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the module of a workload.
-
-    Args:
-        name: The name of a built-in workload, such as "linear", or the import path of a module of the user.
-
-    Raises:
-        Refusal: `name` is the path of a file, or a file of the user has the name of a built-in workload.
-    """
+    """Import the module of a built-in workload, or of the user. Raise `Refusal` if the name is ambiguous."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
-        raise Refusal(
-            f"workload {name!r} is a file, and a module is named by its import path: "
-            f"write workload={path.name.removesuffix('.py') or 'NAME'}{where}"
-        )
+        problem = f"workload {name!r} is a file, and a module is named by its import path"
+        raise Refusal(f"{problem}: write workload={path.name.removesuffix('.py') or 'NAME'}{where}")
     if name in built_in("workloads"):
         _check_not_shadowed(name)
     return workload.module(name)
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a file of the user has the name of a built-in workload.
-
-    Only the working directory and the folders of PYTHONPATH are searched.
-    """
+    """Raise `Refusal` if a module in the working directory or PYTHONPATH has the name of a built-in workload."""
     built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
             is_users = file.is_file() and file.resolve().parent != built_in_folder
             if is_users and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
-                raise Refusal(
-                    f"workload={name} is built in, and {file} has the same name: "
-                    f"rename that file, such as my_{name}.py, and write workload=my_{name}"
-                )
+                fix = f"rename that file, such as my_{name}.py, and write workload=my_{name}"
+                raise Refusal(f"workload={name} is built in, and {file} has the same name: {fix}")
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names that a workload module declares, such as those of VARIANTS, or () if it declares none.
+    """Return the names that a workload module declares, such as VARIANTS, or () if it declares none.
 
     FORMULATIONS may be a dict from variant to names, of which those of `variant` are returned. Raise
-    `Refusal` for a value such as a text, which is a sequence of letters.
+    `Refusal` unless the value is a tuple or list of names.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -88,16 +70,9 @@ def declared_sizes(module: ModuleType) -> dict[str, Any]:
 
 
 def check_workload(name: str, result: Any) -> Workload:
-    """Return the result of a user's function `workload(case)`, after checking it.
+    """Return the result of the function `workload(case)` of the module `name`, after checking it.
 
-    The inputs of the workload are checked later, when they are flattened.
-
-    Args:
-        name: The import path of the module, for error messages.
-        result: The object that the function returned.
-
-    Raises:
-        Refusal: `result` is not a `Workload`, or one of its fields has an invalid value.
+    Raise `Refusal` unless it is a `Workload` with valid fields. Its inputs are checked when they are flattened.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"

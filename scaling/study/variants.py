@@ -1,8 +1,4 @@
-"""Prepare the program that `versus=KIND:VALUE` compares the current program with, the baseline.
-
-The baseline is another git revision, JAX version, Python interpreter or set of XLA flags. With `versus=self`,
-it is the same program.
-"""
+"""Prepare the program that `versus=KIND:VALUE` compares the current program with, the baseline."""
 
 import contextlib
 import fcntl
@@ -28,11 +24,8 @@ _PACKAGE = Path(__file__).parents[1]
 def open_variant(text: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    Args:
-        text: The value of `versus`, in one of the `FORMS`, such as "commit:main" or "jax:0.10.0".
-
-    Raises:
-        Refusal: The value is invalid, or the baseline cannot be installed or run.
+    `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid, or if the baseline
+    cannot be installed or run.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -82,10 +75,7 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Return the path of a Python interpreter that has the given version of JAX.
-
-    The interpreter is in a virtual environment in the user's cache folder, which is created if it is missing.
-    """
+    """Return the Python of a virtual environment with this version of JAX, created in the user's cache."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
@@ -106,10 +96,7 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if a variant cannot import JAX, or if its worker uses another protocol.
-
-    `text` is the value of `versus`, for error messages.
-    """
+    """Raise `Refusal` if a variant cannot import JAX, or if its worker uses another protocol."""
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
@@ -122,13 +109,11 @@ def _check_variant(text: str, variant: Variant) -> None:
     if process.returncode:
         raise Refusal(f"versus={text} cannot run a worker: {last_line(process.stderr)}")
     if process.stdout.split()[-1:] != [str(PROTOCOL)]:
-        raise Refusal(
-            f"versus={text}: its worker uses another protocol (not {PROTOCOL}); run its own study instead"
-        )
+        problem = f"its worker uses another protocol (not {PROTOCOL})"
+        raise Refusal(f"versus={text}: {problem}; run its own study instead")
 
 
 def _python_path(*folders: Path) -> str:
-    """Return the folders, followed by the current PYTHONPATH, as a value of PYTHONPATH."""
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

@@ -1,10 +1,7 @@
-"""Check that the YAML files of a study are small and well-formed, before Hydra loads them.
-
-A file must be UTF-8 text that contains a single mapping. Limits on size, nesting and number of values ensure
-that loading the file takes little time and memory. Each use of an alias counts as all values that it repeats.
-"""
+"""Check that the YAML files of a study are small, well-formed mappings, before Hydra loads them."""
 
 import os
+import re
 from pathlib import Path
 
 import yaml
@@ -17,63 +14,39 @@ _MAX_NODES = 100_000  # maximum number of nodes, including those that aliases re
 
 
 def check_selected(folder: Path, group: str, name: str) -> None:
-    """Check the file of a group, such as study=NAME, and the files that its defaults list may name.
+    """Check the file of a group in the folder of --config-dir, and the files that its defaults list names.
 
-    Args:
-        folder: The folder of --config-dir. Files elsewhere are not checked.
-        group: The name of the group, such as "study".
-        name: The name of the file in the group, with or without the suffix ".yaml".
-
-    Raises:
-        Refusal: A file is invalid, see `check`.
+    Raise `Refusal` if a file is not UTF-8 text or not a mapping, or if it exceeds a limit.
     """
     checked, waiting = set[Path](), [folder / group / f"{name.removesuffix('.yaml')}.yaml"]
     while waiting:
         path = waiting.pop()
-        if path in checked or not os.path.isfile(path):  # Hydra reports missing files and invalid paths
-            continue
-        check(path)
-        checked.add(path)
-        for stem in _default_stems(path):
-            waiting += [other for other in folder.rglob("*.yaml") if other.stem == stem]
+        if path not in checked and os.path.isfile(path):  # Hydra reports missing files and invalid paths
+            checked.add(path)
+            defaults = re.findall(r"[\w.-]+", _read_and_check(path).partition("defaults")[2])
+            waiting += [other for other in folder.rglob("*.yaml") if {other.stem, other.name} & {*defaults}]
 
 
-def _default_stems(path: Path) -> set[str]:
-    """Return the file names without suffix in the defaults list of a YAML file that was checked."""
-    try:
-        content = yaml.safe_load(path.read_text("utf-8-sig"))
-    except (yaml.YAMLError, ValueError):  # such as a tag or a date that does not exist: Hydra reports it
-        return set()
-    entries = content.get("defaults") if isinstance(content, dict) else None
-    names = set[str]()
-    for entry in entries if isinstance(entries, list) else []:
-        values = list(entry.values()) if isinstance(entry, dict) else [entry]
-        for value in values:
-            names |= {str(name) for name in (value if isinstance(value, list) else [value])}
-    return {Path(name.partition("@")[0]).name.removesuffix(".yaml") for name in names}
-
-
-def check(path: Path) -> None:
-    """Raise `Refusal` if a YAML file is not UTF-8 text or not a mapping, or if it exceeds a limit."""
+def _read_and_check(path: Path) -> str:
+    """Return the text of a YAML file. Raise `Refusal` if it is invalid or exceeds a limit."""
     name = _format_path(path)
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
-        text = f"a configuration has at most {_MAX_BYTES // 1024} kB; split it with `parts`"
-        raise Refusal(f"{name} is too large: {text}")
+        fix = f"a configuration has at most {_MAX_BYTES // 1024} kB; split it with `parts`"
+        raise Refusal(f"{name} is too large: {fix}")
     try:
-        _check_events(name, content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
+        _check_events(name, text)
     except UnicodeDecodeError as error:
         raise Refusal(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise Refusal(describe(error, name)) from None
+    return text
 
 
 def describe(error: yaml.YAMLError, name: str = "") -> str:
-    """Return a description of a YAML error in one line: the file, the line and the problem.
-
-    `name` is the name of the file. If it is empty, the name in the error is used.
-    """
+    """Return the file, the line and the problem of a YAML error. The default `name` is that in the error."""
     mark = getattr(error, "problem_mark", None)
     place = name or (_format_path(Path(mark.name)) if mark else "a configuration file")
     place += f", line {mark.line + 1}" if mark is not None else ""
@@ -85,7 +58,10 @@ def describe(error: yaml.YAMLError, name: str = "") -> str:
 
 
 def _check_events(name: str, text: str) -> None:
-    """Raise `Refusal` if a YAML text exceeds a limit or is not a single mapping. `name` is the file name."""
+    """Raise `Refusal` if a YAML text exceeds a limit or is not a single mapping.
+
+    The use of an alias counts as all values that it repeats.
+    """
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before it) of each open collection
     count = 0
@@ -116,7 +92,6 @@ def _check_events(name: str, text: str) -> None:
 
 
 def _why_no_mapping(event: yaml.NodeEvent) -> str:
-    """Return an error message if the first node of a file is neither a mapping nor null, otherwise ""."""
     is_scalar = isinstance(event, yaml.ScalarEvent)
     is_null = is_scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
     if isinstance(event, yaml.MappingStartEvent) or is_null:
