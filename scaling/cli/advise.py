@@ -17,7 +17,7 @@ from rich.console import Console
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
-from scaling.core.case import DTYPES, VIEWS, Refusal, unknown_name
+from scaling.core.case import DTYPES, VIEWS, Refusal, check_names, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
@@ -140,8 +140,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
             example = "x=100000,17" if option == "points" else "stiffness=16 or rate=scalar"
             raise Refusal(f"--{option} takes NAME=SHAPE, such as {example}, not {text!r}")
         name, shape, dtype = match.groups()
-        if dtype not in (None, *_DTYPES):
-            raise unknown_name("dtype", dtype, _DTYPES)
+        check_names("dtype", [dtype] if dtype else [], _DTYPES)
         if name in inputs:
             raise Refusal(f"--{option} {name}= is given twice: give each input once")
         sizes = () if shape == "scalar" else tuple(map(int, shape.split(",")))

@@ -95,7 +95,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether another process holds the lock of a results folder, because it runs a study there."""
+    """Return whether another process runs a study in a results folder."""
     try:
         with (folder / ".lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

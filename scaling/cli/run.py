@@ -173,12 +173,12 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     if machine_peaks.enables_peaks(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
-    machine.check_device_counts(
-        [cell.case.devices for cell in cells], settings.processes, settings.oversubscribe
-    )
+    counts = [cell.case.devices for cell in cells]
+    machine.check_device_counts(counts, settings.processes, settings.oversubscribe)
+    wait = cluster.name == LOCAL if wait is None else wait
     return StudyRun(
-        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
-        cluster.name == LOCAL if wait is None else wait, config["retry"],
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"], wait,
+        config["retry"],
     )  # fmt: skip
 
 
@@ -251,7 +251,6 @@ def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Sc
 
 
 def _print_counts(job: StudyRun, schedule: Schedule, console: Console) -> None:
-    """Print the numbers of cases that run, that are done and that are skipped, the devices and the folder."""
     finally_failed = f"{schedule.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
     skipped = f"{len(schedule.skips)} skipped"
     counts = (

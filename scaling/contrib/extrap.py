@@ -1,9 +1,7 @@
-"""Export run times as text files for Extra-P, which fits performance models such as c n log n to them.
+"""Export run times as text files for Extra-P (https://github.com/extra-p/extrap), which fits models to them.
 
-An Extra-P file (https://github.com/extra-p/extrap) has at most four parameters. In the files written here,
-each region of the format is one timed method. All regions of a file must be measured at the same coordinates
-(values of the parameters). Therefore methods that were measured at different coordinates are written to
-separate files.
+A file has at most four parameters, and one region for each timed method. All regions of a file must be
+measured at the same coordinates (values of the parameters).
 """
 
 import dataclasses
@@ -19,7 +17,6 @@ from typing import NamedTuple
 from scaling.analysis.cases import group_by
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
-from scaling.core.case import Case
 from scaling.report.text import clean_text
 
 MARK = "# Made by ad-scaling"  # the first line of a file
@@ -31,21 +28,13 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file: run times of methods that were measured at the same parameter values.
+    """The content of an Extra-P file: run times of methods that were measured at the same parameter values."""
 
-    Attributes:
-        title: the differentiated function and the environment (hardware and software).
-        constants: the sizes that are equal in all timings, by name.
-        parameters: the description of each parameter in the file, by name.
-        coordinates: the parameter values of each measurement.
-        regions: a dict from the name of each method to its timings by coordinates.
-    """
-
-    title: str
-    constants: Mapping[str, int]
-    parameters: Mapping[str, str]
-    coordinates: tuple[Coordinates, ...]
-    regions: Mapping[str, Mapping[Coordinates, Timing]]
+    title: str  # the differentiated function and the environment
+    constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
+    parameters: Mapping[str, str]  # the description of each parameter, by name
+    coordinates: tuple[Coordinates, ...]  # of each measurement
+    regions: Mapping[str, Mapping[Coordinates, Timing]]  # method -> timings by coordinates
 
 
 class _SizedTiming(NamedTuple):
@@ -64,12 +53,8 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
 
     Timings in which several devices shared a CPU core are omitted.
     """
-    families = group_by(
-        _sized_timings(findings),
-        lambda sized: (
-            sized.kind, sized.timing.family_key, tuple(sized.sizes),
-        ),
-    )  # fmt: skip
+    timings = _sized_timings(findings)
+    families = group_by(timings, lambda each: (each.kind, each.timing.family_key, tuple(each.sizes)))
     experiments = [experiment for group in families.values() for experiment in _split_into_experiments(group)]
     slugs = [re.sub(r"[^A-Za-z0-9]+", "-", experiment.title).strip("-").lower() for experiment in experiments]
     names = _make_unique([slug[:_MOST_NAME_CHARACTERS] for slug in slugs], "-")
@@ -79,9 +64,8 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     """Yield every timing with its sizes, once for each kind of scaling ("strong", "weak") it belongs to.
 
-    For strong scaling, the point count is the total number of points. For weak scaling, it is the number per
-    device. A timing on a weak scaling curve also belongs to strong scaling if it ran on one device, or if the
-    same case was also timed on another number of devices.
+    A timing on a weak scaling curve also belongs to strong scaling if it ran on one device, or if the same
+    case was also timed on another number of devices.
     """
     timings = [timing for timing in findings.case_timings if timing.honest]
     on_one_device = [(t.environment, dataclasses.replace(t.case, devices=1)) for t in timings]
@@ -89,24 +73,17 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     for timing, key in zip(timings, on_one_device, strict=True):
         case = timing.case
         is_weak = "weak" in findings.curves_by_case.get((timing.environment, case), {})
-        if is_weak:
-            points = {"points for each device": case.points // case.devices}
-            yield _SizedTiming(timing, "weak", _sizes_by_name(case, points))
+        points = {"weak": ("points for each device", case.points // case.devices)} if is_weak else {}
         if not is_weak or case.devices == 1 or device_counts[key] > 1:
-            yield _SizedTiming(timing, "strong", _sizes_by_name(case, {"points": case.points}))
-
-
-def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict from distinct names to the device count, the point count and the sizes of a case.
-
-    `points` maps the name of the point count to its value.
-    """
-    first = {"devices": case.devices, **points}
-    return first | {f"sizes.{name}" if name in first else name: n for name, n in case.sizes.items()}
+            points["strong"] = "points", case.points
+        for kind, (label, count) in points.items():
+            first = {"devices": case.devices, label: count}
+            sizes = {f"sizes.{name}" if name in first else name: size for name, size in case.sizes.items()}
+            yield _SizedTiming(timing, kind, first | sizes)
 
 
 def _make_unique(names: Iterable[str], separator: str) -> list[str]:
-    """Return the names with a number appended to each repeated one, such as "a-2" if the separator is "-"."""
+    """Return the names with a number appended to each repeated one, such as "a-2"."""
     unique: dict[str, None] = {}
     for name in names:
         numbered = (name if count == 1 else f"{name}{separator}{count}" for count in itertools.count(1))
@@ -115,10 +92,10 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
 
 
 def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    """Yield the content of each Extra-P file for the timings of one function, of all methods and sizes.
+    """Yield the content of each Extra-P file for the timings of one function.
 
-    Methods with the same coordinates share a file. If more than four sizes vary, four of them are the
-    parameters, and there is a file for each combination of values of the other sizes.
+    Methods with the same coordinates share a file. If more than four sizes vary, there is a file for each
+    combination of values of the others.
     """
     methods = group_by(group, lambda sized: _describe_method(sized.timing)).values()
     same = group_by(methods, lambda timings: frozenset(sized.coordinates(sized.sizes) for sized in timings))
@@ -133,9 +110,8 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 def _varying_names(timings: Sequence[_SizedTiming]) -> list[list[str]]:
     """Return the names of the sizes that vary, with one list for those that determine each other.
 
-    The list with the device count is first. The other lists are in decreasing order of the number of values.
+    The device count is first, and then those with the most values.
     """
-    # Sizes that determine each other change in the same timings.
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
@@ -171,23 +147,18 @@ def _describe_method(timing: Timing) -> str:
 
 
 def _to_region_name(text: str) -> str:
-    """Convert a text to a region name of Extra-P: one line of ASCII without "->", which marks a call path."""
+    """Convert a text to one line of ASCII without "->", which marks a call path in a region name."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
     return " ".join(ascii_text.replace("->", "-").split())
 
 
 def _to_parameter_name(name: str) -> str:
-    """Convert a name to a parameter name of Extra-P: a letter, then letters, digits and underscores."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if word[:1].isalpha() else f"size{word}"
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file.
-
-    The text contains, for each method, the samples of the time per call in seconds and, if known, the number
-    of floating-point operations of a device.
-    """
+    """Return the text of an Extra-P file: times per call in seconds, and operations of a device if known."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     points = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:

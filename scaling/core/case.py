@@ -57,6 +57,13 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
 
 
+def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
+    """Raise `Refusal` with the valid names if one of the names is unknown."""
+    for name in names:
+        if name not in valid_names:
+            raise unknown_name(what, name, valid_names or ["none"])
+
+
 def _field(view: str, default: Any) -> Any:
     return field(default=default, metadata={"view": view})
 

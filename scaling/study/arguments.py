@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names
 
 _OPTIONS = ("--help", "--multirun", "--cfg", "--config-dir")
 FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")  # boolean fields
@@ -57,8 +57,7 @@ def _check_override(word: str, fields: Sequence[str]) -> None:
     if root.startswith("hydra"):
         fix = "results=PATH names the folder, and --multirun runs several studies"
         raise Refusal(f"{word} has no effect: {fix}")
-    if root not in fields:
-        raise unknown_name("key", root, fields)
+    check_names("key", [root], fields)
     if word.startswith("~") and not name.startswith("study."):
         raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
 

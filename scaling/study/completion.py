@@ -4,6 +4,7 @@ Therefore equal computations are equal cases. applicability.py decides whether a
 """
 
 import dataclasses
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from scaling.core.case import (
     SECOND,
     Case,
     Refusal,
+    check_names,
     defaults,
-    unknown_name,
 )
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField, list_meshes
@@ -26,6 +27,9 @@ from scaling.study.user_workload import check_workload, declared_names, declared
 
 if TYPE_CHECKING:
     from scaling.core.shape import DerivativeShape
+
+# (field, whether it has no effect, reason, fields that cause this)
+_Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
@@ -44,27 +48,32 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
     """Return why fields that are set in a case have no effect, as a dict from field name to `UnusedField`."""
-    resolved, reasons = _resolve_names(case), dict[str, UnusedField]()
-    target = f"with target={resolved.target}"
-    if resolved.mode != case.mode:
-        reasons["mode"] = UnusedField(f"{target}, which is the value of the function", ("target",))
-    if case.target not in (None, resolved.target):
-        reasons["target"] = UnusedField(f"with mode=value, which computes {resolved.target}", ("mode",))
-    if resolved.points != case.points and case.points not in resolved.sizes.values():
-        reasons["points"] = UnusedField(f"{target}, which has one point", ("target",))
+    resolved = _resolve_names(case)
     unused = unused_in_layout(resolved)
     completed = defaults(unused) | _reset_values(resolved)
-    reasons |= {name: why for name, why in unused.items() if getattr(resolved, name) != completed[name]}
-    if not case.jit:  # both fields remain part of the key of the case
-        uncompiled = UnusedField("with jit=false, which compiles nothing", ("jit",))
-        reasons |= {name: uncompiled for name in ("cache", "memory_limit") if getattr(case, name) is not None}
-    if case.formulation is not None and resolved.formulation is None and "formulation" in unused:
-        reasons["formulation"] = unused["formulation"]
-    if case.engine != JAX:
-        ignored = UnusedField(f"with engine={case.engine}, which ignores it", ("engine",))
-        fixed = peers.complete_case(resolved) | {"cache": None}
-        reasons |= {name: ignored for name, value in fixed.items() if getattr(resolved, name) != value}
-    return reasons
+    fixed = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
+    target, one_point = f"with target={resolved.target}", resolved.points != case.points
+    # A formulation is reset in `_resolve_names` already.
+    reset = {name for name in completed if getattr(resolved, name) != completed[name]}
+    reset |= {"formulation"} if case.formulation and not resolved.formulation else set()
+    by_engine = f"with engine={case.engine}, which ignores it", ("engine",)
+    uncompiled = "with jit=false, which compiles nothing", ("jit",)
+    compiled = {name for name in ("cache", "memory_limit") if getattr(case, name) is not None}
+    return _first_reasons([
+        *((name, getattr(resolved, name) != value, *by_engine) for name, value in fixed.items()),
+        *((name, not case.jit, *uncompiled) for name in compiled),
+        *((name, name in reset, *why) for name, why in unused.items()),
+        ("mode", resolved.mode != case.mode, f"{target}, which is the value of the function", ("target",)),
+        ("target", case.target not in (None, resolved.target),
+         f"with mode=value, which computes {resolved.target}", ("mode",)),
+        ("points", one_point and case.points not in resolved.sizes.values(),
+         f"{target}, which has one point", ("target",)),
+    ])  # fmt: skip
+
+
+def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
+    """Return the `UnusedField` of the first rule that applies to each field."""
+    return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
 def _resolve_names(case: Case) -> Case:
@@ -74,12 +83,9 @@ def _resolve_names(case: Case) -> Case:
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
     formulations = declared_names(module, "FORMULATIONS", variant)
     formulation = _choose_name(case, "formulation", formulations, peers.formulations(case))
-    dtypes = declared_names(module, "DTYPES") or DTYPES
-    if case.dtype not in dtypes:
-        raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
+    check_names(f"dtype for {case.workload}", [case.dtype], declared_names(module, "DTYPES") or DTYPES)
     sizes = declared_sizes(module)
-    if unknown := [name for name in case.sizes if name not in sizes]:
-        raise unknown_name(f"size of {case.workload}", unknown[0], sizes or ["none"])
+    check_names(f"size of {case.workload}", case.sizes, sizes)
     sizes = {name: case.points if size == "points" else size for name, size in sizes.items()}
     formulation = None if formulation in formulations[:1] else formulation  # the first is the default
     points = 1 if target in getattr(module, "SINGLE", ()) else case.points
@@ -98,9 +104,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     mode = case.ad_mode
     second = LAPLACIAN if mode.laplacian_only else SECOND[0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])
-    valid = tuple(dict.fromkeys((*targets, *values, *SECOND)))
-    if target not in valid:
-        raise unknown_name(f"target of {case.workload}", target, valid)
+    check_names(f"target of {case.workload}", [target], tuple(dict.fromkeys((*targets, *values, *SECOND))))
     if target in values:
         return "value", target
     return case.mode, values[0] if mode.is_value else target
@@ -112,8 +116,7 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[s
     Raise `Refusal` if the value is neither in `names` nor in `others`.
     """
     value = getattr(case, field) or (names[0] if names else None)
-    if value is not None and value not in names + others:
-        raise unknown_name(f"{field} of {case.workload}", value, names + others or ["none"])
+    check_names(f"{field} of {case.workload}", [value] if value else [], names + others)
     return value
 
 
@@ -147,7 +150,6 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
     value_only, alone = mode.is_value and case.reduce != "points", case.devices == 1 or plain
     one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which uses one seed"
     which = ("mode", "target")
-    # (field, whether it has no effect, reason, fields that cause this). The first rule of a field counts.
     by_auto = case.mode == AUTO, "with mode=auto, which chooses it", ("mode",)
     rules = [
         *((name, *by_auto) for name in CHOSEN_FIELDS[1:]),
@@ -174,7 +176,7 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
         ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
         ("wrt", mode.is_value, "with mode=value, which has no derivative", which),
     ]
-    return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
+    return _first_reasons(rules)
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:

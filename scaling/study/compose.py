@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.cluster.cluster_settings import NAMES, ClusterSettings
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names, unknown_name
 from scaling.study import arguments, yaml_files
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
@@ -96,8 +96,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     """Raise `Refusal` if a top-level key is unknown or missing, or if a group has no single choice."""
     known = known_keys()
-    if unknown := [name for name in config if name not in known]:
-        raise unknown_name("key", unknown[0], known)
+    check_names("key", config, known)
     if missing := next((name for name in known if name not in config and name != "hardware"), None):
         raise Refusal(f"no file sets {missing}: remove the line '# @package' from the file of {missing}")
     for group, example in _GROUPS.items():

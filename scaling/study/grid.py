@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, from_dict, unknown_name
+from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, check_names, from_dict, unknown_name
 from scaling.study import conditions
 
 SCALINGS = ("strong", "weak")
@@ -164,8 +164,8 @@ def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
 
     A mode such as vmap_jacfwd sets mode and, unless `batch_is_given`, batch.
     """
-    if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
-        raise unknown_name("scaling", scaling, SCALINGS)
+    scaling = fields.pop("scaling", "strong")
+    check_names("scaling", [scaling], SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:

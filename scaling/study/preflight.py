@@ -154,10 +154,11 @@ class _Examination:
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
-        program, header = Variant("preflight", module=module, variables=variables), {"platform": "cpu"}
+        program = Variant("preflight", module=module, variables=variables)
+        group = open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None)
         with contextlib.ExitStack() as stack:
             try:
-                process = stack.enter_context(open_worker_group(header, program, ProcessShape(1), None))
+                process = stack.enter_context(group)
             except WorkerDied as death:  # JAX is not installed or fails, independent of any module
                 why = str(death) or "JAX cannot be imported in time"
                 raise Refusal(f"the study cannot be examined: {why}") from None

@@ -150,11 +150,10 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
         return _failure("killed", f"ended with status {status} (SystemExit)")
     except KeyboardInterrupt:
         return _failure("killed", "raised KeyboardInterrupt, as signal 2 (SIGINT) would,")
-    except Exception as error:
-        text = f"{name}: {type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
-        return {"event": "answer", "refusal": text}
     except BaseException as error:
         text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
+        if isinstance(error, Exception):
+            return {"event": "answer", "refusal": f"{name}: {text}"}
         return _failure("error", f"raised {text.removesuffix(': ')}")
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from scaling.core import workload
-from scaling.core.case import Refusal, built_in, unknown_name
+from scaling.core.case import Refusal, built_in, check_names
 from scaling.core.modes import MODES
 from scaling.core.reductions import REDUCTIONS, WHOLE
 from scaling.core.workload import Workload
@@ -78,16 +78,14 @@ def check_workload(name: str, result: Any) -> Workload:
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"
         raise Refusal(f"workload(case) of {name!r} {expected}")
     reductions = [key for key in REDUCTIONS if key != WHOLE.name]
-    if result.reduce not in (None, *reductions):
-        raise unknown_name("reduce", result.reduce, reductions)
+    check_names("reduce", [result.reduce] if result.reduce is not None else [], reductions)
     if not isinstance(result.wrt, str):
         raise _wrong_type(f"wrt of {name!r}", "names joined by '+', such as 'x+params'", result.wrt)
     if not isinstance(result.whole_modes, Mapping):
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
         raise _wrong_type(f"whole_modes of {name!r}", words, result.whole_modes)
     whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
-    if unknown := [mode for mode in result.whole_modes if mode not in whole_modes]:
-        raise unknown_name(f"mode in whole_modes of {name!r}", unknown[0], whole_modes)
+    check_names(f"mode in whole_modes of {name!r}", result.whole_modes, whole_modes)
     optional = {key: getattr(result, key) for key in ("whole", "reference", "second", "pattern", "nonzeros")}
     for key, value in {**optional, "function": result.function, **result.whole_modes}.items():
         if not callable(value) and not (value is None and key in optional):
