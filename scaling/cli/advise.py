@@ -51,10 +51,8 @@ _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
-_FORMATS: dict[str, Callable[[Any], str]] = {
-    "seconds": format_duration,
-    "bytes": format_bytes,
-}  # by last word
+# By the last word of the name of a column.
+_FORMATS: dict[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_bytes}
 Job = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
 
 
@@ -75,9 +73,9 @@ def execute(words: list[str], console: Console) -> int:
     share = job["budget"] / len(groups)
     seconds = [_run_in_process(job | {"devices": group, "budget": share}, is_bound) for group in groups]
     if len(groups) > 1:
-        ratios = [f"{each / min(seconds):.3g}" for each in seconds]
-        times = [f"{count_of(n, 'device')}: {ratio}" for (n,), ratio in zip(groups, ratios, strict=True)]
-        print_lines(console, [f"Times relative to the least: {', '.join(times)}"])
+        times = zip(job["devices"], seconds, strict=True)
+        ratios = [f"{count_of(count, 'device')}: {each / min(seconds):.3g}" for count, each in times]
+        print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
     return OK
 
 
@@ -94,10 +92,9 @@ def _read_job(words: Sequence[str]) -> Job:
         parser.add_argument(option, action="append", default=[])
     options = parser.parse_intermixed_args(words)
     inputs = {option: _parse_shapes(option, getattr(options, option)) for option in ("points", "shared")}
-    functions, fields = [word for word in options.words if "=" not in word], {"budget": "30"}
-    pairs = [word.split("=", 1) for word in options.words if "=" in word]
-    for number, (name, value) in enumerate(pairs):
-        if name in dict(pairs[:number]):
+    functions, fields = [word for word in options.words if "=" not in word], dict[str, str]()
+    for name, value in (word.split("=", 1) for word in options.words if "=" in word):
+        if name in fields:
             raise Refusal(f"{name}= is given twice: give each field once")
         fields[name] = value
     subjects = [len(functions), bool(inputs["points"]), "workload" in fields]
@@ -106,7 +103,7 @@ def _read_job(words: Sequence[str]) -> Job:
         raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
     if inputs["shared"] and not functions:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
-    if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget")):
+    if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget", "30")):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
     if unused := [name for name in fields if name.partition(".")[0] not in allowed]:
@@ -149,10 +146,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
-    """Run `_advise` in a new process, and return the time per call of the best method in seconds.
-
-    If `is_bound`, bind the process to one CPU core per device.
-    """
+    """Run `_advise` in a new process, which is bound to one CPU core per device if `is_bound`."""
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         has = count_of(len(usable), "core")
@@ -227,9 +221,8 @@ def _split_location(text: str) -> tuple[str, str]:
     """Split FILE.py:NAME or MODULE:NAME. Raise `Refusal` for another form, or if there is no such file."""
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
-        raise Refusal(
-            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
-        )
+        fix = "write FILE.py:NAME, such as spring.py:force"
+        raise Refusal(f"{text!r} is not a function of a file here: {fix}")
     if where.endswith(".py") and not Path(where).stem.isidentifier():
         raise Refusal(f"{where} cannot be imported by its name: rename it, such as spring.py")
     return where, name

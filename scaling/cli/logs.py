@@ -119,10 +119,7 @@ def find_key(study: StudyCases, query: str) -> str:
 
 
 def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of one case: a list of its attempts, its worker logs, and its scheduler logs.
-
-    Unless `every` is true, only the last 1000 lines of each file are included.
-    """
+    """Yield the log sections of one case: a list of its attempts, its worker logs, and its scheduler logs."""
     tasks = [task for task in study.tasks if key in study.keys[task.entry.path]]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
     extra = [r for r in study.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
@@ -179,10 +176,7 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the log files of the workers of a task that ran a case.
-
-    If the task has ended without running the case, return the log files of its last run.
-    """
+    """Return the logs of the workers that ran a case, or of the last run if an ended task did not run it."""
     folder, name = task.entry.folder, task.entry.name
     workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
     if not workers and not task.may_run:

@@ -105,10 +105,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
-    """Copy the records of a folder that are not in `records` to the output folder, and add them to `records`.
-
-    `records` is a dict from the line of a record to the record. Return a summary in one line.
-    """
+    """Copy the records of a folder that are not in `records`, a dict from line to record. Return a summary."""
     counts = Counter[str]()
     for path in sorted(folder.glob("*.jsonl")):
         new_lines = []
@@ -142,7 +139,7 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the files study.json of several folders into the output folder. Return their differences as text.
+    """Merge the files study.json of several folders into the output folder. Return their differences.
 
     The first title is kept. `order_seed` and `sampling` are None if the studies differ in them.
     """

@@ -19,21 +19,18 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows the progress of a preflight check: it takes (checked cases, all cases).
-
-    On a terminal, it updates a line. Otherwise, it prints lines at intervals of 5 to 60 seconds.
-    """
-    next_line, wait = time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
+    """Yield a callback that shows the progress of a preflight check, every 5 to 60 s without a terminal."""
+    began, next_line = time.monotonic(), time.monotonic() + _FIRST_SECONDS
     with console.status("examining cases") as status:
 
         def note(done: int, total: int) -> None:
-            nonlocal next_line, wait
+            nonlocal next_line
             text = f"examining: {done} of {count_of(total, 'case')}"
             status.update(text)
-            if not console.is_terminal and done < total and time.monotonic() >= next_line:
+            now = time.monotonic()
+            if not console.is_terminal and done < total and now >= next_line:
                 print_lines(console, [text])
-                wait = min(2 * wait, _LONGEST_SECONDS)
-                next_line = time.monotonic() + wait
+                next_line = now + min(now - began + _FIRST_SECONDS, _LONGEST_SECONDS)
 
         yield note
 

@@ -77,10 +77,7 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record, which is not written, for each case that an ended job left without a record.
-
-    `records` contains the records of the folder.
-    """
+    """Return a "failed" record, which is not written, for each case that an ended job left without one."""
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases

@@ -105,10 +105,7 @@ def load_status(folder: Path) -> StudyStatus:
 
 
 def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the states of all cases of a results folder, from its records and the states of its tasks.
-
-    `notes` are remarks to include in the result.
-    """
+    """Return the states of all cases of a results folder, from its records and the states of its tasks."""
     loaded = store.load(folder)
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
     ordered = sorted(store.latest(every_record), key=lambda r: (r.started_at or "", r.attempt))
@@ -128,8 +125,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     plans: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(loaded.plans):
         plans[str(record.environment["hardware"]["name"])][record.status] += 1
-    problem = store.explain_unreadable_study(folder)
-    notes = [*notes, *filter(None, [problem]), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    notes = [*notes, *filter(None, [store.explain_unreadable_study(folder)])]
+    notes += [f"damaged, ignored: {line}" for line in loaded.damaged]
     for name, counts in plans.items():
         text = ", ".join(f"{count} {status}" for status, count in counts.items())
         notes.append(f"for {name}, compiled and not run: {text}")
@@ -231,10 +228,7 @@ def _format_line(lines: Sequence[StatusLine]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print a table of tasks, a table of the numbers of cases by state, and lines about cases.
-
-    If `every` is true, no tasks and no cases are omitted.
-    """
+    """Print tables of tasks and of the numbers of cases, and lines about cases; all of them if `every`."""
     if status.tasks:
         console.print(status_table.task_table(status.tasks, every))
     if status.counts or not status.notes:

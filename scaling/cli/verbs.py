@@ -13,10 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Verb:
-    """A subcommand of `scaling`: its help texts and its arguments.
-
-    The module of `scaling.cli` with the name of the subcommand must define a function `execute`.
-    """
+    """A subcommand of `scaling`. The module of `scaling.cli` with its name has a function `execute`."""
 
     summary: str  # its line in `scaling --help`
     example: str  # arguments that follow the summary
@@ -132,10 +129,7 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a subcommand, such as "status". Raise `Refusal` if they are invalid.
-
-    `words` are the command-line arguments after the name of the subcommand.
-    """
+    """Return the parsed arguments of a subcommand, such as "status". Raise `Refusal` if they are invalid."""
     verb = VERBS[name]
     parser = Parser(prog=f"scaling {name}", description=verb.description)
     for names, options in verb.arguments or ():

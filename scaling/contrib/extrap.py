@@ -108,10 +108,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _varying_names(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return the names of the sizes that vary, with one list for those that determine each other.
-
-    The device count is first, and then those with the most values.
-    """
+    """Return the sizes that vary, with one list for those that determine each other, the devices first."""
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
@@ -142,8 +139,7 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
 
 
 def _describe_method(timing: Timing) -> str:
-    cache = [f"{timing.case.cache} cache"] if timing.case.cache else []
-    return ", ".join([timing.program_name, *cache])
+    return timing.program_name + (f", {timing.case.cache} cache" if timing.case.cache else "")
 
 
 def _to_region_name(text: str) -> str:

@@ -111,10 +111,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, by default the first of `names`.
-
-    Raise `Refusal` if the value is neither in `names` nor in `others`.
-    """
+    """Return the value of a field such as `variant`, which is the first of `names` if it is not set."""
     value = getattr(case, field) or (names[0] if names else None)
     check_names(f"{field} of {case.workload}", [value] if value else [], names + others)
     return value

@@ -23,10 +23,7 @@ _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if eac
 
 
 def describe_groups(folders: Sequence[Path]) -> str:
-    """Return one line per configuration group, such as "cluster: local, none, slurm".
-
-    Each of `folders` contains a folder of YAML files for each group.
-    """
+    """Return a line such as "cluster: local, none, slurm" for each group of YAML files in the folders."""
     groups: dict[str, set[str]] = {}
     for folder in folders:
         for path in folder.glob("*/**/*.yaml"):

@@ -147,35 +147,28 @@ class _Examination:
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until a check fails, and remove the checked cells from `problems`.
-
-        Return the failure of the first cell that remains, or None if no cell remains.
-        """
+        """Check cells in one child process until a check fails. Return its failure, or None if none failed."""
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
-        group = open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None)
-        with contextlib.ExitStack() as stack:
-            try:
-                process = stack.enter_context(group)
-            except WorkerDied as death:  # JAX is not installed or fails, independent of any module
-                why = str(death) or "JAX cannot be imported in time"
-                raise Refusal(f"the study cannot be examined: {why}") from None
-            self.processes.append(process)
-            if self.stopped:  # while the process started
-                return None
-            imported = self._ask(process, modules, problems[0][0], "import")
-            if "failure" in imported or "refusal" in imported:
-                self._answer_all(problems, imported)
-                problems.clear()
-            while problems and not self.stopped:
-                answer = self._ask(process, modules, problems[0][0], "answer")
-                if "failure" in answer:
-                    return answer
-                self.answers[problems[0].pop(0)] = answer
-                if not problems[0]:
-                    del problems[0]
+        try:
+            with open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None) as process:
+                self.processes.append(process)
+                imported = {} if self.stopped else self._ask(process, modules, problems[0][0], "import")
+                if "failure" in imported or "refusal" in imported:
+                    self._answer_all(problems, imported)
+                    problems.clear()
+                while problems and not self.stopped:
+                    answer = self._ask(process, modules, problems[0][0], "answer")
+                    if "failure" in answer:
+                        return answer
+                    self.answers[problems[0].pop(0)] = answer
+                    if not problems[0]:
+                        del problems[0]
+        except WorkerDied as death:  # at its start, because JAX is not installed or fails; see `_ask`
+            why = str(death) or "JAX cannot be imported in time"
+            raise Refusal(f"the study cannot be examined: {why}") from None
         return None
 
     def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], number: int, step: str) -> Answer:
@@ -193,10 +186,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of everything that determines the answers about the cells of a study.
-
-    Return None, so that nothing is cached, if a cell uses a user's module or an engine other than JAX.
-    """
+    """Return a hash of all that determines the answers, or None if a cell uses a user's module or a peer."""
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())

@@ -132,10 +132,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or an event that describes the exception that it raises.
-
-    `name` is the import path of the user's module.
-    """
+    """Return the event that `do()` returns, or one that describes the exception of the user's module `name`."""
     try:
         return do()
     except Refusal as refusal:
