@@ -1,6 +1,6 @@
 """Implement `scaling merge`: copy the records of several results folders into one output folder.
 
-Records are copied as unchanged lines into new files, unless the output folder contains them already. Therefore
+Records are copied as unchanged lines into new files, unless the output folder contains them already, so that
 repeating the command completes an interrupted merge. The input folders are not modified.
 """
 
@@ -105,7 +105,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
-    """Copy the records of a folder that are not in `records`, a dict from line to record. Return a summary."""
+    """Copy the records of a folder that are not in `records` (line -> record), and return a summary."""
     counts = Counter[str]()
     for path in sorted(folder.glob("*.jsonl")):
         new_lines = []

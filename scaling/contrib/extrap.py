@@ -28,7 +28,7 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file: run times of methods that were measured at the same parameter values."""
+    """The content of an Extra-P file: run times of methods measured at the same parameter values."""
 
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name

@@ -77,7 +77,7 @@ def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with target, mode, variant, formulation, sizes and points as its workload defines them."""
+    """Return the case with target, mode, variant, formulation, sizes and points of its workload."""
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))

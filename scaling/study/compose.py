@@ -97,8 +97,9 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     """Raise `Refusal` if a top-level key is unknown or missing, or if a group has no single choice."""
     known = known_keys()
     check_names("key", config, known)
-    if missing := next((name for name in known if name not in config and name != "hardware"), None):
-        raise Refusal(f"no file sets {missing}: remove the line '# @package' from the file of {missing}")
+    for name in known:
+        if name not in config and name != "hardware":
+            raise Refusal(f"no file sets {name}: remove the line '# @package' from the file of {name}")
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""

@@ -1,6 +1,5 @@
 """Format the help text of the fields of a study, from the comments in conf/config.yaml and from `Case`."""
 
-import dataclasses
 import json
 import pkgutil
 import re
@@ -18,8 +17,6 @@ _WIDTH, _NAME_WIDTH = 79, 22  # of a line and of its first column, in characters
 # A key, its default, and its comment, which may continue on the following lines.
 _KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 _GROUPS = ("defaults", "sampling")  # keys whose value is a nested mapping or list
-_MISSING = dataclasses.MISSING
-_DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
 
 
 def describe_groups(folders: Sequence[Path]) -> str:
@@ -63,7 +60,7 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
 def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
-        default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))
+        default = _in_yaml("strong" if name == "scaling" else getattr(Case, name, None))
     sentence = re.sub(r"(?<=[^.])$", ".", meaning.strip())
     values = f" Values: {', '.join(map(_in_yaml, allowed))}." if allowed else ""
     first = f"  {name}".ljust(_NAME_WIDTH)

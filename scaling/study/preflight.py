@@ -147,7 +147,7 @@ class _Examination:
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until a check fails. Return its failure, or None if none failed."""
+        """Check cells in one child process until a check fails, and return its failure or None."""
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}

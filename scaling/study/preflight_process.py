@@ -132,7 +132,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or one that describes the exception of the user's module `name`."""
+    """Return the event that `do()` returns, or one that describes the exception of the module `name`."""
     try:
         return do()
     except Refusal as refusal:

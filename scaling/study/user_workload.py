@@ -1,4 +1,4 @@
-"""Import the module of `workload=NAME`, and check the `Workload` that its function `workload(case)` returns."""
+"""Import the module of `workload=NAME`, and check the result of its function `workload(case)`."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def find_module(name: str) -> ModuleType:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a module in the working directory or PYTHONPATH has the name of a built-in workload."""
+    """Raise `Refusal` if a module in the working directory or PYTHONPATH has the name of a built-in one."""
     built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -50,14 +50,10 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
         declared = declared.get(variant, ()) if name == "FORMULATIONS" else tuple(declared)
-    if isinstance(declared, str):
-        fix = f"write ({declared!r},)"
-    elif not isinstance(declared, tuple | list) or not all(isinstance(each, str) for each in declared):
-        fix = "write ('plain',)"
-    else:
+    if isinstance(declared, tuple | list) and all(isinstance(each, str) for each in declared):
         return tuple(declared)
     text = f"{name} of {module.__name__} must be a tuple or list of names, not {declared!r:.80}"
-    raise Refusal(f"{text}; {fix}")
+    raise Refusal(f"{text}; write {(declared if isinstance(declared, str) else 'plain',)}")
 
 
 def declared_sizes(module: ModuleType) -> dict[str, Any]:
@@ -72,7 +68,7 @@ def declared_sizes(module: ModuleType) -> dict[str, Any]:
 def check_workload(name: str, result: Any) -> Workload:
     """Return the result of the function `workload(case)` of the module `name`, after checking it.
 
-    Raise `Refusal` unless it is a `Workload` with valid fields. Its inputs are checked when they are flattened.
+    Raise `Refusal` unless it is a valid `Workload`. Its inputs are checked when they are flattened.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"

@@ -58,7 +58,7 @@ def describe(error: yaml.YAMLError, name: str = "") -> str:
 
 
 def _check_events(name: str, text: str) -> None:
-    """Raise `Refusal` if a YAML text is not a single mapping or exceeds a limit. An alias counts its values."""
+    """Raise `Refusal` if a YAML text is not a single mapping or, with aliases expanded, too large."""
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before it) of each open collection
     count = 0
