@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
-from scaling.cli.verbs import OK
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Refusal, check_names, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
@@ -56,11 +55,11 @@ _FORMATS: dict[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes"
 Job = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
 
 
-def execute(words: list[str], console: Console) -> int:
-    """Find and print the fastest AD method for a function or workload, and return exit status 0."""
+def execute(words: list[str], console: Console) -> None:
+    """Find and print the fastest AD method for a function or workload."""
     if not words or {"-h", "--help"} & set(words):
         console.print(HELP, markup=False)
-        return OK
+        return
     job = _read_job(words)
     platform = None if job["hardware"] else find_platform()
     is_bound = platform == "cpu"
@@ -76,7 +75,6 @@ def execute(words: list[str], console: Console) -> int:
         times = zip(job["devices"], seconds, strict=True)
         ratios = [f"{count_of(count, 'device')}: {each / min(seconds):.3g}" for count, each in times]
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
-    return OK
 
 
 def _read_job(words: Sequence[str]) -> Job:

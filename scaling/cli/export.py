@@ -6,14 +6,13 @@ from pathlib import Path
 from rich.console import Console
 
 from scaling.cli.streams import print_damaged, print_lines
-from scaling.cli.verbs import OK
 from scaling.core.case import Refusal
 from scaling.report import export as exporting
 from scaling.results import store
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
-    """Write a results folder in the formats of --format, print the paths of the files, and return 0."""
+def execute(args: argparse.Namespace, console: Console) -> None:
+    """Write a results folder in the formats of --format, and print the paths of the files."""
     if args.output is not None and not args.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None
@@ -25,4 +24,3 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     print_lines(console, map(str, written))
     if empty := exporting.list_empty(formats, written):
         print_lines(console, [exporting.describe_empty(empty)])
-    return OK

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from rich.console import Console
 
 from scaling.cli import status, streams
-from scaling.cli.verbs import OK
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import TaskAttempt, seconds_between
@@ -43,15 +42,14 @@ class StudyCases:
     lost: list[Record]  # "failed" records, not written yet, of cases that ended jobs did not finish
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the cases that `select_keys` returns, and return exit status 0."""
+def execute(args: argparse.Namespace, console: Console) -> None:
+    """Print the logs of the cases that `select_keys` returns."""
     study = load_cases(store.folder_of(args.folder))
     for number, part in enumerate(iterate_logs(study, select_keys(study, " ".join(args.key)), args.all)):
         if number:
             console.print()
         streams.print_lines(console, [part.title], "bold")
         print(streams.make_printable(part.text, "\n\t"), file=console.file)  # no markup and no wrapping
-    return OK
 
 
 def load_cases(results: Path) -> StudyCases:

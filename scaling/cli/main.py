@@ -93,8 +93,8 @@ def _run_subcommand(words: list[str], console: Console) -> int:
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
     arguments = rest if VERBS[name].arguments is None else parse(name, rest)
-    status: int = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
-    return status
+    status: int | None = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
+    return status or OK
 
 
 def _print_error(text: str, status: int) -> int:

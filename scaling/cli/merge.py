@@ -16,7 +16,6 @@ from pathlib import Path
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
-from scaling.cli.verbs import OK
 from scaling.cluster import job_state
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
@@ -30,10 +29,9 @@ _JOIN = " + "  # separator of the names of different studies
 _LOCK_SECONDS = 2.0
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
-    """Merge the input folders into the output folder, print a summary, and return exit status 0."""
+def execute(args: argparse.Namespace, console: Console) -> None:
+    """Merge the input folders into the output folder, and print a summary."""
     print_lines(console, merge(args.folders, args.output))
-    return OK
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:

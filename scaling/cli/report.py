@@ -11,7 +11,6 @@ from rich.console import Console
 from scaling.analysis import findings
 from scaling.analysis.findings import Findings
 from scaling.cli.streams import print_lines
-from scaling.cli.verbs import OK
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.record import Record
@@ -21,7 +20,7 @@ from scaling.report.text import WIDTH, wrap_text
 from scaling.results import store
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+def execute(args: argparse.Namespace, console: Console) -> None:
     """Write the HTML report of a results folder (with --proposal, also a proposal), and print a summary."""
     folder = store.folder_of(args.folder)
     found = write_and_print(folder, console, efficiency=_read_efficiency(args.efficiency))
@@ -29,7 +28,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         from scaling.report import proposal
 
         print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)}"])
-    return OK
 
 
 def _read_efficiency(word: str | None) -> float:

@@ -228,7 +228,7 @@ def _format_line(lines: Sequence[StatusLine]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print tables of tasks and of the numbers of cases, and lines about cases; all of them if `every`."""
+    """Print a table of tasks, a table of the numbers of cases by state, and lines about cases."""
     if status.tasks:
         console.print(status_table.task_table(status.tasks, every))
     if status.counts or not status.notes:

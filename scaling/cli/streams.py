@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def make_printable(text: str, kept: str = "") -> str:
-    """Return a text that cannot control a terminal. White space becomes a space, other characters "?".
-
-    The characters in `kept` are unchanged.
-    """
+    """Return a text that cannot control a terminal: replace characters that are not printable or `kept`."""
     return "".join(
         char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
     )

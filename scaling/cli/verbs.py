@@ -13,7 +13,10 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Verb:
-    """A subcommand of `scaling`. The module of `scaling.cli` with its name has a function `execute`."""
+    """A subcommand of `scaling`. The module of `scaling.cli` with its name has a function `execute`.
+
+    It returns the exit status, where None means 0.
+    """
 
     summary: str  # its line in `scaling --help`
     example: str  # arguments that follow the summary

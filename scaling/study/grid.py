@@ -117,7 +117,7 @@ def _expand_grids(
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper` that are not None win."""
+    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper` take precedence."""
     if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
         raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
     merged = {k: v for layer in (lower, upper) for k, v in layer.items() if v is not None}
