@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
@@ -69,10 +69,7 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the validated settings of the Hydra config group `cluster`, whose values are in `config`.
-
-    Raise `Refusal` if a setting is invalid.
-    """
+    """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -89,34 +86,23 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of a field of `ClusterSettings`, or None if the default applies.
-
-    Raise `Refusal` if the value is invalid.
-    """
+    """Return the parsed value of a field, or None for the default. Raise `Refusal` if it is invalid."""
     if key in _CHOICES and value not in _CHOICES[key]:
         raise unknown_name(f"cluster.{key}", value, [choice for choice in _CHOICES[key] if choice])
     if value is None and key not in (*LISTS, "exclusive"):
         return None
-    parse, expected = _PARSERS[key]
-    parsed = None if isinstance(value, bool) and key != "exclusive" else parse(value)
+    parse, expected = _PARSERS.get(key, _NAME)
+    parsed = parse(value) if isinstance(value, bool) == (key == "exclusive") else None
     if parsed is None:
-        raise Refusal(f"cluster.{key} must be {expected}, not {value!r}{_FORMATS.get(key, '')}")
+        raise Refusal(f"cluster.{key} must be {expected}, not {value!r}")
     return parsed
 
 
-# Parsers of field values. Each returns None if the value is invalid. Only `exclusive` may be true or false.
-
-
-def _parse_count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 1 else None
+# Parsers return None if the value is invalid.
 
 
 def _parse_name(value: Any) -> str | None:
     return None if isinstance(value, list | dict) or not str(value).strip() else str(value)
-
-
-def _parse_partitions(value: Any) -> str | None:
-    return ",".join(_parse_words(value) or ()) or _parse_name(value)
 
 
 def _parse_words(value: Any) -> tuple[str, ...] | None:
@@ -130,20 +116,16 @@ def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
     return _parse_words(value)
 
 
-def _parse_fraction(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and 0 < value <= 1 else None
-
-
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
     is_mapping = isinstance(value, Mapping)
     return tuple((str(name), option) for name, option in value.items()) if is_mapping else None
 
 
 def parse_minutes(value: Any) -> float | None:
-    """Return a duration in minutes, or None if `value` is not a positive duration.
+    """Return a positive duration in minutes, or None if `value` is invalid.
 
-    `value` is a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
-    `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, or `D-HH:MM:SS`.
+    Valid are a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), and the time formats of
+    Slurm: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, and `D-HH:MM:SS`.
     """
     text = str(value).strip()
     if match := re.fullmatch(rf"({_DECIMAL})\s*(s|sec|m|min|h|hours?|d|days?)?", text):
@@ -161,10 +143,9 @@ def parse_minutes(value: Any) -> float | None:
 
 
 def parse_megabytes(value: Any) -> int | None:
-    """Return an amount of memory in MB, or None if `value` is not a positive amount.
+    """Return a positive amount of memory in MB (as in Slurm, 1 GB is 1024 MB), or None if `value` is invalid.
 
-    `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`). As in Slurm,
-    1 GB is 1024 MB.
+    Valid are a number of GB, and a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`).
     """
     match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
     megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0
@@ -172,22 +153,24 @@ def parse_megabytes(value: Any) -> int | None:
 
 
 _CHOICES = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}
-_COUNT, _NAME = (_parse_count, "a positive integer"), (_parse_name, "a name")
-_PARSERS_OF_TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
-    int: _COUNT, int | None: _COUNT, str: _NAME, str | None: _NAME,
-    tuple[str, ...]: (_parse_words, "a list of words, such as [--verbose]"),
-    bool: (lambda value: value if isinstance(value, bool) else None, "true or false"),
-}  # fmt: skip
-# Field -> (parser, description of valid values).
-_PARSERS = {each.name: _PARSERS_OF_TYPES.get(each.type, _NAME) for each in fields(ClusterSettings)} | {
-    "partition": (_parse_partitions, "a name, or a list of names such as [gpu, gpu_long]"),
+_COUNT = (lambda value: value if isinstance(value, int) and value >= 1 else None, "a positive integer")
+_NAME = (_parse_name, "a name")
+_WORDS = (_parse_words, "a list of words, such as [--verbose]")
+# Field -> (parser, description of the valid values). All other fields are names.
+_PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    **dict.fromkeys(("at_once", "attempts", "per_node", "nodes", "cores"), _COUNT),
+    **dict.fromkeys(("srun", "hosts", "shell"), _WORDS),
+    "partition": (
+        lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
+        "a name, or a list of names such as [gpu, gpu_long]",
+    ),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}"),
-    "time": (parse_minutes, "a positive number of minutes"),
-    "memory": (parse_megabytes, "a positive number of GB"),
-    "fill": (_parse_fraction, "a fraction of the time limit, greater than 0 and at most 1"),
-}
-_FORMATS = {
-    "time": " (or a time such as 2h, 02:00:00 or 1-12:00:00)",
-    "memory": " (or an amount such as 4GB or 4000MB)",
+    "time": (parse_minutes, "a positive number of minutes, or a time such as 2h, 02:00:00 or 1-12:00:00"),
+    "memory": (parse_megabytes, "a positive number of GB, or an amount such as 4GB or 4000MB"),
+    "fill": (
+        lambda value: value if isinstance(value, int | float) and 0 < value <= 1 else None,
+        "a fraction of the time limit, greater than 0 and at most 1",
+    ),
+    "exclusive": (lambda value: value, "true or false"),
 }

@@ -43,7 +43,7 @@ _STATES = "states.json"  # file in the folder of a submission with the final sta
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task (cases that run in one job) with the state of its job."""
+    """A submitted task with the state of its job."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -80,40 +80,34 @@ class TaskState:
 
 
 def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -> list[TaskState]:
-    """Return the states of all tasks that were submitted for a results folder. A task runs in one job.
+    """Return the states of all tasks that were submitted for a results folder, as `try_find_tasks` does.
 
-    Args:
-        query_scheduler: Whether to query Slurm. If False, a Slurm task is `UNKNOWN` unless its final state is
-            saved on disk or its journal reports that it has completed.
-        save: Whether to save the final states of ended tasks in the folders of the submissions.
-    Raises:
-        Refusal: If the scheduler cannot be queried, or if a file submission.json cannot be read.
+    Raise `Refusal` if the scheduler does not answer, or if a file submission.json cannot be read.
     """
-    return _find_all_tasks(submission_files.read_submissions(results), query_scheduler, save)
+    tasks, problem = try_find_tasks(results, query_scheduler, save)
+    if problem:
+        raise Refusal(problem)
+    return tasks
 
 
 def try_find_tasks(
     results: Path, query_scheduler: bool = True, save: bool = True
 ) -> tuple[list[TaskState], str]:
-    """Return the states of the tasks of all readable submissions of a results folder, and an error message.
+    """Return the states of the tasks of all readable submissions, and a message about problems or "".
 
-    The message is "" if all submissions can be read and the scheduler answers. If it does not answer, the
-    states are those that `find_tasks` determines with `query_scheduler=False`.
+    Without an answer of Slurm, or without `query_scheduler`, a Slurm task is `UNKNOWN` unless its final state
+    is saved on disk or its journal reports that it has completed. If `save`, save the final states of tasks.
     """
-    submissions, unreadable = submission_files.try_read_submissions(results)
+    submissions, problem = submission_files.read_submissions(results)
     try:
-        return _find_all_tasks(submissions, query_scheduler, save), unreadable
+        return _find_all_tasks(submissions, query_scheduler, save), problem
     except Refusal as refusal:
-        message = f"{unreadable}; {refusal}" if unreadable else str(refusal)
-        return _find_all_tasks(submissions, False, save), message
+        problem = f"{problem}; {refusal}" if problem else str(refusal)
+        return _find_all_tasks(submissions, False, save), problem
 
 
 def _find_all_tasks(submissions: Iterable[Submission], query_scheduler: bool, save: bool) -> list[TaskState]:
-    return [
-        task
-        for submission in submissions
-        for task in _find_submitted_tasks(submission, query_scheduler, save)
-    ]
+    return [task for each in submissions for task in _find_submitted_tasks(each, query_scheduler, save)]
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:
@@ -131,17 +125,16 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: b
         state = states.get(entry.name) or _find_unreported_state(task, query_scheduler)
         tasks.append(dataclasses.replace(task, state=state))
     not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
-    ended = [task for task in tasks if task.entry.name not in saved and task.state.name not in not_final]
-    if ended and save:
-        final = saved | {task.entry.name: task.state for task in ended}
-        content = {name: {"state": dataclasses.asdict(state)} for name, state in final.items()}
+    ended = {task.entry.name: task.state for task in tasks if task.state.name not in not_final}
+    if save and ended.keys() - saved.keys():
+        content = {name: {"state": dataclasses.asdict(state)} for name, state in (saved | ended).items()}
         with contextlib.suppress(OSError):  # the user may only have read permission
             store.write_json(submission.folder / _STATES, content)
     return tasks
 
 
 def _read_final_states(submission: Submission) -> dict[str, JobState]:
-    """Return a dict from task name to final state as saved before, an empty dict if it is damaged."""
+    """Return the saved final states by task name, or an empty dict if the file is damaged."""
     content = store.read_json(submission.folder / _STATES) or {}
     try:
         return {name: JobState(**value["state"]) for name, value in content.items()}
@@ -150,11 +143,10 @@ def _read_final_states(submission: Submission) -> dict[str, JobState]:
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a dict from task name to job ID for the queued job array whose IDs the launcher did not save.
+    """Return the job IDs, by task name, of the queued job array whose IDs the launcher did not save.
 
-    `jobs` is a dict from task name to job ID, or to None for an unknown ID. There is at most one such array,
-    because the launcher saves the IDs of each array before it submits the next. All jobs of a submission have
-    the same name.
+    In `jobs`, the ID of these tasks is None. There is at most one such array, because the launcher saves the
+    IDs of each array before it submits the next. All jobs of a submission have the same name.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     unsaved = [entry for entry in submission.entries if not entry.job]
@@ -208,10 +200,7 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of standard error (kind "err") or standard output ("out") of a task.
-
-    Return an empty list if there is no log, or if the user cannot read the log.
-    """
+    """Return the last lines of the log of a task (kind "err" or "out"), or [] if it cannot be read."""
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         return file.read().decode(errors="replace").splitlines()
@@ -231,7 +220,7 @@ def _find_process(task: TaskState) -> int | None:
 def _read_command(pid: int | str) -> bytes:
     """Return the command line of a process. Raise OSError if the process has ended.
 
-    The command line is empty for a moment when a process starts a program. Wait for at most 1 s.
+    The command line is empty for a moment while a process starts a program: wait for at most 1 s.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:

@@ -1,7 +1,6 @@
 """Read and write the journals of submitted tasks: files with one JSON line for each event of a task."""
 
 import contextlib
-import dataclasses
 import datetime
 import itertools
 import json
@@ -11,13 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-_TEXTS = ("key", "job", "node", "status", "reason", "text")  # fields of events that are strings or None
-_COUNTS = {"replicate": (int,), "attempt": (int,), "seat": (int, type(None)), "pid": (int, type(None))}
+from scaling.results.read_record import type_check
+
+_TEXT_FIELDS = ("key", "job", "node", "status", "reason", "text")
+_TYPE_CHECKS = dict.fromkeys(_TEXT_FIELDS, type_check(str | None)) | {
+    "seat": type_check(int | None),
+    "pid": type_check(int | None),
+    "replicate": type_check(int),
+    "attempt": type_check(int),
+    "nodes": type_check(list[str]),
+}
 
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt at a benchmark case in one run of a task."""
+    """An attempt at a benchmark case in one run of a task. Times are in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key
@@ -25,7 +32,7 @@ class TaskAttempt:
     attempt: int  # starting with 1
     nodes: tuple[str, ...]
     workers: tuple[int, ...] = ()  # numbers of the workers that ran the case
-    began_at: str | None = None  # in ISO 8601 format, or None if the case has not begun
+    began_at: str | None = None
     ended_at: str | None = None  # None if the case is running, or if the task ended before the case
     status: str | None = None  # status of the record, or None before the end
     reason: str | None = None
@@ -39,10 +46,7 @@ class TaskAttempt:
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """The events of a task (cases that run in one job) in all of its runs, as read from its journal files.
-
-    Times are in ISO 8601 format.
-    """
+    """The events in all runs of a task. Times are in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -61,14 +65,14 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt at each (case key, replicate number), if this attempt has not ended."""
+        """Return the last attempt at each replicate of a case, if this attempt has not ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return the content of the journal files of a task, which are in the folder of the file `task`."""
-    attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
+    """Return the content of the journals of a task, which are in the folder of the file `task`."""
+    attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
     for last in _read_events(task):
@@ -76,24 +80,28 @@ def read_journal(task: Path) -> TaskJournal:
             start = last
         elif last["event"] in ("begin", "end"):
             identity = (last["run"], last["key"], last.get("replicate", 0), last.get("attempt", 1))
-            new = TaskAttempt(*identity, tuple(start.get("nodes", ())))
-            attempts[identity] = _add_event(attempts.get(identity, new), last)
+            fields = attempts.setdefault(identity, {"nodes": tuple(start.get("nodes", ())), "workers": ()})
+            if last.get("seat") not in (None, *fields["workers"]):
+                fields["workers"] += (last["seat"],)
+            if last["event"] == "begin":
+                fields.setdefault("began_at", last.get("at"))
+            else:
+                fields |= {name: last.get(name) for name in ("status", "reason", "text")}
+                fields["ended_at"] = last.get("at")
     return TaskJournal(
-        tuple(attempts.values()), last.get("run", 0), start.get("job"), start.get("node") or "",
-        start.get("pid"), start.get("at"), last.get("event", ""), last.get("text") or "", last.get("at"),
+        tuple(TaskAttempt(*identity, **fields) for identity, fields in attempts.items()),
+        last.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"), start.get("at"),
+        last.get("event", ""), last.get("text") or "", last.get("at"),
     )  # fmt: skip
 
 
 def _journal_paths(task: Path) -> Iterator[Path]:
-    """Yield the path of the journal of the first run of a task, of the second run, and so on without end."""
+    """Yield the paths of the journals of the first run of a task, of the second, and so on without end."""
     return (task.with_suffix(f".run-{number}.jsonl") for number in itertools.count(1))
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all runs of a task in order, each with the number of its run as the field "run".
-
-    Damaged lines are omitted.
-    """
+    """Yield the undamaged events of all runs of a task in order, with the number of the run as "run"."""
     for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):
@@ -103,28 +111,12 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_event(event: Any) -> bool:
-    """Return whether the JSON value of a line is an event whose fields have the types that they must have."""
+    """Return whether a JSON value is an event whose fields have the required types."""
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return False
-    is_text = all(isinstance(event.get(name), str | None) for name in _TEXTS)
-    is_count = all(type(event.get(name, 1)) in types for name, types in _COUNTS.items())
-    nodes, at = event.get("nodes", []), event.get("at")
-    has_nodes = isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)
+    has_types = all(matches(event[name]) for name, matches in _TYPE_CHECKS.items() if name in event)
     has_key = event.get("key") is not None or event["event"] not in ("begin", "end")
-    return has_key and is_text and is_count and has_nodes and (at is None or is_time(at))
-
-
-def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
-    """Return the attempt with the fields that a "begin" or "end" event changes."""
-    changed: dict[str, Any] = {}
-    if event.get("seat") not in (None, *attempt.workers):
-        changed["workers"] = (*attempt.workers, event["seat"])
-    if event["event"] == "begin":
-        changed["began_at"] = attempt.began_at or event.get("at")
-    else:
-        changed |= {name: event.get(name) for name in ("status", "reason", "text")}
-        changed["ended_at"] = event.get("at")
-    return dataclasses.replace(attempt, **changed)
+    return has_types and has_key and (event.get("at") is None or is_time(event["at"]))
 
 
 class Journal:
@@ -137,7 +129,7 @@ class Journal:
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event with the given fields and the current time to the journal, as one line of JSON."""
+        """Append an event with the given fields and the current time, as one line of JSON."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._file.write(json.dumps({"at": at, "event": event} | fields) + "\n")
         self._file.flush()
@@ -160,9 +152,6 @@ def is_time(value: Any) -> bool:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds from `began_at` to `ended_at`, or to now if `ended_at` is None, but at least 0.
-
-    Both times are in ISO 8601 format.
-    """
+    """Return the nonnegative seconds between two times in ISO 8601 format. The default end is now."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

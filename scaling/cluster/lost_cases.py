@@ -25,19 +25,16 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a "failed" record for each case that an ended job left without one. Return the number of records.
-
-    `results` is the results folder. An attempt at a case that has a record gets no second record.
-    """
+    """Write the records of `make_failed_records` to a results folder, and return their number."""
     lost = make_failed_records(tasks, store.load(results).records) if tasks else []
     append_records(results, lost)
     return len(lost)
 
 
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended job left without a record. Write no file.
+    """Return a "failed" record for each case that an ended job left without a record.
 
-    `records` are all records of the results folder.
+    `records` are all records of the results folder. An attempt that has a record gets no second record.
     """
     lost: list[Record] = []
     for task in tasks:
@@ -54,13 +51,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:  # fmt: skip
     """Return a "failed" record for each case that a task began but did not finish.
 
-    Args:
-        records: All records of the results folder. Attempts that have a record are omitted.
-        path: Path of the task file.
-        definition: Content of the task file.
-        reason: Key of `scaling.core.record.REASONS`.
-        text: Explanation of the reason.
-        all_cases: Whether to include the cases that never began.
+    `records` are all records of the results folder, `path` and `definition` are the task file and its
+    content, and `reason` is a key of `scaling.core.record.REASONS`, which `text` explains. If `all_cases`,
+    include the cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = schedule.build_history(records, definition.environments.values())
@@ -86,10 +79,9 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return why an ended task left cases without a result, or None if no case needs a "failed" record.
+    """Return (reason, text, whether cases that never began need a record) for the records of lost cases.
 
-    The result is (reason, explanation, whether cases that never began also need a record), where the reason
-    is a key of `scaling.core.record.REASONS`.
+    Return None if no case of the ended task needs a "failed" record.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
@@ -109,7 +101,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def find_cause(task: TaskState) -> str:
-    """Return a message that explains why a task ended, from its journal or logs, or "" if there is none."""
+    """Return the message in the journal or the logs that explains why a task ended, or ""."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     errors = read_log(task, "err")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from scaling.core.case import Case
 from scaling.core.record import STAGES, Record
+from scaling.workers import schedule as scheduling
 from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
 
 _START_SECONDS = 5.0  # time to start the workers of a session
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
@@ -36,26 +37,22 @@ def pack(
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
     Cases that share a worker process and a problem (function, inputs, derivative) form a group, which is in
-    one task. Only a task with a single group may exceed the budget.
-
-    Args:
-        records: Records of the results folder. Their measured times predict the durations.
-        budget: Maximum predicted duration of a task, in seconds.
-        nested: Whether each task contains whole scaling curves with all device counts and replicates. The
-            process shape of every task is then large enough for all cases. Otherwise, all cases of a task
-            have the process shape of the task.
+    one task. Only a task with a single group may exceed `budget`, the maximum duration in seconds, as
+    predicted from the times in `records`. If `nested`, each task contains whole scaling curves with all
+    device counts and replicates, and its process shape is large enough for all cases. Otherwise, all cases of
+    a task have the process shape of the task.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_curve if nested else _group_by_shape)(schedule, settings)
     return [
-        PackedTask(shape, _group_by_process(items), seconds)
+        PackedTask(shape, scheduling.group_by_process(items), seconds)
         for shape in groups
         for items, seconds in _fill_tasks(groups[shape], predict, budget)
     ]
 
 
 def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return a dict from process shape to groups of cases that share a worker process and a problem."""
+    """Return groups of cases that share a worker process and a problem, by process shape."""
     groups: Groups = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -63,38 +60,27 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return a dict from a process shape that is large enough for all cases to one group per scaling curve.
+    """Return one group for each scaling curve, all with a process shape that is large enough for all cases.
 
     The cases of a curve may differ in the number of points and devices, the method, and the replicate.
     """
+
+    def curve(item: ScheduledCase) -> tuple:
+        case = item.case
+        sizes = tuple(case.sizes.items())  # without the number of points, which grows under weak scaling
+        return case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision
+
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
-    groups: dict[tuple, list[ScheduledCase]] = defaultdict(list)
-    for item in (item for session in schedule.sessions for item in session):
-        case = item.case
-        sizes = tuple(case.sizes.items())  # without the number of points, which grows under weak scaling
-        curve = (case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision)
-        groups[curve].append(item)
-    return {ProcessShape(nodes * per_node, nodes, nodes): list(groups.values())}
-
-
-def _group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases, in the order in which they run, grouped by the worker process that they may share."""
-    sessions: dict[tuple, list[ScheduledCase]] = defaultdict(list)
-    for item in sorted(items, key=lambda item: (item.replicate, item.order)):
-        sessions[item.session_key].append(item)
-    return tuple(map(tuple, sessions.values()))
+    items = [item for session in schedule.sessions for item in session]
+    return {ProcessShape(nodes * per_node, nodes, nodes): group_by(items, curve)}
 
 
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Distribute groups of cases over tasks, and return (cases, predicted seconds) of each task.
-
-    Each task takes as many groups, in order, as fit into `budget` seconds. The cases of a group stay
-    together. `predict` returns the predicted run time of a case in seconds.
-    """
+    """Return (cases, predicted seconds) of tasks with as many whole groups as fit into `budget` seconds."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, processes, total = list[ScheduledCase](), set[tuple](), 0.0
     for group in groups:
@@ -111,8 +97,8 @@ def _fill_tasks(
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds from the records of a results folder.
 
-    The predicted time is the first of the following that is available: the median measured time of the case,
-    `case_seconds` if the case timed out, the longest measured time of a similar case, or a default.
+    It is the median measured time of the case, or `case_seconds` if the case timed out, or the longest
+    measured time of a similar case, or a default.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

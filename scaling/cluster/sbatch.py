@@ -19,13 +19,13 @@ from typing import Any
 from scaling.cluster import slurm, submission_files
 from scaling.cluster.cluster_settings import REJECTED, SLURM, ClusterSettings
 from scaling.cluster.pack import PackedTask
-from scaling.cluster.submission_files import Submission, SubmittedTask
+from scaling.cluster.submission_files import Submission, SubmittedTask, save_job_ids
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule
+from scaling.workers.schedule import Schedule, group_by
 from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
@@ -46,10 +46,6 @@ def submit(
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
     cancel all its tasks, remove its folder, and raise the exception again.
-
-    Args:
-        results: Results folder, in which the folder of the submission is created.
-        nested: Whether each task runs all device counts of its scaling curves in one job.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
@@ -60,12 +56,12 @@ def submit(
         command = ["env", *_copy_package(submission.folder / "code"), "sh", "-c", _START_COMMAND, "sh"]
         command += [sys.executable, "-m", "scaling.cluster.task"]
         if cluster.name != SLURM:
-            return submission_files.save_job_ids(submission, _start_process(submission, command, cluster))
+            return save_job_ids(submission, _start_process(submission, command, cluster))
         previous = None
         for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
             options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous)
             jobs = _submit_array(submission, entries, command, options)
-            submission = submission_files.save_job_ids(submission, jobs)
+            submission = save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException as error:
         if cluster.name == SLURM:
@@ -110,20 +106,20 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
-    """Return the tasks of each job array: at most `max_tasks` tasks with the same numbers of devices."""
-    arrays = []
-    for shape in dict.fromkeys(entry.shape for entry in submission.entries):
-        group = [entry for entry in submission.entries if entry.shape == shape]
-        arrays += [group[start : start + max_tasks] for start in range(0, len(group), max_tasks)]
-    return arrays
+    """Return the tasks of each job array: at most `max_tasks` tasks with the same process shape."""
+    return [
+        group[start : start + max_tasks]
+        for group in group_by(submission.entries, lambda entry: entry.shape)
+        for start in range(0, len(group), max_tasks)
+    ]
 
 
 def _submit_array(
     submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
 ) -> dict[str, str]:
-    """Submit tasks as one Slurm job array, and return a dict from task name to job ID.
+    """Submit tasks as one Slurm job array with the given sbatch options, and return {task name: job ID}.
 
-    Each task runs `command` with the path of its task file. `options` are sbatch options.
+    Each task runs `command` with the path of its task file.
     """
     import submitit
 
@@ -137,7 +133,9 @@ def _submit_array(
                 for entry in entries
             ]
     except submitit.core.utils.FailedJobError as error:
-        raise Refusal(f"Slurm: {_extract_sbatch_message(str(error))}") from None
+        text = environment.scrub(str(error))
+        messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", text))
+        raise Refusal(f"Slurm: {'; '.join(messages) or environment.last_line(text)}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
 
@@ -149,12 +147,6 @@ def _ignore_interrupts() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _extract_sbatch_message(text: str) -> str:
-    """Return the messages of sbatch in the text of a submitit exception, or the last line of the text."""
-    messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", environment.scrub(text)))
-    return "; ".join(messages) or environment.last_line(text)
 
 
 def format_scripts(
@@ -177,10 +169,9 @@ def _sbatch_options(
     submission: Submission, entry: SubmittedTask, cluster: ClusterSettings, machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the sbatch options of the job array that contains a task, as a dict with the names of submitit.
+    """Return the sbatch options of the job array that contains a task, by their names in submitit.
 
-    If `cluster.at_once` limits the number of running tasks, the array starts after the array whose job ID is
-    `previous`.
+    If `cluster.at_once` limits the number of running tasks, the array starts after the array `previous`.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -211,8 +202,8 @@ def _sbatch_options(
 def checked_setup(lines: Sequence[str]) -> list[str]:
     """Return lines of shell code that run setup lines, and end the job if a setup line fails.
 
-    The job then ends with the exit status of the whole line, and with the message `SETUP_FAILED` on standard
-    error. Failures of commands inside a shell function, such as `module` of Lmod, are ignored.
+    The job then ends with the exit status of the line, and writes `SETUP_FAILED` to standard error. Failures
+    of commands inside a shell function, such as `module` of Lmod, are ignored.
     """
     if not lines:
         return []

@@ -75,16 +75,28 @@ class SlurmNode(NamedTuple):
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return the nodes and devices that the cluster settings select for a run.
 
-    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings.
+    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings. Raise
+    `Refusal` if required settings are missing, or if the nodes have no device of the platform.
     """
     if cluster.name in (NONE, LOCAL):
         return local_machine()
-    if cluster.name == HOSTS:
-        return hosts_machine(cluster)
     if cluster.name == ALLOCATION:
-        return allocation_machine(cluster)
+        return _allocation_machine(cluster)
+    if cluster.name == HOSTS:
+        if not cluster.hosts or not cluster.per_node:
+            raise Refusal(
+                "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
+            )
+        name = f"of {', '.join(cluster.hosts)}"
+        return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), name)
+    assumed = _remote_machine(cluster, cluster.per_node or 0, _ANY_NODES, "of cluster.nodes")
     if dry_run and shutil.which("sinfo") is None:
-        return assumed_machine(cluster)
+        if not cluster.per_node:
+            raise Refusal(
+                "sinfo is not available to count the devices of a node: "
+                "set cluster.per_node, such as cluster.per_node=4"
+            )
+        return assumed
     try:
         return partition_machine(cluster)
     except Refusal as refusal:
@@ -92,17 +104,17 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
             raise
         text = f"scaling: the Slurm of this host is ignored: {refusal}; the scripts follow cluster.per_node"
         print(text, file=sys.stderr)
-        return assumed_machine(cluster)
+        return assumed
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
     """Return the nodes that a job may use, and their devices and CPUs, as reported by sinfo.
 
-    The nodes are in the configured partition. If no partition is configured, the default partition is
-    searched. If a constraint, a QOS, or `per_node` is set, all other partitions are searched too, because
-    some sites select the partition by these options. Nodes with a feature that the constraint names are
-    preferred. If sinfo lists no devices, the number of devices per node is `per_node`. Raise `Refusal` if
-    sinfo fails, if the partition is unknown, or if the number of devices is unknown.
+    The nodes are in the configured partition, by default in the default partition. If no partition but a
+    constraint, a QOS, or `per_node` is set, all other partitions are searched too, because some sites select
+    the partition by these options. Nodes with a feature that the constraint names are preferred. If sinfo
+    lists no devices, each node has `per_node` devices. Raise `Refusal` if sinfo fails, or if the partition or
+    the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -140,34 +152,8 @@ def _remote_machine(
     )  # fmt: skip
 
 
-def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices that the cluster settings describe, for a host without sinfo.
-
-    Raise `Refusal` if `per_node`, the number of devices per node, is not set.
-    """
-    if not cluster.per_node:
-        raise Refusal(
-            "sinfo is not available to count the devices of a node: "
-            "set cluster.per_node, such as cluster.per_node=4"
-        )
-    return _remote_machine(cluster, cluster.per_node, _ANY_NODES, "of cluster.nodes")
-
-
-def hosts_machine(cluster: ClusterSettings) -> Machine:
-    """Return the hosts that the cluster settings name, and the number of devices of each.
-
-    Raise `Refusal` if the names or the number of devices are not set.
-    """
-    if not cluster.hosts or not cluster.per_node:
-        raise Refusal("cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4")
-    return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), f"of {', '.join(cluster.hosts)}")
-
-
-def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the current Slurm allocation.
-
-    Raise `Refusal` outside an allocation, or if the allocation has no GPU and the platform needs one.
-    """
+def _allocation_machine(cluster: ClusterSettings) -> Machine:
+    """Return the nodes and devices of the current Slurm allocation."""
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
@@ -201,10 +187,7 @@ def _count_resource(requested: str, available: str) -> int:
 
 
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted.
-
-    If a job is one task of a job array, the dict contains all tasks of the array.
-    """
+    """Return the states by job ID, such as "12_3", of the jobs that Slurm knows, with all tasks of arrays."""
     if not jobs:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
@@ -216,7 +199,7 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _queue_states(ids: str) -> dict[str, JobState]:
-    """Return a dict from job ID to job state, as reported by squeue for the comma-separated job IDs."""
+    """Return the states by job ID that squeue reports for comma-separated job IDs."""
     try:
         lines = run_command(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
@@ -233,7 +216,7 @@ def _queue_states(ids: str) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return a dict from job ID to job state, as reported by sacct for the comma-separated job IDs."""
+    """Return the states by job ID that sacct reports for comma-separated job IDs."""
     options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,Elapsed,ExitCode")
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting

@@ -1,6 +1,5 @@
 """Build the table of tasks that `scaling status` prints. Tasks in the same state may share a row."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from rich.markup import escape
@@ -10,6 +9,7 @@ from scaling.cluster.cluster_settings import SUBMISSIONS, parse_minutes
 from scaling.cluster.job_state import UNKNOWN, TaskState
 from scaling.cluster.journal import seconds_between
 from scaling.core.formatting import count_of, format_wait, list_first
+from scaling.workers.schedule import group_by
 
 _COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
 _NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
@@ -20,7 +20,7 @@ Row = Sequence[TaskState]  # one task, or several tasks of a submission in the s
 
 
 def task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return a table of all submitted tasks for the terminal. If `every`, each task has its own row."""
+    """Return the table of `task_rows` for the terminal."""
     rows, omitted = task_rows(tasks, every)
     submissions = [row[0].entry.folder.name for row in rows]
     has_several = len(set(submissions)) > 1
@@ -39,15 +39,12 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row
     """Return the rows of the task table, oldest submission first, and the number of omitted rows.
 
     Pending, completed, and unknown tasks of a submission share one row for each state. In any other state,
-    the first 10 tasks have their own rows, and the others share one. If there are more than 30 rows, the
-    oldest rows are omitted, except those of the last submission and of tasks that may still run. If `every`
-    is true, each task has its own row, and no row is omitted.
+    the first 10 tasks have their own rows, and the others share one. Of more than 30 rows, the oldest are
+    omitted, except those of the last submission and of tasks that may still run. If `every`, each task has
+    its own row, and no row is omitted.
     """
-    groups: dict[tuple[object, ...], list[TaskState]] = defaultdict(list)
-    for task in tasks:
-        groups[task.entry.folder, task.state.name, task.state.reason, task.wait_message].append(task)
     rows: list[Row] = []
-    for group in groups.values():
+    for group in group_by(tasks, lambda t: (t.entry.folder, t.state.name, t.state.reason, t.wait_message)):
         share_row = group[0].is_pending or group[0].state.name in ("COMPLETED", UNKNOWN)
         single_rows = len(group) if every else 0 if share_row else _MAX_SINGLE_ROWS
         rows += [[task] for task in group[:single_rows]]
@@ -59,7 +56,7 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
-    """Return the text of each cell of a row: task, devices, job, state, node, elapsed, cases, and why."""
+    """Return the text of each cell of a row, in the order of `_COLUMNS`."""
     first, jobs, elapsed = row[0], [task.entry.job or "" for task in row], ""
     if len(row) == 1:
         run = f", run {first.journal.runs}" if first.journal.runs > 1 else ""

@@ -13,6 +13,7 @@ sbatch.py submits the tasks, and job_state.py determines their states.
 import dataclasses
 import datetime
 import os
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,9 @@ from scaling.cluster.journal import is_time, seconds_between
 from scaling.cluster.pack import PackedTask
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
-from scaling.core.record import is_number
 from scaling.core.timing import Sampling
 from scaling.results import store
+from scaling.results.read_record import type_check
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
@@ -48,7 +49,7 @@ class SubmittedTask:
 
     @property
     def path(self) -> Path:
-        """Return the path of the JSON file that contains the cases of the task."""
+        """Return the path of the task file."""
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
@@ -58,19 +59,19 @@ class SubmittedTask:
 
 @dataclass(frozen=True)
 class Submission:
-    """The content of submission.json: the tasks that one command submitted."""
+    """The content of submission.json: the tasks that one command (the launcher) submitted."""
 
-    folder: Path  # folder of the submission
+    folder: Path
     kind: str  # name of the cluster settings, such as slurm or local
     made_at: str  # submission time in UTC, in ISO 8601 format
-    host: str  # host name of the launcher, the process that submitted the tasks
+    host: str  # host name of the launcher
     pid: int  # process ID of the launcher
     minutes: float  # time limit of each task
     entries: tuple[SubmittedTask, ...]
 
     @property
     def may_be_submitting(self) -> bool:
-        """Return whether the process that created the submission may still be submitting its tasks."""
+        """Return whether the launcher may still be submitting tasks."""
         has_ended = self.host == node_name() and not Path(f"/proc/{self.pid}").exists()
         return not has_ended and seconds_between(self.made_at) < _SUBMIT_SECONDS
 
@@ -97,18 +98,10 @@ class TaskDefinition:
         return [item for session in self.sessions for item in session]
 
 
-def read_submissions(results: Path) -> list[Submission]:
-    """Return all submissions of a results folder, oldest first. Raise `Refusal` if one cannot be read."""
-    submissions, unreadable = try_read_submissions(results)
-    if unreadable:
-        raise Refusal(unreadable)
-    return submissions
+def read_submissions(results: Path) -> tuple[list[Submission], str]:
+    """Return the readable submissions of a results folder, oldest first, and an error message.
 
-
-def try_read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Return all readable submissions of a results folder, oldest first, and an error message.
-
-    The message is "" unless a submission cannot be read. It names the first such submission.
+    The message names the first submission that cannot be read. If all can be read, it is "".
     """
     submissions, unreadable = [], []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
@@ -123,33 +116,29 @@ def try_read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission that the JSON value of submission.json describes.
+    """Return the submission that a JSON value describes.
 
     Raise KeyError, TypeError or ValueError if a field is missing or has the wrong type.
     """
-    entries = []
-    for task in content["tasks"]:
-        shape = ProcessShape(**task["shape"])
-        counts = (shape.devices, shape.nodes, shape.processes, task["cases"])
-        is_valid = all(type(count) is int and count > 0 for count in counts)
-        if not (is_valid and isinstance(task["task"], str) and isinstance(task["job"], str | None)):
-            raise ValueError("a task with a field of the wrong type")
-        entries.append(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
-    fields = {name: content[name] for name in _STORED_FIELDS}
-    are_texts = isinstance(fields["kind"], str) and isinstance(fields["host"], str)
-    are_numbers = type(fields["pid"]) is int and is_number(fields["minutes"])
-    if not (are_texts and are_numbers and is_time(fields["made_at"])):
-        raise ValueError("a field of the wrong type")
-    return Submission(folder, entries=tuple(entries), **fields)
+    entries = tuple(
+        SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
+        for task in content["tasks"]
+    )
+    submission = Submission(folder, **{name: content[name] for name in _STORED_FIELDS}, entries=entries)
+    for value in (submission, *entries, *(entry.shape for entry in entries)):
+        hints = typing.get_type_hints(type(value))
+        checks = {name: type_check(hint) for name, hint in hints.items() if name != "entries"}
+        if not all(matches(getattr(value, name)) for name, matches in checks.items()):
+            raise ValueError("a field of the wrong type")
+    if not is_time(submission.made_at):
+        raise ValueError("a time in the wrong format")
+    return submission
 
 
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a submission of the given tasks, without job IDs. Write no file.
-
-    `stamp` is the name of the folder of the submission.
-    """
+    """Return a submission in the folder `stamp`, whose tasks have no job IDs yet. Write no file."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -163,11 +152,7 @@ def create_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask],
     settings: RunSettings, schedule: Schedule, nested: bool,
 ) -> Submission:  # fmt: skip
-    """Write submission.json and the task files of a new submission, and return the submission.
-
-    No task has a job ID yet. `stamp` is the name of the folder of the submission, and `nested` is whether
-    each task runs all device counts of its scaling curves in one job.
-    """
+    """Write submission.json and the task files of the submission that `build_submission` returns."""
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -185,7 +170,7 @@ def create_submission(
 
 
 def write_submission(submission: Submission) -> None:
-    """Write submission.json, the list of the tasks of a submission with their job IDs."""
+    """Write submission.json."""
     tasks = [
         {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
         for task in submission.entries
@@ -195,10 +180,7 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Write job IDs to submission.json, and return the updated submission.
-
-    `jobs` is a dict from task name to job ID.
-    """
+    """Write job IDs, given by task name, to submission.json, and return the updated submission."""
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)

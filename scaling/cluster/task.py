@@ -1,8 +1,7 @@
-"""Run the cases of a task file that have no record yet, as the program of a Slurm job or local task.
+"""Run the cases of a task file that have no record yet: `python -m scaling.cluster.task FILE`.
 
-`python -m scaling.cluster.task FILE` runs a task. A job that Slurm requeues runs the same command again. The
-new run writes a "failed" record for each case that the previous run did not finish, and runs the remaining
-cases.
+A job that Slurm requeues runs the same command again. The new run writes a "failed" record for each case that
+the previous run did not finish, and runs the remaining cases.
 """
 
 import contextlib
@@ -35,9 +34,9 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cases of a task file, whose path is the first argument, and return the exit status.
+    """Run the cases of a task file, and return 0 if every case has a record, 1 after an error, or 143.
 
-    The status is 0 if every case has a record, 1 after an error, and 143 if the task was stopped.
+    The exit status 143 means that the scheduler stopped the task.
     """
     for number in (signal.SIGTERM, TIME_LIMIT):
         signal.signal(number, _raise_interrupt)
@@ -62,7 +61,7 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
 
 
 def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
-    """Run the missing cases of a task, record the run in a new journal file, and return the exit status."""
+    """Run the missing cases of a task, and record the run in a new journal file."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
@@ -97,8 +96,7 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
     missing = Schedule(remaining_sessions(definition, [*records, *lost]), (), 0, definition.machine, planned)
 
     def listen(event: dict[str, Any]) -> None:
-        fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
-        journal.write(event["event"], **fields)
+        journal.write(event["event"], **{name: event[name] for name in _EVENT_FIELDS if name in event})
 
     is_snapshot = _PACKAGE.is_relative_to(path.parent.resolve())
     options = make_worker_options(definition.cluster, journal.folder, definition.nested, is_snapshot)
@@ -110,10 +108,7 @@ def make_worker_options(
 ) -> supervise.WorkerOptions:
     """Return the options to start the workers of a cluster with srun, through ssh, or on this host.
 
-    Args:
-        log_folder: Folder for the standard error of the workers, or None.
-        nested: Whether all device counts run in one allocation.
-        is_snapshot: Whether the running code is the copy of the package that was made at submission.
+    `is_snapshot` is whether the running code is the copy of the package that was made at submission.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
@@ -134,10 +129,7 @@ def make_worker_options(
 def remaining_sessions(
     definition: TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that have no result and have attempts left, grouped by worker process.
-
-    `records` are all records of the results folder.
-    """
+    """Return the sessions of a task without the cases that have a result or no attempts left."""
     history = schedule.build_history(records, definition.environments.values())
 
     def remaining(session: Sequence[ScheduledCase]) -> Iterator[ScheduledCase]:

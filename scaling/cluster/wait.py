@@ -59,11 +59,11 @@ def wait_until_done(results: Path, console: Console) -> None:
 def wait_until_ended(results: Path) -> list[job_state.TaskState]:
     """Wait at most 10 seconds for canceled tasks to end. Return the tasks that have not ended by then."""
     deadline = time.monotonic() + _ENDING_SECONDS
-    while tasks := [task for task in job_state.find_tasks(results) if task.state.live]:
-        if time.monotonic() > deadline:
-            break
+    while True:
+        tasks = [task for task in job_state.find_tasks(results) if task.state.live]
+        if not tasks or time.monotonic() > deadline:
+            return tasks
         time.sleep(_ENDING_SECONDS / 20)
-    return tasks
 
 
 def progress_line(tasks: Sequence[job_state.TaskState]) -> str:

@@ -18,10 +18,9 @@ _REQUIRED_KEYS = {"kernels": (), "messages": ("kind", "bytes", "group")}  # fiel
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Return the record in a line of JSON.
+    """Return the record in a line of JSON from the file `path`.
 
     Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
-    `path` is the file that contains the line. The error message names the file.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -42,10 +41,7 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer version of this package wrote the JSON value of a record or a study.
-
-    `path` is the file that contains the value. The error message names the file.
-    """
+    """Raise `Refusal` if a newer version wrote `value`, the JSON value of a record or study in `path`."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -61,13 +57,8 @@ def require_known_schema(value: Any, path: Path) -> None:
 
 
 def _require(condition: bool, text: str) -> None:
-    """Raise ValueError with a text unless a condition is true."""
     if not condition:
         raise ValueError(text)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and is_number(value) and value >= 0
 
 
 def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
@@ -75,9 +66,9 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
     return all(is_number(value) and least <= value <= _MAX_SECONDS for value in values)
 
 
-def _type_check(hint: Any) -> Callable[[Any], bool]:
+def type_check(hint: Any) -> Callable[[Any], bool]:
     """Return a function that tests whether a JSON value has a type and contains no negative number."""
-    origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
+    origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)
     if origin is list:
@@ -87,11 +78,12 @@ def _type_check(hint: Any) -> Callable[[Any], bool]:
     if hint is float:
         return lambda value: is_number(value) and value >= 0
     if hint is int:
-        return _is_count
+        return lambda value: type(value) is int and is_number(value) and value >= 0
     return lambda value: hint is Any or isinstance(value, hint)
 
 
-_TYPE_CHECKS = {name: _type_check(hint) for name, hint in typing.get_type_hints(Record).items()}
+_TYPE_CHECKS = {name: type_check(hint) for name, hint in typing.get_type_hints(Record).items()}
+_IS_COUNT, _IS_TEXT, _IS_AMOUNT = type_check(int), type_check(str | None), type_check(float | None)
 
 
 def _check_numbers(name: str, value: Any) -> None:
@@ -110,13 +102,13 @@ def _check_record(record: Record) -> None:
     for name, matches in _TYPE_CHECKS.items():
         value = getattr(record, name)
         is_plausible = not name.endswith("_seconds") or _are_seconds([value or 0])
-        _require(matches(value) and is_plausible, f"{name} is {_shorten(value)}")
+        _require(matches(value) and is_plausible, f"{name} is {value!s:.60}")
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
     _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
     _require(isinstance(environment.get("digest"), str), "no environment digest")
     for name in ("platform", "device_kind", "setting"):
         value = environment.get(name)
-        _require(isinstance(value, str | None), f"environment.{name} is {_shorten(value)}, not a string")
+        _require(_IS_TEXT(value), f"environment.{name} is {value!s:.60}, not a string")
     is_ceiling = {"k", "terms"} <= case.sizes.keys() and case.target in (*PEAKS, *FLOORS)
     _require(case.workload != CEILING or is_ceiling, f"a ceiling without a target or a size: {case.target!r}")
     _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
@@ -124,8 +116,8 @@ def _check_record(record: Record) -> None:
     _require(are_samples, "a sample that is not a positive number of seconds")
     for compilation in record.compilations:
         stages = [value for name, value in compilation.items() if name != "samples" and value is not None]
-        is_valid = _are_seconds(stages) and _is_count(compilation.get("samples", 0))
-        _require(is_valid, f"compilations contains {_shorten(compilation)}")
+        is_valid = _are_seconds(stages) and _IS_COUNT(compilation.get("samples", 0))
+        _require(is_valid, f"compilations contains {compilation!s:.60}")
     if record.is_prediction:
         _check_plan(record)
 
@@ -134,39 +126,28 @@ def _check_plan(record: Record) -> None:
     """Raise ValueError if a record of a plan has a field with an impossible value."""
     hardware = record.environment["hardware"]
     is_named = isinstance(hardware, dict) and isinstance(hardware.get("name"), str)
-    _require(is_named, f"hardware is {_shorten(hardware)}")
+    _require(is_named, f"hardware is {hardware!s:.60}")
     _require(record.status != "ok", "a plan has the status ok, but it did not run")
     _require(isinstance(record.environment.get("platform"), str), "a plan without a platform")
     if record.predicted is not None:
         _check_prediction(record.predicted)
     for name, required in _REQUIRED_KEYS.items():
         for fields in getattr(record, name) or ():
-            is_valid = None not in map(fields.get, required) and all(map(_is_work_field, fields.items()))
-            _require(is_valid, f"{name} contains {_shorten(fields)}")
-
-
-def _is_work_field(item: tuple[str, Any]) -> bool:
-    """Return whether a (key, value) pair of a kernel or collective message has a possible value."""
-    name, value = item
-    if name in ("kind", "library"):
-        return isinstance(value, str | None)
-    return value is None or (is_number(value) and value >= 0)
+            is_valid = all(
+                _IS_TEXT(value) if key in ("kind", "library") else _IS_AMOUNT(value)
+                for key, value in fields.items()
+            )
+            is_complete = None not in map(fields.get, required)
+            _require(is_valid and is_complete, f"{name} contains {fields!s:.60}")
 
 
 def _check_prediction(predicted: Mapping[str, Any]) -> None:
     """Raise ValueError if a predicted time, its interval, or its method is impossible."""
     are_times = _are_seconds([predicted.get(name) for name in _PREDICTED_SECONDS], -_MAX_SECONDS)
-    is_known = predicted.get("by") in ("program", "formula") and isinstance(
-        predicted.get("bound"), str | None
-    )
-    _require(are_times and is_known, f"predicted is {_shorten(predicted)}")
+    is_known = predicted.get("by") in ("program", "formula") and _IS_TEXT(predicted.get("bound"))
+    _require(are_times and is_known, f"predicted is {predicted!s:.60}")
     is_ordered = 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]
     _require(is_ordered, "a predicted time outside of its interval")
     draws = predicted.get("draws") or []
     are_positive = isinstance(draws, list) and all(is_number(draw) and draw > 0 for draw in draws)
     _require(are_positive, "draws that are not positive numbers")
-
-
-def _shorten(value: Any) -> str:
-    """Return the first 60 characters of a value for an error message."""
-    return str(value)[:60]

@@ -35,17 +35,14 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return all records, plans, and damaged lines in the JSON lines files of a results folder.
-
-    Raise `Refusal` if a newer version of this package wrote a record.
-    """
+    """Return the content of a results folder. Raise `Refusal` if a newer version of this package wrote it."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
             lines = read_file(path).split(b"\n")
         except OSError as error:
-            damaged.append(f"{path.name}: {error.strerror}")
+            damaged.append(f"{path.name}: {_describe(error)}")
             continue
         for number, line in enumerate(lines, 1):
             try:
@@ -53,20 +50,24 @@ def load(folder: Path) -> Loaded:
                     records.append(from_line(line.decode(), path))
             except Refusal:
                 raise
-            except json.JSONDecodeError as error:
-                damaged.append(f"{path.name}:{number}: {error.msg}")
             except (ValueError, RecursionError) as error:
-                damaged.append(f"{path.name}:{number}: {(str(error) or type(error).__name__)[:120]}")
+                damaged.append(f"{path.name}:{number}: {_describe(error)}")
     plans = [record for record in records if record.is_prediction]
     return Loaded([record for record in records if not record.is_prediction], damaged, plans)
 
 
-def latest(records: Iterable[Record]) -> list[Record]:
-    """Return a list with one record for each combination of case, environment, and replicate.
+def _describe(error: Exception) -> str:
+    """Return the message of an exception, without the file and without the position in it."""
+    text = getattr(error, "strerror", None) or getattr(error, "msg", None) or str(error)
+    return (text or type(error).__name__)[:120]
 
-    Of several attempts, the list contains the last attempt with the best status: ok or planned, then skipped,
-    then failed. If a peer (another AD package) ran in several versions, the list contains the version that
-    ran last. A record with the reason not_installed is included only if the peer was never installed.
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """Return one record for each combination of case, environment, and replicate.
+
+    It is the last attempt with the best status: ok or planned, then skipped, then failed. If a peer (another
+    AD package) ran in several versions, it is the one that ran last. A record with the reason not_installed
+    counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -82,10 +83,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def latest_statuses(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return a dict from (case key, replicate number) to the status of the case.
-
-    If a case ran in several environments, the status is that in the environment of its last run.
-    """
+    """Return the status of each (case key, replicate number) in the environment of its last run."""
     return {
         (record.key, record.replicate): record.status
         for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
@@ -100,29 +98,25 @@ def count_replicates(cell: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Return a context manager that locks a folder and yields the file descriptor of the lock.
+    """Lock the file `name` in a folder, and yield its file descriptor.
 
-    `name` is the name of the lock file. Raise `Refusal` if another process still holds the lock after
-    `seconds` seconds.
+    Raise `Refusal` if another process still holds the lock after `seconds` seconds.
     """
     descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
-    deadline = time.monotonic() + seconds
+    deadline, is_locked = time.monotonic() + seconds, False
     try:
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline:
-                raise Refusal(f"another run is working in {folder}; wait for it, or give another folder")
-            time.sleep(0.2)
+        while not is_locked:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_locked = True
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    text = f"another run is working in {folder}; wait for it, or give another folder"
+                    raise Refusal(text) from None
+                time.sleep(0.2)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def folder_of(path: str) -> Path:
@@ -154,7 +148,7 @@ def check_schemas(folder: Path) -> None:
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return a dict with the record schema and the version of this package, to be added to a JSON file."""
+    """Return the record schema and the version of this package, as fields of a JSON file."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
@@ -180,18 +174,14 @@ def explain_unreadable_study(folder: Path) -> str:
     """Return one line that says why study.json cannot be read, or "" if it is absent or valid."""
     try:
         content = json.loads(read_file(folder / "study.json").decode())
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-    except json.JSONDecodeError as error:
-        why = f"line {error.lineno}: {error.msg}"
-    except (ValueError, RecursionError) as error:
-        why = (str(error) or type(error).__name__)[:120]
-    else:
         if isinstance(content, dict) and isinstance(content.get("cases", []), list):
             return ""
         why = "it is not a mapping with a list of cases"
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, RecursionError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
+        why = line + _describe(error)
     fix = "the same `scaling run` writes it again"
     return f"study.json cannot be read ({why}): missing cases are unknown; {fix}"
 
@@ -210,10 +200,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Return a context manager that yields a temporary path, and then renames that file to `path`.
-
-    After an exception, the temporary file is removed, and the file `path` is unchanged.
-    """
+    """Yield a temporary path, and then rename that file to `path`, or remove it after an exception."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

@@ -44,19 +44,14 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A child process that receives JSON lines on standard input and sends JSON lines on standard output.
+    """A child process, in a new Unix session, that receives and sends JSON lines.
 
-    Each line of output that contains a JSON object is called an event. The process runs in a new Unix
-    session.
-
-    Args:
-        command: Program and arguments.
-        stdin_text: Complete standard input of the process. If None, a pipe is opened for `send`.
-        reaped: Whether to run the command under reaper.py, which kills all descendants when the command ends.
-        log: File to which standard error is appended, without secrets, or None.
-        deliver: Function that a reader thread calls with each event. If None, `receive` returns the events.
-        tagged: Whether to ignore JSON objects without a field "event".
-        options: Further keyword arguments of `subprocess.Popen`.
+    Its complete standard input is `stdin_text`. If `stdin_text` is None, `send` writes to a pipe. If
+    `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Standard
+    error is appended to the file `log`, without secrets. Each line of standard output that contains a JSON
+    object is an event. A reader thread calls `deliver` with each event. Without `deliver`, `receive` returns
+    them. If `tagged`, JSON objects without a field "event" are ignored. `options` are those of
+    `subprocess.Popen`.
     """
 
     def __init__(
@@ -90,10 +85,9 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next JSON object that the process writes, or None if none arrives within `seconds`.
+        """Return the next event, or None if none arrives within `seconds`. None means no limit.
 
-        If `seconds` is None, wait without a time limit. After the process has ended, the last returned object
-        is {"event": "exit", "status": exit status}.
+        The last event is {"event": "exit", "status": exit status}.
         """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
@@ -105,11 +99,9 @@ class ChildProcess:
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return a description of why the process ended, from its exit status and standard error.
+        """Return why the process ended, from its exit status and lines of its standard error.
 
-        Args:
-            status: Exit status. After signal N, the status is -N, or 128 + N from srun or reaper.py.
-            lines: Lines of standard error to search for the cause, by default those of `stderr_lines`.
+        After signal N, `status` is -N, or 128 + N from srun or reaper.py.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last = last_informative_line(self.stderr_lines() if lines is None else lines)
@@ -123,10 +115,8 @@ class ChildProcess:
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
 
-        Args:
-            exit_seconds: If not 0, first close the standard input of the process, and wait up to this number
-                of seconds for the process to exit by itself.
-            end_seconds: Maximum time between SIGTERM and SIGKILL in seconds.
+        If `exit_seconds` is not 0, first close standard input, and wait this long for the process to exit by
+        itself. `end_seconds` is the maximum time between SIGTERM and SIGKILL.
         """
         process = self._process
         if exit_seconds:
@@ -181,15 +171,12 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return the number of out-of-memory kills since the host started, or 0 if the number is unknown."""
+    """Return the number of out-of-memory kills since the host started, or 0 if it is unknown."""
     line = re.search(r"^oom_kill (\d+)$", environment.contents("/proc/vmstat") or "", re.MULTILINE)
     return int(line.group(1)) if line else 0
 
 
 def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last line of standard error that may explain why a process ended, or "" if there is none.
-
-    Absolute paths and secrets are removed from the line.
-    """
+    """Return the last line that may explain an exit, without absolute paths and secrets, or ""."""
     relevant = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     return environment.last_line("\n".join(relevant), "")[:_MAX_SHOWN_CHARACTERS]

@@ -40,20 +40,14 @@ def claim_cores(
     count: int, owner: str, report_wait: Callable[[str], None] = lambda _: None, node: str = "",
     timeout: float = math.inf,
 ) -> Iterator[list[int]]:  # fmt: skip
-    """Claim CPU cores exclusively and yield their sorted numbers. The claim ends when the context exits.
+    """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
-    If several owners wait for cores, one of them at a time may claim cores that become free. Thus, an owner
-    that needs many cores is not overtaken by owners that need few. Processes with the same owner and node
-    share their cores. Processes with the same owner and different nodes receive different cores, or shared
-    cores if the host has too few. (Several node names can refer to this one host.) Raise `TimeoutError` after
-    `timeout` seconds.
-
-    Args:
-        count: Number of cores. If the host has fewer, all usable cores are claimed.
-        owner: Identifier of the run that claims the cores.
-        report_wait: Function that is called once, with a message that names the processes that hold the
-            cores, if the cores are not free immediately.
-        node: Name of the node that this process represents.
+    The claim ends when the context exits. If several owners (runs) wait for cores, one of them at a time may
+    claim cores that become free, so that owners that need few cores do not overtake one that needs many.
+    Processes with the same owner and node share their cores. Those of different nodes receive different
+    cores, or shared cores if the host has too few, because several node names can refer to this host. If the
+    cores are not free immediately, call `report_wait` once with a message that names the processes that hold
+    them. Raise `TimeoutError` after `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
@@ -75,10 +69,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message that a case waits for CPU cores, with the IDs of the processes that hold the cores.
-
-    Processes that are not visible in the PID namespace of this process are omitted.
-    """
+    """Return a message with the IDs of the processes in this PID namespace that hold the cores."""
     holders = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -93,11 +84,10 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim `count` cores until `stack` is closed, and return their numbers. Do not wait for cores.
+    """Claim `count` cores until `stack` is closed. Return their numbers, or None if too few are available.
 
-    Return None if too few cores are available. Cores are available if they are free, or if the same owner and
-    node already hold them. Cores that the same owner holds for another node are shared only if too few other
-    cores can become free.
+    Cores are available if they are free, or if the same owner and node hold them. Cores that the same owner
+    holds for another node are shared only if too few other cores can become free.
     """
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]

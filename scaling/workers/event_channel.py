@@ -31,9 +31,8 @@ class Channel:
 def open_channel() -> Channel:
     """Return a `Channel` to the launcher that takes over standard input and output of this process.
 
-    Afterwards, standard input is empty, and standard output goes to standard error, so that the code of a
-    user cannot disturb the channel. When the host runs out of memory, Linux kills this process before the
-    user's other processes.
+    Afterwards, standard input is empty, and standard output goes to standard error. When the host runs out of
+    memory, Linux kills this process first.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -64,10 +63,7 @@ def open_channel() -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent process ends. Exit if the parent has already ended.
-
-    `parent` is the process ID of the parent.
-    """
+    """Make Linux kill this process when its parent, with the given process ID, ends or has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

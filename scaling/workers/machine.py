@@ -57,11 +57,10 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the numbers of devices, nodes, and processes of a case that needs `devices` devices.
+        """Return the shape of a case on the fewest nodes that divide its devices evenly.
 
-        The case uses the fewest nodes that divide its devices evenly. `processes` is the number of processes,
-        "device" for one per device, or None for one per node. Raise `Refusal` if the devices do not divide
-        evenly over the processes, or the processes over the nodes.
+        `processes` is a number, "device" for one per device, or None for one per node. Raise `Refusal` if the
+        devices do not divide evenly over the processes, or the processes over the nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -83,10 +82,7 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        Args:
-            devices: Device counts of the cases.
-            processes: Processes per case, "device" for one per device, or None for one per node.
-            oversubscribe: Whether a case on CPUs of this host may have more devices than there are cores.
+        If `oversubscribe`, a case on CPUs of this host may have more devices than there are cores.
         """
         counts = sorted(set(devices))
         shapes = [self.shape(count, processes) for count in counts]
@@ -115,10 +111,9 @@ def local_machine() -> Machine:
 
 
 def find_platform() -> str:
-    """Return the default platform of JAX on this host, such as "cpu", "gpu", or "tpu".
+    """Return the first entry of JAX_PLATFORMS or, if it is not set, the default platform of JAX.
 
-    The first entry of JAX_PLATFORMS is the platform. If JAX_PLATFORMS is not set, the platform is "cpu"
-    unless an accelerator plugin is installed. Raise `Refusal` if a plugin is installed and JAX cannot start.
+    The default is "cpu" unless an accelerator plugin is installed. Raise `Refusal` if JAX cannot start then.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
@@ -132,7 +127,7 @@ def find_platform() -> str:
 
 @functools.cache
 def _start_jax() -> Machine:
-    """Return the platform and devices of this host that JAX finds by default. JAX runs in a child process."""
+    """Return the default devices of JAX on this host, as found by a child process."""
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:

@@ -31,10 +31,9 @@ _MAX_LISTED = 3  # maximum number of changes in a description
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Return a function that reports which JAX settings and library functions have changed since this call.
+    """Return a function that describes which JAX settings and library functions have changed since this call.
 
-    The returned function returns a description of the changes and how to fix them, such as
-    ("changed numpy.abs", "remove that code"), or None if nothing has changed.
+    It returns, for example, ("changed numpy.abs", "remove that code"), or None if nothing has changed.
     """
     before = _snapshot()
 
@@ -53,7 +52,7 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
 
 
 def _snapshot() -> dict[str, Any]:
-    """Return a dict from name to current value of the watched JAX settings and library functions."""
+    """Return the current values of the watched JAX settings and library functions by name."""
     members = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

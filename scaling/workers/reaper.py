@@ -1,14 +1,9 @@
-"""Run a command, and kill every descendant process that outlives the command.
+"""Run a command, and kill every descendant process that outlives it: `reaper.py PARENT COMMAND...`.
 
-`python -I -S reaper.py PARENT COMMAND...` runs the command with the standard streams of the reaper. PARENT is
-the ID of the process that starts the reaper.
-
-The reaper is the child subreaper of the command (see prctl(2)). Therefore, a process that detaches itself,
-even into a new session, remains a descendant of the reaper. The reaper kills all its descendants when the
-command ends, when the process PARENT dies, and on SIGTERM. Then it exits with the exit status of the command,
-or with 128 plus the number of the signal that ended the command.
-
-The reaper imports only the standard library, because every worker waits for it to start.
+PARENT is the ID of the process that starts the reaper. The reaper is a child subreaper (see prctl(2)), so
+that a process that detaches itself remains its descendant. It kills all descendants when the command ends,
+when PARENT dies, and on SIGTERM. Its exit status is that of the command, or 128 plus the number of the signal
+that ended the command. It imports only the standard library, because every worker waits for it to start.
 """
 
 import contextlib
@@ -51,10 +46,7 @@ def _execute(command: list[str]) -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all descendants of this process, and exit with the exit status `status`.
-
-    When a child is killed, its children become children of this process, and are killed in the next round.
-    """
+    """Kill all descendants. The children of a killed child become children of this process."""
     while True:
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -36,11 +36,7 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings of a run from its Hydra configuration. Raise `Refusal` if a value is invalid.
-
-        `attempts` is the maximum number of attempts per case, or None for no limit. The configuration does
-        not contain this number.
-        """
+        """Return the settings in a Hydra configuration. Raise `Refusal` if a value is invalid."""
         for name in _FLAGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
@@ -60,7 +56,7 @@ class RunSettings:
 
 
 def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> None:
-    """Raise `Refusal` unless the setting `name` has a number from `minimum` to `_MAXIMUM` as its value."""
+    """Raise `Refusal` unless `value` is a number from `minimum` to `_MAXIMUM`."""
     types = (int,) if is_integer else (int, float)
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, types) and value > _MAXIMUM else ""
     if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAXIMUM:
@@ -69,11 +65,7 @@ def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> No
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:
-    """Return the configured number of replicates, or a default if none is configured.
-
-    The default is 5 for a comparison of two programs, otherwise 3 with nested=true, and 1 without. Raise
-    `Refusal` if nested=true and fewer than 3 replicates are configured.
-    """
+    """Return the configured number of replicates, or the default: 5 for a comparison, 3 if nested, else 1."""
     replicates = config["replicates"]
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(

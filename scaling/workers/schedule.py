@@ -9,9 +9,9 @@ import dataclasses
 import datetime
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from scaling.core import environment
 from scaling.core.case import Case, problem, to_dict, user_modules
@@ -28,6 +28,7 @@ TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelle
 _TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
 Environment = dict[str, Any]  # the field `environment` of a record
 Identity = tuple[str, str, int]  # case key, digest of the environment, replicate
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class ScheduledCase:
 
     @property
     def case(self) -> Case:
-        """Return the benchmark case: its function, sizes, differentiation method, and devices."""
+        """Return the benchmark case."""
         return self.preflight.case
 
     @property
@@ -65,39 +66,30 @@ class ScheduledCase:
         """Return (case key, replicate number). Repeated attempts after a failure have the same key."""
         return self.case.key, self.replicate
 
-    def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
-        """Return (case key, digest of the planned environment, replicate number).
+    @property
+    def session_key(self) -> tuple:
+        """Return a key that is equal for the cases that may share a worker process.
 
-        `environments` is a dict from `PreflightResult.environment_key` to the planned environment.
+        Replicates use new processes. A peer may abort the process or start threads, a CPU process is bound to
+        one core per device, the x64 mode of JAX also changes float32 programs, and the side effects of a
+        user's modules persist.
         """
+        case = self.case
+        return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
+
+    def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
+        """Return the identity of the run in the planned environments, given by `environment_key`."""
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
         self, environment: Environment, settings: RunSettings, status: str, reason: str, text: str
     ) -> Record:
-        """Return a "failed" or "skipped" record of this case, without measurements.
-
-        `reason` is a key of `scaling.core.record.REASONS`, and `text` explains the reason.
-        """
+        """Return a "failed" or "skipped" record without measurements. `reason` is a key of `REASONS`."""
         return Record(
             self.case, status, environment, order=self.order, order_seed=settings.order_seed,
             attempt=self.attempt, replicate=self.replicate, reason=reason, text=text,
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         )  # fmt: skip
-
-    @property
-    def session_key(self) -> tuple:
-        """Return a hashable key of the cases that may share a worker process with this case.
-
-        The key contains, in addition to the replicate number:
-
-        - the engine, because a peer package may abort the process or start threads,
-        - the number of devices, because a CPU process is bound to one core per device,
-        - whether the dtype is float64, because the x64 mode of JAX also changes float32 programs,
-        - the modules of the user, because their side effects persist.
-        """
-        case = self.case
-        return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
 
 @dataclass(frozen=True)
@@ -123,25 +115,15 @@ def make_schedule(
     results: Sequence[PreflightResult], settings: RunSettings, machine: Machine, records: Sequence[Record],
     baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Return the schedule of a run: the cases to execute, and counts of the cases that need no execution.
+    """Return the schedule of a study, whose replicates run one after another in different random orders.
 
-    Replicates run one after another, each in a different random order.
-
-    Args:
-        results: Preflight results of all cases of the study.
-        machine: Nodes and devices on which the cases run.
-        records: All records of the results folder.
-        baseline: Records of the baseline program if two programs are compared, otherwise None. In a
-            comparison, a case has a result only if its samples were interleaved with those of a valid
-            baseline record.
-        queued: (case key, replicate) of each case that another submission will run.
-        retry: Whether to run each case that has no attempts left once more.
+    `records` and `baseline` are those of `build_history`, and `queued` are the `replicate_key`s of the cases
+    that another submission will run. If `retry`, a case that has no attempts left runs once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
     history = build_history(records, environments.values(), baseline)
-    sessions: dict[tuple, list[ScheduledCase]] = {}
-    skips, failures, counts = [], list[ScheduledCase](), Counter[str]()
+    to_run, skips, failures, counts = list[ScheduledCase](), [], list[ScheduledCase](), Counter[str]()
     for replicate in range(settings.replicates):
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
@@ -161,37 +143,42 @@ def make_schedule(
             elif history.is_exhausted(identity, settings) and not retry:
                 counts["lost"] += 1
             else:
-                sessions.setdefault(item.session_key, []).append(item)
+                to_run.append(item)
     return Schedule(
-        tuple(map(tuple, sessions.values())), tuple(skips), counts["done"], machine, environments,
+        group_by_process(to_run), tuple(skips), counts["done"], machine, environments,
         counts["queued"], counts["lost"], tuple(failures),
     )  # fmt: skip
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the numbers of devices, nodes, and processes of a case on a machine.
-
-    `settings.processes` applies to JAX only. A case of a peer (another AD package) runs in one process.
-    """
+    """Return the numbers of devices, nodes, and processes of a case. A peer always runs in one process."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
-def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Return lists of cases that compute the same derivative of the same function at the same inputs.
-
-    The lists are in the order of their first cases.
-    """
-    groups: dict[tuple, list[ScheduledCase]] = {}
+def group_by(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Return lists of items with equal keys, in the order of their first items."""
+    groups: dict[Hashable, list[T]] = {}
     for item in items:
-        groups.setdefault(problem(item.case), []).append(item)
+        groups.setdefault(key(item), []).append(item)
     return list(groups.values())
 
 
-def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the dict that is expected in the field `environment` of the records of a run on a machine.
+def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
+    """Return lists of cases that compute the same derivative of the same function at the same inputs."""
+    return group_by(items, lambda item: problem(item.case))
 
-    `key` is the `PreflightResult.environment_key` of the cases. For a remote machine, the value of "untold"
-    lists the keys whose values only a process on its nodes can determine.
+
+def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
+    """Return the cases, in the order in which they run, grouped by the worker process that they may share."""
+    ordered = sorted(items, key=lambda item: (item.replicate, item.order))
+    return tuple(map(tuple, group_by(ordered, lambda item: item.session_key)))
+
+
+def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
+    """Return the expected field `environment` of the records of cases with this `environment_key`.
+
+    For a remote machine, the value of "untold" lists the keys whose values only a process on its nodes can
+    determine.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -207,10 +194,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """The outcomes of previous attempts at cases, and the numbers of attempts.
-
-    A case is identified by (case key, digest of its environment, replicate number).
-    """
+    """The outcomes of the previous attempts at cases, and the numbers of attempts."""
 
     good: set[Identity]  # identities with an "ok" record, or a skip for a reason that still applies
     temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
@@ -219,10 +203,9 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a case must not be attempted again.
+        """Return whether no attempt is left, or another attempt would repeat the failure.
 
-        This holds if another attempt would repeat its failure, or if `settings.attempts` attempts were made.
-        If `settings.attempts` is None, return False.
+        If `settings.attempts` is None, there is no limit, and failures are repeated.
         """
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
@@ -233,11 +216,8 @@ def build_history(
 ) -> History:
     """Return the outcomes and numbers of attempts in the records that match a planned environment.
 
-    Args:
-        records: All records of the results folder.
-        environments: Planned environments of the cases.
-        baseline: Records of the baseline program if two programs are compared, otherwise None. In a
-            comparison, a record counts as a result only if a valid baseline record has the same `block`.
+    If two programs are compared, `baseline` are the records of the other program, and a record counts as a
+    result only if a valid baseline record has the same `block`.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
@@ -260,10 +240,7 @@ def comparable_settings(records: Iterable[Record], environments: Iterable[Enviro
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function that lists (case key, digest of a planned environment, replicate) for a record.
-
-    The list contains one such identity for each planned environment that matches the record.
-    """
+    """Return a function that lists the identities of a record in the planned environments that match it."""
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -280,10 +257,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Mark a case as inapplicable if it runs another AD package (a peer) and the platform is not a CPU.
-
-    Return the preflight result of any other case unchanged.
-    """
+    """Return a preflight result that marks a case of a peer as inapplicable if the platform is no CPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -294,11 +268,10 @@ def study_manifest(
     name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
     recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of study.json, a dict that describes the last study in the results folder.
+    """Return the content of study.json, which describes the last study in the results folder.
 
-    Args:
-        scaling: Kinds of scaling curves of the study: "strong", "weak", or both.
-        recorded_once: Keys of the cases that are recorded in a single replicate, because they cannot run.
+    `scaling` are the kinds of scaling curves ("strong", "weak"), and `recorded_once` are the keys of the
+    cases that are recorded in a single replicate, because they cannot run.
     """
     replicates = dict.fromkeys(recorded_once, 1)
     return store.schema_and_version() | {

@@ -17,7 +17,7 @@ from scaling.core.record import Record, Writer, to_line
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
@@ -64,18 +64,13 @@ def run_schedule(
     schedule: Schedule, settings: RunSettings, folder: Path, lock: int | None, listener: Listener,
     baseline: tuple[Variant, Path] | None = None, options: WorkerOptions | None = None,
 ) -> None:  # fmt: skip
-    """Run all cases of a schedule in worker processes, and write one record per case.
+    """Run all cases of a schedule in worker processes, and write one record per case to a results folder.
 
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
-    another, because simultaneous measurements would disturb each other.
-
-    Args:
-        folder: Results folder.
-        lock: File descriptor of the lock of the results folder, or None.
-        listener: Function that is called with the events "begin" and "end" of each case of this program, and
-            with the event "waiting" if this program or the baseline waits for CPU cores.
-        baseline: A second program and its results folder. Every case is then measured with both programs in
-            alternation.
+    another, because simultaneous measurements would disturb each other. `lock` is the file descriptor of the
+    lock of the results folder. `listener` receives the events "begin" and "end" of each case of this program,
+    and "waiting" if a worker waits for CPU cores. With a `baseline`, a second program and its results folder,
+    every case is measured with both programs in alternation.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -106,12 +101,9 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session, which share workers. Replace workers that die."""
+        """Measure the cases of a session. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
-        variant, failed_variants = (
-            0,
-            set[int](),
-        )  # variants whose workers failed to start, since the last success
+        variant, failed_variants = 0, set[int]()  # whose workers failed to start, since the last success
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
@@ -137,10 +129,7 @@ class _Run:
                     waiting[:0] = remaining
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Divide the cases of a session into groups. The cases of one group are sampled in alternation.
-
-        A group contains up to `_MAX_INTERLEAVED` cases of one problem, each once for every compared program.
-        """
+        """Return groups of up to `_MAX_INTERLEAVED` cases of one problem, each once for every program."""
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -179,8 +168,7 @@ class _Run:
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
         """Write a record without measurements for a case that no worker recorded, and report its end."""
-        results = self.results[work.variant]
-        environment = results.environments[work.item.preflight.environment_key]
+        environment = self.results[work.variant].environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
@@ -189,11 +177,7 @@ class _Run:
         self.handle_event(work, end | {"unwritten": to_line(record)})
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Process an event of a worker. Pass "begin" and "end" of this program to the listener.
-
-        If the event contains a record that the worker could not write, write the record. Raise OSError if
-        writing fails again.
-        """
+        """Process an event of a worker: write the record that it could not write, and call the listener."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
             results.writer.append(line)
@@ -232,11 +216,10 @@ class _InterleavedCases:
         except WorkerDied as death:
             all_alive = False
             self._handle_death(death)
-        groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
-        for work in self.items:
-            if self.states.get(work) != "ended":
-                groups.setdefault(work.item if self._is_postponed(work.item) else None, []).append(work)
-        return all_alive, [group for group in groups.values() if group]
+        unfinished = [work for work in self.items if self.states.get(work) != "ended"]
+        together = [work for work in unfinished if not self._is_postponed(work.item)]
+        alone = group_by((w for w in unfinished if self._is_postponed(w.item)), lambda work: work.item)
+        return all_alive, [group for group in (together, *alone) if group]
 
     def _is_postponed(self, item: ScheduledCase) -> bool:
         """Return whether a case is postponed for any compared program, and thus for all of them."""
@@ -246,10 +229,7 @@ class _InterleavedCases:
         return len({work.item for work in self.items}) == 1
 
     def _prepare_and_sample(self) -> None:
-        """Prepare all cases, and sample them in turns until each of them has ended or is postponed.
-
-        In each round, every case has one turn, and the order of the cases is random.
-        """
+        """Prepare all cases, and sample them in turns, in random order, until none is active."""
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         shuffled, has_enough_samples = list(self.items), dict[WorkItem, bool]()
@@ -276,8 +256,7 @@ class _InterleavedCases:
     def _handle_death(self, death: WorkerDied) -> None:
         """Record the case of the last request as failed, unless its worker recorded the case before it died.
 
-        If memory ran out and the group has other cases, the case is postponed instead, because it may fit
-        into memory alone.
+        If memory ran out and the group has other cases, postpone the case, because it may fit alone.
         """
         work, action = self.last_request
         if self.states.get(work) == "ended":
@@ -294,7 +273,7 @@ class _InterleavedCases:
         self.states[work] = "ended"
 
     def _records(self, work: WorkItem) -> list[Record]:
-        """Return all records of a case, of all its replicates, in the results folder of its program."""
+        """Return the records of all replicates of a case in the results folder of its program."""
         records = store.load(self.run.results[work.variant].folder).records
         return [record for record in records if record.key == work.item.case.key]
 
@@ -317,10 +296,10 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case to its workers, and return their last event, which is the reply.
+        """Send a request for a case to its workers, and return the reply.
 
-        Raise `WorkerDied` if no reply arrives within the remaining time of the case, or within
-        `_FINISH_SECONDS` for a request to finish or discard the case.
+        Raise `WorkerDied` if no reply arrives within the remaining time of the case or, to finish or discard
+        it, within `_FINISH_SECONDS`.
         """
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - self.seconds_used[work]

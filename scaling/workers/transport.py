@@ -28,10 +28,9 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return the cause of a failed job step as (reason, explanation), or None if no line states a cause.
+    """Return (reason, explanation) of a failed job step from its standard error, or None if it has no cause.
 
-    `reason` is a key of `scaling.core.record.REASONS`. `lines` are the standard error of the job step, with
-    the messages of srun, slurmstepd, and the coordination service of JAX.
+    The reason is a key of `scaling.core.record.REASONS`.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -47,9 +46,7 @@ def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    Args:
-        option: Name of the option: "gres", "gpus_per_node", or "gpus_per_task".
-        gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
+    `option` is "gres", "gpus_per_node", or "gpus_per_task", and `gres` is such as "gpu" or "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -73,11 +70,7 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command that starts all workers and sends its input to each of them.
-
-        `worker` is the command of a single worker. `variables` is not used, because srun passes on the
-        environment variables of its own process.
-        """
+        """Return one srun command that starts all workers and passes its input and `variables` on to them."""
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -99,10 +92,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """Options of the remote shell commands, by default ssh, each of which starts one worker of a case.
-
-    The current folder of the launcher must exist under the same path on each host.
-    """
+    """Options of the remote shell commands that start one worker each, in the same folder as the launcher."""
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
@@ -110,10 +100,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker, which sets some of the environment variables.
-
-        `worker` is the command of a single worker. Variables with a prefix in `_FORWARDED` are set.
-        """
+        """Return one remote shell command per worker, which sets the variables that `_FORWARDED` selects."""
         forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
         commands = []
         for host in self.nodes[: shape.nodes]:

@@ -29,10 +29,7 @@ _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are n
 
 @dataclass(frozen=True)
 class Variant:
-    """The worker program: a Python interpreter, a module, and environment variables.
-
-    A run that compares two programs has two variants, for example two revisions of the package.
-    """
+    """The worker program. A run that compares two programs, such as two revisions, has two variants."""
 
     name: str = "this"
     python: str = sys.executable
@@ -63,10 +60,7 @@ class WorkerGroup:
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request to all workers, and yield their events up to and including the reply.
-
-        Raise `WorkerDied` if a worker ends or does not reply within `seconds`, as `receive` does.
-        """
+        """Send a request to all workers, and yield their events like `receive`."""
         self.send(request)
         yield from self.receive(seconds)
 
@@ -99,7 +93,6 @@ class WorkerGroup:
                 deadline = time.monotonic() + _WAIT_SECONDS
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
-        """Return an exception that explains why the process numbered `rank` ended with an exit status."""
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
         process_exit = process.explain_exit(status, _filter_worker_lines(lines))
@@ -123,17 +116,11 @@ def open_worker_group(
 ) -> Iterator[WorkerGroup]:  # fmt: skip
     """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
-    Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a worker on other nodes
-    ends before any worker has responded.
-
-    Args:
-        header: Settings that each worker receives as its first line, such as the JAX platform.
-        variant: Program that the workers run.
-        shape: Number of workers, and of their devices and nodes.
-        lock: File descriptor of the lock of the results folder, which local workers inherit, or None.
-        remote: How to start workers on other nodes, or None for this host.
-        log: File to which the standard error of the workers is appended, or None.
-        report_wait: Function that is called with a message if a worker waits for cores.
+    Each worker receives `header`, its settings, as its first line. Local workers inherit `lock`, the file
+    descriptor of the lock of the results folder. `remote` starts workers on other nodes. The file `log`
+    receives their standard error. `report_wait` is called with a message if a worker waits for cores. Raise
+    `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a worker on other nodes ends
+    before any worker has responded.
     """
     worker = [variant.python, "-m", variant.module]
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
@@ -142,8 +129,8 @@ def open_worker_group(
     variables = inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
     commands = remote.commands(shape, worker, variables) if remote else [worker] * shape.processes
     events: queue.Queue[Event] = queue.Queue()
+    group = WorkerGroup(shape, [], events, remote)
     with contextlib.ExitStack() as stack:
-        processes = []
         for rank, command in enumerate(commands):
             process = ChildProcess(
                 command, reaped=remote is None, log=log, cwd=variant.folder, env=variables,
@@ -151,23 +138,19 @@ def open_worker_group(
                 pass_fds=() if remote or lock is None else (lock,),
             )  # fmt: skip
             stack.callback(process.close, *((_EXIT_SECONDS, _STEP_SECONDS) if remote else ()))
-            processes.append(process)
+            group.processes.append(process)
             first_line = {**header, "shape": dataclasses.asdict(shape)}
             if len(commands) == shape.processes:  # otherwise srun sets the ranks
                 first_line["rank"] = rank
             if remote is None:
                 first_line |= {"parent": process.pid, "lock": lock}
             process.send(first_line)
-        group = WorkerGroup(shape, processes, events, remote)
         _wait_for_start(group, report_wait)
         yield group
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:
-    """Wait until all workers are ready. Send them the coordinator address that the worker of rank 0 chooses.
-
-    Raise `AllocationLost` if a worker on other nodes ends before any worker has responded.
-    """
+    """Wait until all workers are ready. Send them the coordinator address that rank 0 chooses."""
     responded = False
     try:
         for event in group.receive(_START_SECONDS):

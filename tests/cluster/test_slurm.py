@@ -36,6 +36,13 @@ STUDY = "{workload: mine, points: 8, sizes: {n: [2, 3]}, mode: [jacfwd, jacrev],
 CASES = 4  # of the study, for each device count
 
 
+def read_submissions(results):
+    """Return the submissions of a results folder, all of which must be readable."""
+    submissions, problem = submission_files.read_submissions(results)
+    assert not problem
+    return submissions
+
+
 def wait_until(condition, description, seconds=TIMEOUT):
     """Wait until a condition is true and return its value."""
     end = time.monotonic() + seconds
@@ -170,9 +177,7 @@ def test_nested_runs_all_device_counts_in_one_allocation_block_by_block(
     done = scaling_command([*arguments, *SLURM, "results=out", "wait=true", "nested=true"], timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted(load(results).records, key=lambda r: r.started_at)
-    assert {r.environment["job"] for r in records} == {
-        submission_files.read_submissions(results)[0].entries[0].job
-    }
+    assert {r.environment["job"] for r in records} == {read_submissions(results)[0].entries[0].job}
     assert Counter((r.case.devices, r.replicate) for r in records) == {
         (d, b): 1 for d in (1, 4) for b in range(3)
     }
@@ -202,7 +207,7 @@ def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_c
 def test_cancelling_a_task_loses_no_finished_record(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)
-    slurm("scancel", submission_files.read_submissions(results)[0].entries[0].job)
+    slurm("scancel", read_submissions(results)[0].entries[0].job)
     assert final_states(results) == ["CANCELLED"]
     check_completion(submit, tmp_path, before)
     assert failures(results) and {reason for reason, _ in failures(results)} == {"cancelled"}
@@ -229,7 +234,7 @@ def test_a_killed_worker_fails_only_one_case(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    job = submission_files.read_submissions(results)[0].entries[0].job.partition("_")[0]
+    job = read_submissions(results)[0].entries[0].job.partition("_")[0]
     for pid in worker_pids(job):
         os.kill(pid, signal.SIGKILL)
     assert final_states(results) == ["COMPLETED"]
@@ -242,7 +247,7 @@ def test_a_requeued_task_resumes_after_its_finished_cases(submit, tmp_path, resu
     submit()
     before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    job = submission_files.read_submissions(results)[0].entries[0].job
+    job = read_submissions(results)[0].entries[0].job
     slurm("scontrol", "requeue", job)
     start_requeued_job(job)
     assert final_states(results) == ["COMPLETED"]
@@ -295,7 +300,7 @@ def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     (tmp_path / "go").touch()
     preempt_all_jobs()
     if state == "COMPLETED":
-        start_requeued_job(submission_files.read_submissions(results)[0].entries[0].job)
+        start_requeued_job(read_submissions(results)[0].entries[0].job)
     assert final_states(results) == [state]
     check_completion(submit, tmp_path, before, devices="4")
     assert {reason for reason, _ in failures(results)} <= {"killed", "preempted"}
@@ -324,7 +329,7 @@ def test_attempts_are_counted_and_limited(submit, tmp_path, results):
         (tmp_path / "stuck").unlink(missing_ok=True)
         submit("cluster.attempts=2")
         wait_for_block(tmp_path)
-        slurm("scancel", submission_files.read_submissions(results)[-1].entries[0].job)
+        slurm("scancel", read_submissions(results)[-1].entries[0].job)
         final_states(results)
     output = submit("cluster.attempts=2")
     assert "failed for good or 2 times (cluster.attempts)" in output
@@ -388,7 +393,7 @@ def test_a_failing_setup_line_ends_the_job_and_is_named_in_the_record(
         (["cluster.constraint=a100"], "Slurm: Batch job submission failed: Invalid feature specification"),
         (["cluster.sbatch={colour: red}"], "Slurm: unrecognized option '--colour=red'"),
         (["cluster.sbatch.colour=red"], "Slurm: unrecognized option '--colour=red'"),
-        (["cluster.time=-1"], "cluster.time must be a positive number of minutes, not -1"),
+        (["cluster.time=-1"], "cluster.time must be a positive number of minutes, or a time such as 2h"),
         (["cluster.partion=main"], "unknown key of cluster=slurm 'partion': choose from name, partition"),
     ],
 )  # fmt: skip
@@ -422,7 +427,7 @@ def test_a_queued_task_does_not_run_code_changed_after_submission(submit, tmp_pa
 def test_tasks_are_split_by_fill_and_arrays_of_different_shapes_run_in_sequence(submit, results):
     """fill=0.001 gives one task per problem: two problems on one device and two on two."""
     submit("cluster.fill=0.001", "cluster.at_once=1", devices="[1, 2]")
-    (submission,) = submission_files.read_submissions(results)
+    (submission,) = read_submissions(results)
     assert len(submission.entries) == 4 and {entry.shape.devices for entry in submission.entries} == {1, 2}
     stored = json.loads((submission.folder / "submission.json").read_text())
     assert len({task["job"] for task in stored["tasks"]}) == 4
@@ -437,7 +442,7 @@ def test_queued_cases_are_not_submitted_twice(submit, tmp_path, results):
     wait_for_block(tmp_path)
     output = submit()
     assert "0 cases to run" in output and "in the queue already" in output
-    assert len(submission_files.read_submissions(results)) == 1
+    assert len(read_submissions(results)) == 1
 
 
 def test_the_state_of_a_job_is_known_after_the_scheduler_has_forgotten_it(
@@ -445,7 +450,7 @@ def test_the_state_of_a_job_is_known_after_the_scheduler_has_forgotten_it(
 ):
     arguments = [*write_study(ONE_CASE), *SLURM, "results=out", "wait=true"]
     assert scaling_command(arguments, timeout=TIMEOUT).returncode == 0
-    shutil.rmtree(results / "jobs" / submission_files.read_submissions(results)[0].folder.name / "code")
+    shutil.rmtree(results / "jobs" / read_submissions(results)[0].folder.name / "code")
     (states,) = results.glob("jobs/*/states.json")
     states.unlink()
     monkeypatch.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
@@ -481,7 +486,7 @@ def test_memory_is_requested_in_gigabytes_and_too_much_is_rejected(scaling_comma
     arguments = [*write_study(ONE_CASE), *SLURM, "results=out"]
     blocking_job = slurm("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600")
     assert scaling_command([*arguments, "cluster.memory=4"], timeout=TIMEOUT).returncode == 0
-    (entry,) = submission_files.read_submissions(results)[0].entries
+    (entry,) = read_submissions(results)[0].entries
     assert run_command("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
     slurm("scancel", blocking_job)
     assert final_states(results) == ["COMPLETED"] and sum(count_ok(results).values()) == 1
