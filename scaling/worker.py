@@ -1,22 +1,18 @@
 """Main program of a worker process: bind it to CPU cores, start JAX, and execute requests of the launcher.
 
-`python -m scaling.worker` needs jax, numpy, and the standard library only. This module must keep its name,
-because a launcher may start a worker of another revision of the package. The launcher is the process that
-started the worker. It writes JSON objects to the worker's standard input, one per line: first a header with
-settings, and then requests about benchmark cases, each identified by its key:
+`python -m scaling.worker` needs only jax, numpy, and the standard library. This module must keep its name,
+because a launcher of another revision may start it. The launcher writes one JSON object per line to standard
+input: a header with settings, and then requests about benchmark cases, each identified by its key:
 
     {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
-    {"do": "turn", "key": ...}           take samples; reply "turn", "end", or "later"
+    {"do": "turn", "key": ...}           take samples; reply "turn" (with "enough"), "end", or "later"
     {"do": "finish", "key": ...}         write the record of the case; reply "end"
     {"do": "forget", "key": ...}         discard the case as if it had not begun; reply "forgotten"
 
-The reply "turn" states whether the case has enough samples. The reply "end" means that the case has ended.
-The reply "later" means that the case does not fit into memory together with the other cases. With these
-requests, the launcher can interleave the turns of cases that are to be compared.
-
-If several processes share the devices of a case, all of them receive the same requests, and rank 0 replies.
-Rank 0 chooses the address of the `jax.distributed` coordinator, and the launcher sends it to all processes.
-Rank 0 writes the records to a new file of the results folder.
+"end" means that the case has ended, and "later" that it does not fit into memory with the other cases. If
+several processes share the devices of a case, all of them receive the same requests, and rank 0 replies and
+writes the records. Rank 0 also chooses the address of the `jax.distributed` coordinator, and the launcher
+sends it to all processes.
 """
 
 import contextlib
@@ -43,11 +39,7 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 
 
 def main() -> int:
-    """Run this worker process: bind it to cores, start JAX, and execute requests until standard input ends.
-
-    Returns:
-        The exit status: 1 if the requested devices or cores are not available, and otherwise 0.
-    """
+    """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
@@ -104,10 +96,10 @@ def _exit_after_hangup(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
 ) -> list[int] | None:
-    """Bind this process to its CPU cores, and return their numbers. JAX must not have started threads yet.
+    """Bind this process to its CPU cores, before JAX starts threads, and return their numbers.
 
-    The cores are reserved until `claims` is closed, unless the launcher has reserved them. Return None
-    without binding the process if the platform is not "cpu" or if the header disables binding.
+    The cores are claimed until `claims` is closed, unless the launcher has claimed them. Return None if the
+    platform is not "cpu" or if the header disables binding.
     """
     if header["platform"] != "cpu" or not header["bind"]:
         return None

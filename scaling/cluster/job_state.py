@@ -134,7 +134,6 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: b
 
 
 def _read_final_states(submission: Submission) -> dict[str, JobState]:
-    """Return the saved final states by task name, or an empty dict if the file is damaged."""
     content = store.read_json(submission.folder / _STATES) or {}
     try:
         return {name: JobState(**value["state"]) for name, value in content.items()}
@@ -174,7 +173,6 @@ def _find_unreported_state(task: TaskState, query_scheduler: bool) -> JobState:
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    """Return the final state of a task that has ended, from its journal and log."""
     journal, stopped = task.journal, task.journal.last_event == "stopped"
     if not journal.runs:
         return JobState("LOST", reason="it never started, and the scheduler has no record of it")

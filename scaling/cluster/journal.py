@@ -96,7 +96,6 @@ def read_journal(task: Path) -> TaskJournal:
 
 
 def _journal_paths(task: Path) -> Iterator[Path]:
-    """Yield the paths of the journals of the first run of a task, of the second, and so on without end."""
     return (task.with_suffix(f".run-{number}.jsonl") for number in itertools.count(1))
 
 
@@ -111,7 +110,6 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_event(event: Any) -> bool:
-    """Return whether a JSON value is an event whose fields have the required types."""
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return False
     has_types = all(matches(event[name]) for name, matches in _TYPE_CHECKS.items() if name in event)

@@ -52,7 +52,6 @@ def pack(
 
 
 def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return groups of cases that share a worker process and a problem, by process shape."""
     groups: Groups = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)

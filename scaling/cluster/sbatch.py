@@ -106,7 +106,6 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
-    """Return the tasks of each job array: at most `max_tasks` tasks with the same process shape."""
     return [
         group[start : start + max_tasks]
         for group in group_by(submission.entries, lambda entry: entry.shape)

@@ -14,7 +14,6 @@ from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, LOCAL, NONE, Clu
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
 from scaling.workers.machine import Machine, local_machine
-from scaling.workers.transport import allocated_nodes, cpus_per_node
 
 WAITING = (  # states of a job before its first start, or before it starts again
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
@@ -153,10 +152,9 @@ def _remote_machine(
 
 
 def _allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the current Slurm allocation."""
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
-    available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
+    available = (_cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
     if not available:
         raise Refusal(
             "this allocation has no GPU: "
@@ -164,6 +162,28 @@ def _allocation_machine(cluster: ClusterSettings) -> Machine:
         )
     per_node = min(cluster.per_node or available, available)
     return _remote_machine(cluster, per_node, len(nodes), "of this allocation")
+
+
+def allocated_nodes() -> tuple[str, ...]:
+    """Return the node names of the current Slurm allocation. Raise `Refusal` outside an allocation."""
+    node_list = os.environ.get("SLURM_JOB_NODELIST")
+    if not node_list:
+        raise Refusal(
+            "cluster=allocation runs inside a Slurm allocation (sbatch or salloc); cluster=slurm submits jobs"
+        )
+    return tuple(run_command("scontrol", "show", "hostnames", node_list).split())
+
+
+def _cpus_per_node() -> int | None:
+    """Return the smallest number of CPUs of a node of the current Slurm job, or None outside a job."""
+    text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
+    return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
+
+
+def cpus_per_gpu() -> float | None:
+    """Return the number of CPUs per GPU of the current Slurm job, or None if there is no job or no GPU."""
+    cpus, gpus = _cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
+    return cpus / gpus if cpus and gpus else None
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
@@ -199,7 +219,6 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _queue_states(ids: str) -> dict[str, JobState]:
-    """Return the states by job ID that squeue reports for comma-separated job IDs."""
     try:
         lines = run_command(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
@@ -216,7 +235,6 @@ def _queue_states(ids: str) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return the states by job ID that sacct reports for comma-separated job IDs."""
     options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,Elapsed,ExitCode")
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting

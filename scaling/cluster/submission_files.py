@@ -190,8 +190,6 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 def read_task(task: Path) -> TaskDefinition:
     """Return the content of a task file. Raise `Refusal` if the file is missing or malformed."""
     content = store.read_json(task)
-    if content is None:
-        raise Refusal(f"{task.name} is not a valid task file: it is missing or contains no JSON")
     try:
         settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
         return TaskDefinition(
@@ -206,7 +204,8 @@ def read_task(task: Path) -> TaskDefinition:
             },
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Refusal(f"{task.name} is not a valid task file: {error}") from None
+        why = "it is missing or contains no JSON" if content is None else str(error)
+        raise Refusal(f"{task.name} is not a valid task file: {why}") from None
 
 
 def _item_to_json(item: ScheduledCase) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, SLURM, ClusterSettings
 from scaling.cluster.journal import Journal, current_job
+from scaling.cluster.slurm import allocated_nodes, cpus_per_gpu
 from scaling.cluster.submission_files import TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Refusal
@@ -24,7 +25,7 @@ from scaling.results import store
 from scaling.workers import schedule, supervise
 from scaling.workers.machine import AllocationLost
 from scaling.workers.schedule import Schedule, ScheduledCase
-from scaling.workers.transport import SrunSteps, SshShells, Transport, allocated_nodes, cpus_per_gpu
+from scaling.workers.transport import SrunSteps, SshShells, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LOCK_SECONDS = 600.0  # timeout for a previous run of the task to end, possibly on a failed node
@@ -61,7 +62,6 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
 
 
 def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
-    """Run the missing cases of a task, and record the run in a new journal file."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]

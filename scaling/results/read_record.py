@@ -87,7 +87,6 @@ _IS_COUNT, _IS_TEXT, _IS_AMOUNT = type_check(int), type_check(str | None), type_
 
 
 def _check_numbers(name: str, value: Any) -> None:
-    """Raise ValueError if a field contains NaN, infinity, or a number that is too large for a record."""
     if isinstance(value, list | dict):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_numbers(f"{name}.{key}", item)
@@ -97,7 +96,6 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def _check_record(record: Record) -> None:
-    """Raise ValueError if a record has a field of the wrong type or with an impossible value."""
     case, environment = record.case, record.environment
     for name, matches in _TYPE_CHECKS.items():
         value = getattr(record, name)
@@ -123,7 +121,6 @@ def _check_record(record: Record) -> None:
 
 
 def _check_plan(record: Record) -> None:
-    """Raise ValueError if a record of a plan has a field with an impossible value."""
     hardware = record.environment["hardware"]
     is_named = isinstance(hardware, dict) and isinstance(hardware.get("name"), str)
     _require(is_named, f"hardware is {hardware!s:.60}")
@@ -142,7 +139,6 @@ def _check_plan(record: Record) -> None:
 
 
 def _check_prediction(predicted: Mapping[str, Any]) -> None:
-    """Raise ValueError if a predicted time, its interval, or its method is impossible."""
     are_times = _are_seconds([predicted.get(name) for name in _PREDICTED_SECONDS], -_MAX_SECONDS)
     is_known = predicted.get("by") in ("program", "formula") and _IS_TEXT(predicted.get("bound"))
     _require(are_times and is_known, f"predicted is {predicted!s:.60}")

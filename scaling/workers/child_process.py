@@ -148,7 +148,6 @@ class ChildProcess:
         deliver({"event": "exit", "status": self._process.wait()})
 
     def _read_stderr(self, log: Path | None) -> None:
-        """Keep the last lines of standard error in memory. Append all lines to `log`, without secrets."""
         assert self._process.stderr is not None
         remaining = _LOG_CHARACTERS if log else 0
         # Closing the log raises OSError if the disk is full.
@@ -171,7 +170,6 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return the number of out-of-memory kills since the host started, or 0 if it is unknown."""
     line = re.search(r"^oom_kill (\d+)$", environment.contents("/proc/vmstat") or "", re.MULTILINE)
     return int(line.group(1)) if line else 0
 

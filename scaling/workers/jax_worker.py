@@ -31,13 +31,9 @@ def start_jax(
 ) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
+    `header` contains the settings that the launcher sends first, and `bound` the CPU cores to which this
+    process is bound. `get_coordinator` returns the "host:port" of the `jax.distributed` coordinator.
     Raise `Refusal` if JAX has no backend for the platform, or fewer devices than requested.
-
-    Args:
-        header: Dict of settings that the launcher sends as its first line.
-        rank: Index of this process among the processes of the case.
-        bound: CPU cores to which this process is bound, or None if it is not bound.
-        get_coordinator: Function that returns the address ("host:port") of the `jax.distributed` coordinator.
     """
     platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
@@ -55,7 +51,11 @@ def start_jax(
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
-        raise Refusal(_explain_missing_backend(platform, str(error))) from None
+        lines = environment.scrub(str(error).strip()).splitlines() or ["no reason given"]
+        text = f"JAX has no {platform} backend on {environment.node_name()}: {lines[0][:300]}"
+        if platform in _EXTRAS:
+            text += f"; install the extra {_EXTRAS[platform]}, or set cluster.platform"
+        raise Refusal(text) from None
     if len(devices) < count:
         raise Refusal(f"{count} {platform} devices were requested, but JAX has {len(devices)}")
     if platform == "cpu":
@@ -65,10 +65,7 @@ def start_jax(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Initialize `jax.distributed` with the process numbered `rank`, and synchronize all processes.
-
-    `shape` contains the numbers of devices, nodes, and processes of the case.
-    """
+    """Initialize `jax.distributed` in the process numbered `rank`, and synchronize all processes."""
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":
@@ -80,18 +77,10 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
     _all_gather([0.0])  # synchronize now, because the timeout of a first collective is only 30 seconds
 
 
-def _explain_missing_backend(platform: str, error: str) -> str:
-    advice = (
-        f"; install the extra {_EXTRAS[platform]}, or set cluster.platform" if platform in _EXTRAS else ""
-    )
-    first = environment.scrub(next(iter(error.strip().splitlines()), "no reason given"))[:300]
-    return f"JAX has no {platform} backend on {environment.node_name()}: {first}{advice}"
-
-
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Return a dict of record fields that describe the hosts, cores, and devices of all processes of a case.
+    """Return the fields of the record environment that describe all processes of a case.
 
-    The keys are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound), "shape"
+    They are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound), "shape"
     (numbers of devices, nodes, and processes), and those of `header["environment"]`. Raise `Refusal` if the
     devices or cores of the processes are not as requested in the header.
     """
@@ -126,9 +115,9 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 
 
 def _all_gather(values: list[float]) -> list[list[float]]:
-    """Return the values of every process as nested lists of shape (processes, values), in rank order.
+    """Return the values of all processes as nested lists of shape (processes, values), in rank order.
 
-    The call blocks until all processes have called this function with the same number of values.
+    All processes must call this function with the same number of values.
     """
     from jax.experimental import multihost_utils
 
@@ -141,9 +130,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 class CaseLoop:
     """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
 
-    Args:
-        header: Dict of settings that the launcher sends as its first line.
-        group_fields: Dict of record fields that describe all processes, from `check_process_group`.
+    `group_fields` are those of `check_process_group`.
     """
 
     def __init__(
@@ -197,7 +184,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a user's module changed JAX settings or library functions. The case fails."""
+        """End this process, which fails the case, if a user's module changed JAX settings or functions."""
         if self.find_side_effects and (side_effects := self.find_side_effects()):
             text, fix = side_effects
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
@@ -218,7 +205,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send the event "end", with the record if it cannot be written."""
+        """Write the record of a case, and send "end", with the record if it cannot be written."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

@@ -127,7 +127,6 @@ def find_platform() -> str:
 
 @functools.cache
 def _start_jax() -> Machine:
-    """Return the default devices of JAX on this host, as found by a child process."""
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:

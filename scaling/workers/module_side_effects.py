@@ -52,7 +52,6 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
 
 
 def _snapshot() -> dict[str, Any]:
-    """Return the current values of the watched JAX settings and library functions by name."""
     members = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

@@ -60,7 +60,6 @@ def _kill_descendants_and_exit(status: int) -> None:
 
 
 def _find_children() -> list[int]:
-    """Return the process IDs of the children of this process."""
     with contextlib.suppress(OSError):  # a file that some kernels lack
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     children = []

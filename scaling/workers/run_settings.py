@@ -48,15 +48,14 @@ class RunSettings:
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
         for name, (minimum, is_integer) in _MINIMA.items():
+            least = sampling["least"] if name == "sampling.most" else minimum
             if (name, values[name]) not in (("processes", None), ("processes", ONE_PER_DEVICE)):
-                _check_number(name, values[name], minimum, is_integer)
-        _check_number("sampling.most", sampling["most"], sampling["least"], is_integer=True)
+                _check_number(name, values[name], least, is_integer)
         configured = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         return cls(**configured | {"sampling": Sampling(**sampling), "attempts": attempts})
 
 
 def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> None:
-    """Raise `Refusal` unless `value` is a number from `minimum` to `_MAXIMUM`."""
     types = (int,) if is_integer else (int, float)
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, types) and value > _MAXIMUM else ""
     if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAXIMUM:
@@ -65,15 +64,12 @@ def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> No
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:
-    """Return the configured number of replicates, or the default: 5 for a comparison, 3 if nested, else 1."""
-    replicates = config["replicates"]
+    replicates, default = config["replicates"], _NESTED_REPLICATES if config["nested"] else 1
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(
             f"nested=true needs at least {_NESTED_REPLICATES} replicates of each device count, "
             f"but replicates={replicates}; increase replicates, or leave it out"
         )
-    if replicates is not None:
-        return replicates
     if config["versus"] is not None:
-        return _VERSUS_REPLICATES
-    return _NESTED_REPLICATES if config["nested"] else 1
+        default = _VERSUS_REPLICATES
+    return default if replicates is None else replicates

@@ -6,7 +6,6 @@ import random
 import sys
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,12 +48,17 @@ class WorkerOptions:
     python: str = sys.executable  # Python interpreter of the workers
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class WorkItem:
-    """A case to be measured with one of the compared programs."""
+    """A case to be measured with one of the compared programs, and the state of the measurement."""
 
     item: ScheduledCase
     variant: int  # index of the program: 0 for this program, 1 for the baseline
+    # "waiting", "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too
+    # large to be in memory with others)
+    state: str = "waiting"
+    seconds_used: float = 0.0  # limited by `case_seconds`
+    has_enough_samples: bool = False
 
 
 Groups = list[list[WorkItem]]  # each group contains the cases that are sampled in alternation
@@ -138,7 +142,6 @@ class _Run:
         ]
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
-        """Record all cases of one of the compared programs as failed, and return the groups without them."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
@@ -198,12 +201,7 @@ class _InterleavedCases:
     workers: dict[int, WorkerGroup]  # index of the program -> its workers
     items: list[WorkItem]  # the cases, each once for every compared program
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # field `block` of the records
-    # Seconds spent on each case, limited by `case_seconds`.
-    seconds_used: dict[WorkItem, float] = field(default_factory=lambda: defaultdict(float))
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
-    # "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too large to be in
-    # memory with others). A case is in no state before it is prepared.
-    states: dict[WorkItem, str] = field(default_factory=dict)
 
     def measure(self) -> tuple[bool, Groups]:
         """Measure the cases. Return whether all workers are alive, and the unfinished cases in groups.
@@ -216,14 +214,14 @@ class _InterleavedCases:
         except WorkerDied as death:
             all_alive = False
             self._handle_death(death)
-        unfinished = [work for work in self.items if self.states.get(work) != "ended"]
-        together = [work for work in unfinished if not self._is_postponed(work.item)]
-        alone = group_by((w for w in unfinished if self._is_postponed(w.item)), lambda work: work.item)
-        return all_alive, [group for group in (together, *alone) if group]
+        unfinished = [work for work in self.items if work.state != "ended"]
+        groups = group_by(unfinished, lambda work: work.item if self._is_postponed(work.item) else None)
+        groups.sort(key=lambda group: self._is_postponed(group[0].item))  # cases that run alone are last
+        return all_alive, [[WorkItem(work.item, work.variant) for work in group] for group in groups]
 
     def _is_postponed(self, item: ScheduledCase) -> bool:
-        """Return whether a case is postponed for any compared program, and thus for all of them."""
-        return any(work.item == item and self.states.get(work) == "postponed" for work in self.items)
+        # A case that is postponed for one of the compared programs is postponed for all of them.
+        return any(work.item == item and work.state == "postponed" for work in self.items)
 
     def _has_single_case(self) -> bool:
         return len({work.item for work in self.items}) == 1
@@ -232,16 +230,16 @@ class _InterleavedCases:
         """Prepare all cases, and sample them in turns, in random order, until none is active."""
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
-        shuffled, has_enough_samples = list(self.items), dict[WorkItem, bool]()
+        shuffled = list(self.items)
         rng.shuffle(shuffled)
         for work in shuffled:
             self._prepare(work)
         while active := self._active_items():
             rng.shuffle(active)
             for work in active:
-                has_enough_samples[work] = self._request(work, "turn").get("enough", True)
+                work.has_enough_samples = self._request(work, "turn").get("enough", True)
             active = self._active_items()
-            unfinished = {work.item for work in active if not has_enough_samples[work]}
+            unfinished = {work.item for work in active if not work.has_enough_samples}
             for work in active:
                 if work.item not in unfinished:  # all variants of a case finish together
                     self._request(work, "finish")
@@ -249,9 +247,9 @@ class _InterleavedCases:
     def _active_items(self) -> list[WorkItem]:
         """Return the cases that are still being sampled. Discard postponed cases from worker memory."""
         for work in self.items:
-            if self.states.get(work) == "prepared" and self._is_postponed(work.item):
+            if work.state == "prepared" and self._is_postponed(work.item):
                 self._request(work, "forget")
-        return [work for work in self.items if self.states.get(work) == "prepared"]
+        return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
         """Record the case of the last request as failed, unless its worker recorded the case before it died.
@@ -259,21 +257,20 @@ class _InterleavedCases:
         If memory ran out and the group has other cases, postpone the case, because it may fit alone.
         """
         work, action = self.last_request
-        if self.states.get(work) == "ended":
+        if work.state == "ended":
             return
         measured = work.item.replicate, self.name
         written = action == "finish" and any((r.replicate, r.block) == measured for r in self._records(work))
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
-            self.states[work] = "postponed"
+            work.state = "postponed"
             return
         if not written:
             text = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
             text = ": ".join([*user_modules(work.item.case), text])
             self.run.record_end(work, "failed", death.reason, text)
-        self.states[work] = "ended"
+        work.state = "ended"
 
     def _records(self, work: WorkItem) -> list[Record]:
-        """Return the records of all replicates of a case in the results folder of its program."""
         records = store.load(self.run.results[work.variant].folder).records
         return [record for record in records if record.key == work.item.case.key]
 
@@ -284,7 +281,7 @@ class _InterleavedCases:
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
             text = f"{smaller.key} ran out of memory, and this case is no smaller"
             self.run.record_end(work, "skipped", "dominated", text)
-            self.states[work] = "ended"
+            work.state = "ended"
             return
         replicates = self._records(work) if item.case.chunk == AUTO else []
         self._request(
@@ -302,13 +299,13 @@ class _InterleavedCases:
         it, within `_FINISH_SECONDS`.
         """
         self.last_request, began, event = (work, action), time.monotonic(), {}
-        remaining = self.run.settings.case_seconds - self.seconds_used[work]
+        remaining = self.run.settings.case_seconds - work.seconds_used
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
         request = {"do": action, "key": work.item.case.key} | fields
         for event in self.workers[work.variant].request(request, seconds):
             self.run.handle_event(work, event)
-        self.seconds_used[work] += time.monotonic() - began
-        self.states[work] = _STATE_AFTER[event["event"]]
+        work.seconds_used += time.monotonic() - began
+        work.state = _STATE_AFTER[event["event"]]
         return event
 
 

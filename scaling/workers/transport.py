@@ -1,14 +1,10 @@
-"""Build the srun and ssh commands that start workers on other nodes, and read the Slurm allocation."""
+"""Build the srun and ssh commands that start workers on other nodes, and explain failed job steps."""
 
 import os
-import re
 import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scaling.core.case import Refusal
-from scaling.core.environment import last_line
 from scaling.workers.machine import ProcessShape
 
 # Prefixes of the environment variables through which a job step would inherit options of the job.
@@ -111,29 +107,3 @@ class SshShells:
 
 
 Transport = SrunSteps | SshShells  # how worker processes are started on other nodes
-
-
-def allocated_nodes() -> tuple[str, ...]:
-    """Return the node names of the current Slurm allocation. Raise `Refusal` outside an allocation."""
-    node_list = os.environ.get("SLURM_JOB_NODELIST")
-    if not node_list:
-        raise Refusal(
-            "cluster=allocation runs inside a Slurm allocation (sbatch or salloc); cluster=slurm submits jobs"
-        )
-    command = ["scontrol", "show", "hostnames", node_list]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Refusal(f"scontrol cannot list the nodes of this allocation: {last_line(done.stderr)}")
-    return tuple(done.stdout.split())
-
-
-def cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs of a node of the current Slurm job, or None outside a job."""
-    text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
-    return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
-
-
-def cpus_per_gpu() -> float | None:
-    """Return the number of CPUs per GPU of the current Slurm job, or None if there is no job or no GPU."""
-    cpus, gpus = cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
-    return cpus / gpus if cpus and gpus else None

@@ -149,7 +149,7 @@ def test_a_process_gets_the_cpus_of_its_gpus_unless_cores_are_given(cores, cpus_
 def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, cpus_per_gpu):
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", gpus)
-    assert transport.cpus_per_gpu() == cpus_per_gpu
+    assert slurm.cpus_per_gpu() == cpus_per_gpu
 
 
 def test_a_wckey_is_sent_only_if_configured(tmp_path):
