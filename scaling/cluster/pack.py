@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from scaling.core.case import Case
 from scaling.core.record import STAGES, Record
-from scaling.workers import schedule as scheduling
 from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
@@ -22,13 +21,8 @@ class PackedTask:
     """The cases that one job runs one after another, and their predicted duration."""
 
     shape: ProcessShape
-    sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
+    items: Sequence[ScheduledCase]
     seconds: float  # predicted duration in seconds
-
-    @property
-    def items(self) -> list[ScheduledCase]:
-        """Return the cases of the task in the order in which they run."""
-        return [item for session in self.sessions for item in session]
 
 
 def pack(
@@ -45,7 +39,7 @@ def pack(
     predict = make_predictor(records, settings)
     groups = (_group_by_curve if nested else _group_by_shape)(schedule, settings)
     return [
-        PackedTask(shape, scheduling.group_by_process(items), seconds)
+        PackedTask(shape, items, seconds)
         for shape in groups
         for items, seconds in _fill_tasks(groups[shape], predict, budget)
     ]

@@ -29,7 +29,7 @@ from scaling.results import store
 from scaling.results.read_record import type_check
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
+from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
 _FILE = "submission.json"
@@ -85,17 +85,12 @@ class Submission:
 class TaskDefinition:
     """The content of a task file: the cases of a task, and how to run them."""
 
-    sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
+    items: tuple[ScheduledCase, ...]  # the cases of the task
     settings: RunSettings
     machine: Machine  # nodes and devices of the cluster
     cluster: ClusterSettings
     nested: bool  # whether all device counts run in one allocation
     environments: dict[tuple, dict[str, Any]]  # planned environments, by `PreflightResult.environment_key`
-
-    @property
-    def items(self) -> list[ScheduledCase]:
-        """Return the cases of the task in the order in which they run."""
-        return [item for session in self.sessions for item in session]
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
@@ -162,7 +157,7 @@ def create_submission(
             "cluster": dataclasses.asdict(cluster),
             "nested": nested,
             "environments": list(schedule.environments.items()),
-            "jobs": [[_item_to_json(item) for item in session] for session in task.sessions],
+            "jobs": [[_item_to_json(item) for item in session] for session in group_by_process(task.items)],
         }
         store.write_json(entry.path, content)
     write_submission(submission)
@@ -193,7 +188,7 @@ def read_task(task: Path) -> TaskDefinition:
     try:
         settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
         return TaskDefinition(
-            tuple(tuple(map(_item_from_json, session)) for session in content["jobs"]),
+            tuple(_item_from_json(item) for session in content["jobs"] for item in session),
             RunSettings(**settings | {"sampling": Sampling(**settings["sampling"])}),
             Machine(**machine | {"untold": tuple(machine["untold"])}),
             ClusterSettings(**cluster | {name: tuple(cluster[name]) for name in LISTS}),

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,19 +129,16 @@ def make_worker_options(
 def remaining_sessions(
     definition: TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the sessions of a task without the cases that have a result or no attempts left."""
-    history = schedule.build_history(records, definition.environments.values())
-
-    def remaining(session: Sequence[ScheduledCase]) -> Iterator[ScheduledCase]:
-        for item in session:
-            identity = item.identity(definition.environments)
-            attempts = history.attempts[identity]
-            # With retry=true, failures before the submission do not count.
-            exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
-            if identity not in history.good and not exhausted:
-                yield dataclasses.replace(item, attempt=attempts + 1)
-
-    return tuple(filter(None, (tuple(remaining(session)) for session in definition.sessions)))
+    """Return the cases of a task that have no result and have attempts left, grouped by worker process."""
+    history, remaining = schedule.build_history(records, definition.environments.values()), []
+    for item in definition.items:
+        identity = item.identity(definition.environments)
+        attempts = history.attempts[identity]
+        # With retry=true, failures before the submission do not count.
+        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+        if identity not in history.good and not exhausted:
+            remaining.append(dataclasses.replace(item, attempt=attempts + 1))
+    return schedule.group_by_process(remaining)
 
 
 if __name__ == "__main__":

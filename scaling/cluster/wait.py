@@ -73,7 +73,7 @@ def progress_line(tasks: Sequence[job_state.TaskState]) -> str:
         return ""
     folders = {task.entry.folder for task in live}
     submitted = [task for task in tasks if task.entry.folder in folders]
-    ended, cases = (sum(len(t.journal.ended) for t in submitted), sum(t.entry.cases for t in submitted))
+    ended, cases = sum(len(t.journal.ended) for t in submitted), sum(t.entry.cases for t in submitted)
     states = Counter(task.state.name.lower() for task in live)
     counts = ", ".join(f"{count} {name}" for name, count in states.items())
     return f"{counts}; {ended} of {cases} cases have ended"

@@ -58,8 +58,7 @@ def make_study(tmp_path):
                 for n, case in enumerate(self.cases)
             ]
             tasks = [
-                PackedTask(ProcessShape(1 + n % 2), (tuple(items[n : n + 2]),), 9.0)
-                for n in range(0, cases, 2)
+                PackedTask(ProcessShape(1 + n % 2), tuple(items[n : n + 2]), 9.0) for n in range(0, cases, 2)
             ]
             settings = RunSettings(attempts=3)
             plan = schedule.make_schedule(

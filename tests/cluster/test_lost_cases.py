@@ -365,7 +365,7 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     assert key not in attempts(schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)]).sessions)
     again = schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)], retry=True)
     assert attempts(again.sessions)[key] == 2
-    retried = dataclasses.replace(work, sessions=again.sessions)
+    retried = dataclasses.replace(work, items=[item for session in again.sessions for item in session])
     assert attempts(task.remaining_sessions(retried, [failed(1)]))[key] == 2
     assert key not in attempts(task.remaining_sessions(retried, [failed(1), failed(2)]))
     assert key not in attempts(task.remaining_sessions(work, [failed(1)]))

@@ -84,7 +84,7 @@ def test_a_task_has_one_shape_fits_its_budget_and_does_not_split_a_problem(make_
 def test_each_session_of_a_task_contains_cases_of_one_process(make_plan):
     plan, settings = make_plan(replicates=2)
     for task in pack.pack(plan, settings, [], 100.0):
-        for job in task.sessions:
+        for job in schedule.group_by_process(task.items):
             assert (
                 len({(i.replicate, i.case.engine, i.case.devices, i.case.dtype == "float64") for i in job})
                 == 1
@@ -104,7 +104,7 @@ def test_nested_tasks_contain_complete_curves_in_every_block(make_plan):
             if dataclasses.replace(i.case, devices=1).key in keys
         }
         assert expected == {item.replicate_key for item in task.items}
-        blocks = [job[0].replicate for job in task.sessions]
+        blocks = [job[0].replicate for job in schedule.group_by_process(task.items)]
         assert blocks == sorted(blocks)
 
 
