@@ -1,8 +1,7 @@
 """Find the CPU cores of this host that a process may use, and claim cores exclusively for a study.
 
-While one study holds a claim on a core, no other study on this host can claim the same core, even if another
-user runs it. Therefore, two studies never measure on the same core at the same time. A claim is a bound
-abstract Unix socket. Linux releases the socket when the process ends.
+Two studies never measure on the same core at the same time, even if different users run them. A claim is a
+bound abstract Unix socket, which Linux releases when the process ends.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Exchange JSON lines in a worker process with its launcher: read requests, and send events (`Channel`).
 
-Requests and events are JSON objects, one per line of standard input or output. The pipe keeps working if the
-measured function prints, forks, or replaces `json.dumps` or `print`.
+The channel keeps working if the measured function prints, forks, or replaces `json.dumps` or `print`.
 """
 
 import contextlib

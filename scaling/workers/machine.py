@@ -1,7 +1,4 @@
-"""Describe the available nodes and devices (`Machine`) and those that a case needs (`ProcessShape`).
-
-This module finds the JAX platform and the devices of this host without importing JAX into this process.
-"""
+"""Describe the available devices (`Machine`) and those that a case needs (`ProcessShape`), without JAX."""
 
 import dataclasses
 import functools

@@ -1,8 +1,7 @@
 """Detect whether a user's module changes JAX settings, or replaces functions of JAX, NumPy, or Python.
 
-A module that sets `jax_enable_x64` changes the measured program. A module that replaces `time.perf_counter`
-or `numpy.abs` changes how it is measured and checked. Other changes, such as to the working directory or to
-signal handlers, are harmless because a process runs the cases of one module only.
+Such a module changes the measured program, or how it is measured and checked. Other changes, such as to the
+working directory, are harmless, because a process runs the cases of one module only.
 """
 
 import builtins

@@ -27,7 +27,12 @@ def main() -> None:
     if os.getppid() != int(sys.argv[1]):  # the parent died before prctl
         os._exit(0)
     if not (child := os.fork()):
-        _execute(sys.argv[2:])
+        command = sys.argv[2:]
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            os.write(2, f"{os.path.basename(command[0])} cannot be started: {error.strerror}\n".encode())
+            os._exit(127)
     for stream in (0, 1, 2):  # close the pipes, so that the launcher sees them end with the command
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     process = status = 0
@@ -35,14 +40,6 @@ def main() -> None:
         process, status = os.waitpid(-1, 0)
     code = os.waitstatus_to_exitcode(status)
     _kill_descendants_and_exit(code if code >= 0 else 128 - code)
-
-
-def _execute(command: list[str]) -> None:
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        os.write(2, f"{os.path.basename(command[0])} cannot be started: {error.strerror}\n".encode())
-        os._exit(127)
 
 
 def _kill_descendants_and_exit(status: int) -> None:

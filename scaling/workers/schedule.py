@@ -1,8 +1,7 @@
 """Schedule the cases that a run must execute, in random order, grouped by worker process (`make_schedule`).
 
-A case is not executed again if it has a result: a record in the planned environment that is "ok" or
-"skipped". A skip does not count if its reason may no longer apply, for example because a missing package has
-been installed.
+A case is not executed again if it has a result: a record in the planned environment that is "ok" or "skipped"
+for a reason that still applies.
 """
 
 import dataclasses
