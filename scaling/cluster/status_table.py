@@ -40,8 +40,8 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row
 
     Pending, completed, and unknown tasks of a submission share one row for each state. In any other state,
     the first 10 tasks have their own rows, and the others share one. Of more than 30 rows, the oldest are
-    omitted, except those of the last submission and of tasks that may still run. If `every`, each task has
-    its own row, and no row is omitted.
+    omitted, but not from the last submission, and not if their tasks may still run. If `every`, each task
+    has its own row, and no row is omitted.
     """
     rows: list[Row] = []
     for group in group_by(tasks, lambda t: (t.entry.folder, t.state.name, t.state.reason, t.wait_message)):

@@ -81,7 +81,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     """Return the fields of the record environment that describe all processes of a case.
 
     They are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound), "shape"
-    (numbers of devices, nodes, and processes), and those of `header["environment"]`. Raise `Refusal` if the
+    (numbers of devices, nodes, and processes), and all in `header["environment"]`. Raise `Refusal` if the
     devices or cores of the processes are not as requested in the header.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
@@ -130,7 +130,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 class CaseLoop:
     """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
 
-    `group_fields` are those of `check_process_group`.
+    `group_fields` are the fields that `check_process_group` returns.
     """
 
     def __init__(

@@ -116,8 +116,9 @@ def make_schedule(
 ) -> Schedule:  # fmt: skip
     """Return the schedule of a study, whose replicates run one after another in different random orders.
 
-    `records` and `baseline` are those of `build_history`, and `queued` are the `replicate_key`s of the cases
-    that another submission will run. If `retry`, a case that has no attempts left runs once more.
+    `records` and `baseline` have the same meaning as in `build_history`. `queued` contains the
+    `replicate_key` of each case that another submission will run. If `retry`, a case that has no attempts
+    left runs once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}

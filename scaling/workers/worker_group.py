@@ -166,9 +166,9 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> N
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of standard error that the worker wrote or, if there are none, those of srun and ssh.
+    """Return the lines that the worker wrote to standard error. If there are none, return the other lines.
 
-    Messages of srun that follow every failure are omitted if there are others.
+    The other lines are messages of srun and ssh, if possible without those that follow every failure.
     """
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_informative_line(output):

@@ -321,7 +321,7 @@ def test_a_rejected_submission_is_reported_with_its_reason_while_cases_are_missi
     plan = schedule.make_schedule(
         [items[0].preflight], RunSettings(), Machine("cpu", None, 1, remote=True), []
     )
-    task_of_one = [PackedTask(ProcessShape(1), (tuple(items),), 9.0)]
+    task_of_one = [PackedTask(ProcessShape(1), tuple(items), 9.0)]
     store.write_json(tmp_path / "study.json", study_manifest("mine", None, [], [case], RunSettings()))
 
     def reject(*_):
