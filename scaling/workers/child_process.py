@@ -50,7 +50,8 @@ class ChildProcess:
     `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Standard
     error is appended to the file `log`, without secrets. Each line of standard output that contains a JSON
     object is an event. A reader thread calls `deliver` with each event. Without `deliver`, `receive` returns
-    them. If `tagged`, JSON objects without a field "event" are ignored. `subprocess.Popen` receives `options`.
+    them. If `tagged`, JSON objects without a field "event" are ignored. `subprocess.Popen` receives the
+    `options`.
     """
 
     def __init__(
