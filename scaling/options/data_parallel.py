@@ -1,9 +1,8 @@
 """Compute a loss and its gradient, summed over a batch that is distributed over devices (data parallelism).
 
-Each device sums over its part of the points (batch elements). With `split=data`, an all-reduce adds the sums
-of all devices, so that every device has a copy of the total. Otherwise the host adds the sums. The loss is
-differentiated with respect to inputs that all points share, such as weights. The check compares each copy of
-the total with the sum of the reference derivatives (expected values) of all points.
+The loss is differentiated by inputs that all points (batch elements) share, such as weights. Each device sums
+over its points. With `split=data`, an all-reduce adds these sums, so that every device has a copy of the
+total, and each copy is checked. Otherwise the host adds the sums.
 """
 
 import dataclasses
@@ -25,8 +24,8 @@ from scaling.core.reference import ReferenceSpec, point_ranges, reference_jacobi
 from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
 from scaling.core.tolerances import at_least, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
+from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds
-from scaling.options.reference.sampled_reference import sum_over_outputs
 
 Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
@@ -45,26 +44,15 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of the loss summed over points, or with `mode=value` the summed loss itself.
 
-    With `split=data`, the sum is over all points, otherwise over the points of this device. The gradient is a
-    tuple with one element for each linear map in `sizes.parts`. In forward mode, the element is an array with
-    one derivative for each tangent of this device. In reverse mode, the element is a sequence with one array
-    for each differentiated input.
-
-    Args:
-        sizes: the shape of the derivative.
-        points: a dict from the name of each per-point input to its values at the points of this device.
-        shared: a dict from the name of each shared input to its value.
-        position: the position of this device in the device mesh.
+    With `split=data`, the sum is over all points, otherwise over the `points` of this device. The gradient is
+    a tuple with one element for each linear map: in forward mode an array with one derivative for each
+    tangent of this device, in reverse mode a sequence with one array for each differentiated input.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over blocks of points, and with `split=data` over all devices.
-
-        `transform` is called with the loss function of one block, which has `case.block` points. If
-        `case.block` is None, each device has a single block.
-        """
+        """Return the sum of `transform(loss of a block)` over blocks, and with split=data over devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -88,10 +76,7 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the sum of all outputs of the workload's function at the given points, a scalar.
-
-    `valid` is a boolean array of shape (points,) that is false for padding, or None without padding.
-    """
+    """Return the sum of all outputs at the given points, except at padding, where `valid` is false."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
@@ -103,20 +88,17 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient that one linear map computes, in pieces with a separate all-reduce for each piece.
+    """Return the gradient that one linear map computes, in pieces with a separate all-reduce for each.
 
-    The all-reduce of one piece can overlap the computation of the next piece. `sum_over_points` evaluates a
-    function of the loss and sums the result over the points.
+    The all-reduce of one piece can overlap the computation of the next piece.
     """
 
     def along_seeds(start: int, stop: int, loss: Loss) -> Any:
-        """Return the derivatives of the loss along the tangents `start` to `stop - 1` of this device."""
         slices = apply_linear_map(case, part, loss, shared, position)
         seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
         return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
 
     def by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
-        """Return the elements `start` to `stop - 1` of the raveled gradient with respect to `name`."""
         flat = shared[name].reshape(-1)
 
         def loss_of_piece(**arrays: Any) -> Any:
@@ -141,10 +123,9 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of the partial sums of all devices with different points, an array of shape (1, ...).
+    """Return the sum of an array (point devices, seed devices, ...) of partial sums, of shape (1, ...).
 
-    `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
-    the sum, and the copies of all devices are returned, an array of shape (devices, ...).
+    With split=data, an all-reduce has computed the sum, and the copies of all devices are returned.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -155,12 +136,8 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of a sum over points, one array of shape (copies, 1, elements) for each input.
 
-    There is one copy of the sum for each device with split=data, otherwise a single copy.
-
-    Args:
-        part: the linear map that computes the derivative.
-        arrays: the results of all devices, of shape (point devices, seed devices, ...): in forward mode a
-            single array, in reverse mode one array for each input.
+    `arrays` contains the results of all devices, of shape (point devices, seed devices, ...): in forward mode
+    a single array, in reverse mode one array for each input.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -171,11 +148,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return the comparison of a gradient of a sum over points and outputs with the expected gradient.
-
-    `result` has the shape (copies, 1, inputs): with split=data one copy of the gradient from each device,
-    otherwise a single copy.
-    """
+    """Return the comparison of the gradient of a sum, of shape (copies, 1, inputs), with the expected one."""
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
         terms, term_scales = _terms_of_sum(spec, start, stop)
@@ -193,17 +166,20 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected terms of a sum over points, and the scales of their errors.
+    """Return the expected terms of a sum at the points [start, stop), and the scales of their errors.
 
-    Both arrays have the shape (points, inputs), or (points, 1) with mode=value. The points are those with
-    the indices `start` to `stop - 1`.
+    Both arrays have the shape (points, inputs), or (points, 1) with mode=value.
     """
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
-        return sum_over_outputs(spec, start, stop)
+        evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
+        arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+        kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.sizes.inputs)
+        gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
+        return gradient, np.abs(gradient)
     J, floor = reference_jacobians(spec, start, stop)
     value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     return value[:, 0], scale[:, 0]

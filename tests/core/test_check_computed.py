@@ -13,7 +13,7 @@ from scaling.core.case import Case
 from scaling.core.inputs import InputSpec
 from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
-from scaling.options.reference import evaluation, fd_check
+from scaling.options.reference import evaluations, fd_check
 from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 
@@ -330,7 +330,7 @@ def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):
 def test_evaluating_a_reference_leaves_no_other_dtype_in_the_caches_of_jax():
     function = jax.jit(indexed)
     before = function(jnp.ones(4, jnp.float32))
-    with evaluation.evaluation_context("float64"):
+    with evaluations.evaluation_context("float64"):
         assert jax.jit(jax.vmap(indexed))(np.ones((2, 4))).dtype == np.float64
     assert np.array_equal(before, jax.jit(jax.vmap(indexed))(np.ones((2, 4), np.float32))[0])
 
@@ -368,7 +368,7 @@ def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute
     def fail(*arguments):
         raise NotImplementedError("no rule for an operation\nin this version")
 
-    monkeypatch.setattr(evaluation, "with_rounding", fail)
+    monkeypatch.setattr(evaluations, "with_rounding", fail)
     verdict = check.verdict(case, built, sizes, got * 1.001, "cpu")
     assert verdict.reason == "wrong_answer"
     assert verdict.text.endswith(
@@ -389,9 +389,7 @@ def test_two_long_steps_that_agree_by_chance_give_no_accurate_difference():
         0.00120836,
         0.00120719,
     ]
-    difference, error = fd_check._select_difference(
-        [np.full((1, 1), each) for each in by_step], np.full((1, 1), 2.8e-13)
-    )
+    difference, error = fd_check._select_difference(np.reshape(by_step, (-1, 1, 1)), np.full((1, 1), 2.8e-13))
     assert abs(difference - 0.0012083655) <= 4 * error < 0.01 * abs(difference)
 
 

@@ -1,9 +1,9 @@
 """Choose the dtype of a reference (expected result) that JAX computes on the CPU, and verify the reference.
 
-If a workload does not provide a closed form of its derivative, the reference is the derivative by JAX in
-float64. If the values of the function in float64 differ from the values in the dtype of the case (because of
-random bits, a cast, or a loop carry with a fixed dtype), the reference is computed in the dtype of the case
-instead. Each reference is verified by finite differences, once for each function and size.
+A workload without a closed form is differentiated by JAX in float64. If the values of the function in float64
+differ from those in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed
+dtype), it is differentiated in the dtype of the case instead. Each reference is verified by finite
+differences, once for each function and size.
 """
 
 import contextlib
@@ -23,9 +23,8 @@ from scaling.core.process_cache import cached
 from scaling.core.shape import point_structs
 from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
-from scaling.options.reference import evaluation as evaluations
-from scaling.options.reference import fd_check
-from scaling.options.reference.evaluation import Arrays, Evaluation
+from scaling.options.reference import evaluations, fd_check
+from scaling.options.reference.evaluations import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, has_custom_rules, rounding_properties
 
 _POINTS = 16  # the number of points at which the derivative is verified, and the most suspect points
@@ -38,46 +37,26 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference (expected result) of a function without a closed form, computed by JAX.
+    """The reference of a function without a closed form, computed by JAX, and its verification."""
 
-    Attributes:
-        evaluation: the evaluation of the function in float64, or in the dtype of the case if the values of
-            the function in float64 differ from those in the dtype of the case.
-        native: the evaluation of the function in the dtype of the case.
-        terms: the number of terms whose sum is one entry of the derivative.
-        inner_roundoff: the unit roundoff of the narrowest dtype of an intermediate result.
-        wrong: an error message if a custom differentiation rule of the function is wrong, otherwise None.
-        unsure: an error message if the reference cannot prove a result correct, otherwise None.
-        seconds: the estimated time to compute all entries of the derivative at all points, in seconds.
-        has_reverse_mode: whether JAX can differentiate the function in reverse mode.
-    """
-
-    evaluation: Evaluation
-    native: Evaluation
-    terms: int
-    inner_roundoff: float
-    wrong: str | None = None
-    unsure: str | None = None
-    seconds: float = 0.0
-    has_reverse_mode: bool = False
+    evaluation: Evaluation  # the function in the dtype of the reference
+    native: Evaluation  # the function in the dtype of the case
+    terms: int  # the number of terms whose sum is one entry of the derivative
+    inner_roundoff: float  # the unit roundoff of the narrowest dtype of an intermediate result
+    wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
+    unsure: str | None = None  # an error message if the reference cannot prove a result correct
+    seconds: float = 0.0  # the estimated time to compute all entries of the derivative at all points
+    has_reverse_mode: bool = False  # whether JAX can differentiate the function in reverse mode
 
 
 class LazyReference:
-    """The values and Jacobians of a function at some points, computed by JAX when first accessed.
+    """A `scaling.core.workload.Reference` by JAX, whose derivative is computed when it is first accessed."""
 
-    The attributes are those of `scaling.core.workload.Reference`.
-    """
-
-    value_terms = None
-    derivative_terms = None
+    value_terms = derivative_terms = None
 
     def __init__(self, differentiated: Evaluation, function: Evaluation, arrays: Arrays) -> None:
-        self._differentiated, self._function, self._arrays = differentiated, function, arrays
-
-    @functools.cached_property
-    def value(self) -> np.ndarray:
-        """Return the values of the function, an array of shape (points, outputs)."""
-        return evaluations.values(self._function, self._arrays)
+        self._differentiated, self._arrays = differentiated, arrays
+        self.value = evaluations.values(function, arrays)
 
     @functools.cached_property
     def derivative(self) -> np.ndarray:
@@ -88,18 +67,14 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Add a `reference` that computes values and Jacobians with JAX to a workload.
+    """Return a copy of a workload with a `reference` that JAX computes, and the properties of this reference.
 
-    Return a copy of the workload, and the `ComputedReference` that describes the computation. `workload_key`
-    is a cache key that is equal for equal workloads.
+    `workload_key` is a cache key that is equal for equal workloads.
     """
-    key = (case, workload_key)
-    computed: ComputedReference = cached(
-        "computed reference", key, lambda: make_verified_reference(case, workload), 8
-    )
-    differentiated: Evaluation = computed.evaluation
-    function = dataclasses.replace(differentiated, function=workload.function)
-    reference: Any = functools.partial(LazyReference, differentiated, function)
+    make = functools.partial(make_verified_reference, case, workload)
+    computed: ComputedReference = cached("computed reference", (case, workload_key), make, 8)
+    function = dataclasses.replace(computed.evaluation, function=workload.function)
+    reference: Any = functools.partial(LazyReference, computed.evaluation, function)
     terms = max(workload.terms, computed.terms)
     return dataclasses.replace(workload, reference=reference, terms=terms), computed
 
@@ -112,42 +87,44 @@ def session(computed: ComputedReference) -> contextlib.AbstractContextManager[No
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
     """Choose the dtype of the reference that JAX computes for a case, and verify its derivative.
 
-    The reference is computed in float64 if possible, otherwise in the dtype of the case. If the verification
-    fails, the field `wrong` or `unsure` of the reference contains an error message.
+    The dtype is float64 if possible, otherwise that of the case.
     """
     arrays = _inputs_at(case, workload, _sample_points(case))
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
             return _verify(native, case, workload, arrays)
-        native_values, noise = _values_and_noise(native.native, arrays, ROUNDOFF[case.dtype])
-    with evaluations.evaluation_context("float64"):
-        float64_reference, float64_obstacle = _make_float64_reference(
-            case, workload, arrays, native, native_values, noise
+        generator, relative = np.random.default_rng(0), 4 * ROUNDOFF[case.dtype]
+        native_values, noise = evaluations.measure_with_noise(
+            evaluations.values, native.native, arrays, relative, generator, _EVALUATIONS
         )
-        if float64_reference is not None:
-            return _verify(float64_reference, case, workload, arrays)
+    with evaluations.evaluation_context("float64"):
+        try:
+            reference = _make_unverified_reference(case, workload, "float64", arrays)
+            float64_values = evaluations.values(reference.evaluation, arrays)
+        except Exception as error:
+            message = (str(error).strip().splitlines() or [""])[0][:120]
+            obstacle: str | None = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
+        else:
+            obstacle = _describe_difference(case, reference, float64_values, native_values, noise)
+            if not obstacle:
+                reference = dataclasses.replace(reference, native=native.native)
+                return _verify(reference, case, workload, arrays)
     with evaluations.evaluation_context(case.dtype):
-        return _verify(native, case, workload, arrays, float64_obstacle)
+        return _verify(native, case, workload, arrays, obstacle)
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return the evaluation by JAX of a workload's function or derivative in the dtype of the case.
-
-    `arrays` is a dict from input name to the values of the input at some points.
-    """
+    """Return the evaluation by JAX of a workload's function and derivative in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
-        native: Evaluation = _make_unverified_reference(case, workload, case.dtype, arrays).native
-        return native
+        return _make_unverified_reference(case, workload, case.dtype, arrays).native
 
 
 def _sample_points(case: Case) -> np.ndarray:
-    """Return the indices of evenly spaced points at which the derivative is verified."""
     return np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
 
 
 def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a dict from input name to the values of the input at the points with the given indices."""
     input_dicts = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
         name: np.concatenate([point[name] for point in input_dicts]) if name in workload.points else first
@@ -157,30 +134,13 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
 
 @functools.lru_cache(maxsize=8)  # programs are cached by their function
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of the sum of the outputs of `function`.
-
-    The gradient is with respect to the inputs in `names`, raveled and concatenated.
-    """
+    """Return the gradient of the sum of the outputs of a function by the inputs `names`, concatenated."""
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
         return modes.gradient(total)(*[named[name] for name in names])
 
     return gradient
-
-
-def _values_and_noise(
-    evaluation: Evaluation, arrays: Arrays, roundoff: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of a function, and estimates of their rounding errors.
-
-    Both arrays have the shape (points, outputs). An estimate is the largest change of a value by random
-    rounding errors of the inputs and of all intermediate results, of a few units of `roundoff`.
-    """
-    center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
-    pairs = evaluations.with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
-    perturbed = [evaluations.values(*pair) for pair in pairs]
-    return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
 
 
 def _make_unverified_reference(
@@ -190,13 +150,11 @@ def _make_unverified_reference(
     function, names = workload.function, workload.names
     if case.target in SECOND:
         function = _gradient(function, names)
-    properties = _rounding_properties_with_jvp(
-        function, names, point_structs(dataclasses.replace(case, dtype=dtype), workload)
-    )
+    structs = point_structs(dataclasses.replace(case, dtype=dtype), workload)
+    properties = _rounding_properties_with_jvp(function, names, structs)
+    width = max(properties.width, sum(structs[name].size for name in names))
     integers = frozenset(name for name, spec in workload.inputs.items() if spec.integer)
-    evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype)
-    width = max(properties.width, evaluations.count_inputs(evaluation, arrays))
-    evaluation = dataclasses.replace(evaluation, width=width)
+    evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype, width)
     computed = ComputedReference(evaluation, evaluation, properties.terms, 2.0**-properties.bits)
     if case.ad_mode.is_value:
         return computed
@@ -216,14 +174,9 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the rounding properties of the Jacobian-vector product of a function at one point.
+    """Return the rounding properties of the JVP of a function by the inputs `names` at one point.
 
-    If JAX cannot differentiate the function in forward mode, return the rounding properties of the function
-    itself, with twice as many terms.
-
-    Args:
-        names: the names of the inputs with respect to which the function is differentiated.
-        structs: a dict from input name to the shape and dtype of the input at one point.
+    Without a rule for forward mode, they are those of the function itself, with twice as many terms.
     """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
@@ -238,40 +191,23 @@ def _rounding_properties_with_jvp(
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
-def _make_float64_reference(
+def _describe_difference(
     case: Case,
-    workload: Workload,
-    arrays: Arrays,
-    native: ComputedReference,
+    reference: ComputedReference,
+    float64_values: np.ndarray,
     native_values: np.ndarray,
     noise: np.ndarray,
-) -> tuple[ComputedReference | None, str | None]:
-    """Return an unverified reference in float64 and None, or None and the reason why it cannot be used.
-
-    A reference in float64 cannot be used if the function fails in float64, or if its values in float64 differ
-    from `native_values` by more than rounding explains.
-
-    Args:
-        arrays: a dict from input name to the values of the input at some points.
-        native: the unverified reference in the dtype of the case.
-        native_values: the values of the function in the dtype of the case, of shape (points, outputs).
-        noise: the estimated rounding errors of these values, of the same shape.
-    """
-    try:
-        float64_reference = _make_unverified_reference(case, workload, "float64", arrays)
-        float64_values = evaluations.values(float64_reference.evaluation, arrays)
-    except Exception as error:
-        message = (str(error).strip().splitlines() or [""])[0][:120]
-        return None, f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
-    roundoff = max(ROUNDOFF[case.dtype], float64_reference.inner_roundoff)
+) -> str | None:
+    """Return a message if values in float64 and in the dtype of the case differ more than by rounding."""
+    roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
     scale = np.maximum(np.max(np.abs(float64_values), axis=0), np.sqrt(np.mean(float64_values**2)))
-    allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(float64_reference.terms) * scale + 4 * noise
+    allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale + 4 * noise
     differs = ~(np.abs(native_values - float64_values) <= allowed)
-    if differs.any():
-        first = tuple(np.argwhere(differs)[0])
-        pair = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
-        return None, f"its values differ between {case.dtype} and float64 ({pair})"
-    return dataclasses.replace(float64_reference, native=native.native), None
+    if not differs.any():
+        return None
+    first = tuple(np.argwhere(differs)[0])
+    pair = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
+    return f"its values differ between {case.dtype} and float64 ({pair})"
 
 
 def _verify(
@@ -281,15 +217,14 @@ def _verify(
     arrays: Arrays,
     float64_obstacle: str | None = None,
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy that contains the outcome.
+    """Return a copy of a reference with the outcome of its verification by finite differences.
 
-    If the derivative is confirmed, the field `seconds` of the copy is the estimated time of the reference.
-    Otherwise, the field `wrong` or `unsure` is an error message. `float64_obstacle` is the reason why the
-    reference is not computed in float64, or None.
+    The copy has `seconds` if the derivative is confirmed, otherwise the error message `wrong` or `unsure`.
+    `float64_obstacle` is the reason why the reference is not computed in float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
-    evaluation: Evaluation = computed.evaluation
+    evaluation = computed.evaluation
     roundoff, levels = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff), [evaluation]
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
@@ -299,8 +234,10 @@ def _verify(
     for level in levels:
         result = _compare_with_differences(level, case, workload, arrays, roundoff)
         is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE
-        is_refuted = is_unsure or result.is_wrong.any()
-        if is_refuted and evaluation.dtype == "float64" and not _has_custom_rules(case, workload):
+        if not (is_unsure or result.is_wrong.any()):
+            continue
+        structs = point_structs(case, workload)
+        if evaluation.dtype == "float64" and not has_custom_rules(workload.function, structs):
             continue  # only a rule of the function can be wrong, and it has none
         if np.mean(result.is_wrong) > max_wrong_share and not is_unsure:
             wrong = (
@@ -309,32 +246,18 @@ def _verify(
                 "is wrong, or a solver within it stops at a tolerance"
             )
             return dataclasses.replace(computed, wrong=wrong)
-        if is_refuted:
-            confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
-            share = f"finite differences in {evaluation.dtype} {confirmed}"
-            reason = (
-                f"{float64_obstacle}, and {share}"
-                if float64_obstacle
-                else f"{share}; add a reference to the workload"
-            )
-            return dataclasses.replace(computed, unsure=reason)
+        confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
+        share = f"finite differences in {evaluation.dtype} {confirmed}"
+        hint = f"{share}; add a reference to the workload"
+        unsure = f"{float64_obstacle}, and {share}" if float64_obstacle else hint
+        return dataclasses.replace(computed, unsure=unsure)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
-
-
-def _has_custom_rules(case: Case, workload: Workload) -> bool:
-    """Return whether a function contains differentiation rules that are not those of JAX's operations."""
-    function = workload.function
-    return has_custom_rules(lambda named: function(**named), point_structs(case, workload))
 
 
 def _compare_with_differences(
     evaluation: Evaluation, case: Case, workload: Workload, arrays: Arrays, roundoff: float
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at the sampled points and at suspect points.
-
-    `arrays` is a dict from input name to the values of the input at the sampled points. `roundoff` is the
-    unit roundoff of the narrowest dtype of an intermediate result.
-    """
+    """Compare a derivative with finite differences at the sampled points `arrays`, and at suspect points."""
     generator = np.random.default_rng(case.data_seed)
     result = fd_check.confirm(evaluation, arrays, roundoff, generator)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
@@ -346,8 +269,6 @@ def _compare_with_differences(
         return result
     points = np.union1d(_sample_points(case), suspects)  # the sampled inputs are of typical size
     recheck = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
-    if not recheck.is_wrong.any():
-        return result
     # The suspects are no random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 
@@ -355,10 +276,7 @@ def _compare_with_differences(
 def _find_suspects(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the indices of points whose derivative differs from a coarse finite difference.
-
-    At most `_POINTS` points are returned, those with the largest differences.
-    """
+    """Return the indices of at most `_POINTS` points that differ the most from a coarse finite difference."""
     most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // evaluation.width))
     size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     difference = np.zeros(most)
@@ -370,11 +288,10 @@ def _find_suspects(
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
-    """Return the estimated time in seconds to compute the Jacobians at all points of a case."""
     columns = evaluations.count_inputs(evaluation, arrays)
     points = len(arrays[next(iter(evaluation.per_point))])
     block = np.arange(min(columns, evaluations.seeds_per_call(evaluation, points)))
-    evaluations.jacobian_columns(evaluation, arrays, block)  # compiles
+    evaluations.slices(evaluation, arrays, "columns", block)  # compiles
     start = time.perf_counter()
-    evaluations.jacobian_columns(evaluation, arrays, block)
+    evaluations.slices(evaluation, arrays, "columns", block)
     return (time.perf_counter() - start) / (points * len(block)) * case.points * columns

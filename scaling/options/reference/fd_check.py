@@ -4,24 +4,25 @@ A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `st
 wrong derivative in every dtype and AD mode. It can be detected only from the values of the function.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.options.reference.evaluation import (
+from scaling.options.reference.evaluations import (
     Arrays,
     Evaluation,
     directional_derivative,
+    measure_with_noise,
     values,
-    with_rounding,
 )
 
 _DIRECTIONS = 4  # the number of random directions
 _SINGLE_INPUTS = 8  # the most inputs along each of which alone a derivative is compared
 _EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
-_STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
-_AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
+# Relative to the size of an input. The steps are the first axis of the arrays of differences.
+_STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 1, 1))
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _USED_NOISE_STEPS = 3  # the number of these steps that are used, the shortest that change the value
@@ -32,27 +33,20 @@ SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square of its input
 
+ValuesAtStep = Callable[[float], np.ndarray]  # step along a direction -> values, of shape (points, outputs)
+
 
 @dataclass(frozen=True)
 class Confirmation:
     """The result of the comparison of a derivative with finite differences.
 
-    The size of the derivative of an output is its root mean square over the random directions of all inputs,
-    or its magnitude along a direction of one input, or the magnitude of the finite difference if that is
-    larger.
-
-    Attributes:
-        is_wrong: a boolean array of shape (points,): whether the derivative of any output differs from the
-            finite difference by more than rounding and truncation errors explain.
-        confirmed_share: among the outputs with a nonzero derivative, the fraction for which a finite
-            difference has an error of at most 5 % of the size of the derivative.
-        largest_difference: the largest difference between the derivative of a wrong output and the finite
-            difference, divided by the size of the derivative, or 0 if no output is wrong.
+    The size of the derivative of an output is its root mean square over the random directions, or its
+    magnitude along a direction of one input, or the magnitude of the finite difference if that is larger.
     """
 
-    is_wrong: np.ndarray
-    confirmed_share: float
-    largest_difference: float
+    is_wrong: np.ndarray  # shape (points,): whether rounding cannot explain the difference of an output
+    confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 % of their size
+    largest_difference: float  # the largest difference of a wrong derivative, relative to its size, or 0
 
 
 def confirm(
@@ -60,37 +54,37 @@ def confirm(
 ) -> Confirmation:
     """Compare derivatives of a function along random directions with finite differences at some points.
 
-    Args:
-        evaluation: the function and the AD transformation that computes its derivatives.
-        arrays: a dict from input name to the values of the input at the points.
-        roundoff: the unit roundoff of the narrowest dtype of an intermediate result.
-        generator: generates the random directions and the perturbations of the inputs.
+    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:  # the derivative by one input may be much larger than that by another
-        directions += _single_input_directions(evaluation.names, directions[0])
-    derivatives = _derivatives(evaluation, arrays, directions)
+        zeros = {name: np.zeros_like(x) for name, x in directions[0].items()}
+        directions += [zeros | {name: directions[0][name]} for name in evaluation.names[:_SINGLE_INPUTS]]
+
+    def derivatives_along(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+        return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
+
+    derivatives, rounding = measure_with_noise(
+        derivatives_along, evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS
+    )
+    rounding = rounding.max(axis=0)
     norm = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical = [norm] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
-    perturbed = [
-        _derivatives(*pair, directions)
-        for pair in with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
-    ]
-    rounding = np.max(np.abs(np.array(perturbed) - derivatives), axis=(0, 1))
     is_nonzero = norm > 8 * rounding
-    least_noise, noise = _value_noise(evaluation, arrays, roundoff, generator)
+    center, least_noise, noise = _value_noise(evaluation, arrays, roundoff, generator)
     # A derivative may contain the value of the function, for example that of exp.
-    value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
+    value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, derivative, typical_size in zip(directions, derivatives, typical, strict=True):
-        differences = _central_differences(evaluation, arrays, direction)
+        values_at = functools.partial(_values_at, evaluation, arrays, direction)
+        differences = _central_differences(values_at)
         difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
         size = np.maximum(typical_size, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
         differs = ~(np.abs(derivative - difference) <= allowed + 4 * error)
-        differs &= ~_agrees_at_several_steps(differences, derivative, allowed, least_noise)
+        differs &= ~_agrees_at_two_steps(differences, derivative, allowed, least_noise)
         if differs.any():
-            differs &= ~_is_between_one_sided(evaluation, arrays, direction, least_noise, derivative, allowed)
+            differs &= ~_is_between_one_sided(values_at, center, least_noise, derivative, allowed)
         is_wrong |= differs
         is_confirmed |= 4 * error <= _CONFIRMING_ERROR * size
         is_counted = differs & (size > 0)
@@ -105,11 +99,9 @@ def screen(
 ) -> np.ndarray:
     """Return the relative error of the derivative at each point, estimated by a few finite differences.
 
-    The result has the shape (points,). The derivative and the finite difference are computed along one random
-    direction. The part of their difference that rounding does not explain is divided by the sum of their
-    magnitudes. The ratio of an output is the smallest over all steps, and the result is the largest ratio of
-    an output. Values that are not finite are ignored. `roundoff` is the unit roundoff of the narrowest dtype
-    of an intermediate result.
+    The result has the shape (points,). For each output, the part of the difference between the derivative and
+    a finite difference that rounding does not explain is divided by the sum of their magnitudes. The smallest
+    ratio of all steps counts, and the result is the largest of all outputs. NaN and infinity are ignored.
     """
     direction = random_direction(evaluation, arrays, generator)
     derivative = directional_derivative(evaluation, arrays, direction)
@@ -131,7 +123,7 @@ def random_direction(
     """Return a random direction: a dict from the name of each differentiated input to an array of its shape.
 
     The elements for an input x are ±u max(|x|, 0.001 r), where u is uniform in [0.5, 1) and r is the root
-    mean square of x. If r is 0, the elements are ±u. `arrays` is a dict from input name to array.
+    mean square of x. If r is 0, the elements are ±u.
     """
     direction = {}
     for name in evaluation.names:
@@ -142,34 +134,18 @@ def random_direction(
     return direction
 
 
-def _single_input_directions(names: Sequence[str], direction: Arrays) -> list[dict[str, np.ndarray]]:
-    """Return one direction for each of the first inputs, in which all other inputs stay unchanged."""
-    return [
-        {name: x if name == moved else np.zeros_like(x) for name, x in direction.items()}
-        for moved in names[:_SINGLE_INPUTS]
-    ]
-
-
-def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Arrays]) -> np.ndarray:
-    """Return the JVPs along all directions, an array of shape (directions, points, outputs)."""
-    return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
-
-
 def _value_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a small and a large estimate of the rounding errors of the function values.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the function values, and a small and a large estimate of their rounding errors.
 
-    Both arrays have the shape (points, outputs). The small estimate is `roundoff` times the value plus its
-    largest change by random rounding errors. The large estimate is the larger of the small estimate and the
-    scaled fourth differences at short steps, which consist of rounding errors. Steps that do not change the
-    value are ignored, because a function that rounds an intermediate result changes in jumps.
+    The arrays have the shape (points, outputs). The small estimate is `roundoff` times the value plus its
+    largest change by random rounding errors. The large estimate is the larger of the small one and the scaled
+    fourth differences at short steps, which consist of rounding errors. Steps that do not change the value
+    are ignored, because a function that rounds an intermediate result changes in jumps.
     """
-    center = values(evaluation, arrays)
-    perturbed = [
-        values(*pair) for pair in with_rounding(evaluation, arrays, 2 * roundoff, generator, _EVALUATIONS)
-    ]
-    least = roundoff * np.abs(center) + np.max(np.abs(np.array(perturbed) - center), axis=0)
+    center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _EVALUATIONS)
+    least = roundoff * np.abs(center) + change
     direction = random_direction(evaluation, arrays, generator)
     largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
     for step in _NOISE_STEPS:
@@ -178,102 +154,82 @@ def _value_noise(
         is_used = used_steps < _USED_NOISE_STEPS
         largest = np.where(is_used, np.maximum(largest, np.nan_to_num(np.abs(difference)) / 2), largest)
         used_steps += np.any(np.array(moved) != center, axis=0)
-    return least, np.maximum(least, largest)
+    return center, least, np.maximum(least, largest)
 
 
 def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: float) -> np.ndarray:
-    """Return the values f(x + step * direction) at the inputs x, an array of shape (points, outputs)."""
     moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
     return values(evaluation, {**arrays, **moved})
 
 
-def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> list[np.ndarray]:
-    """Return the fourth-order central difference for each of `_STEPS`, arrays of shape (points, outputs)."""
-    differences: list[np.ndarray] = []
-    for step in _STEPS:
-        near, far = (
-            _values_at(evaluation, arrays, direction, k) - _values_at(evaluation, arrays, direction, -k)
-            for k in (step, 2 * step)
-        )
-        difference = (8 * near - far) / (12 * step)
-        differences.append(np.nan_to_num(difference, nan=np.inf, posinf=np.inf, neginf=np.inf))
-    return differences
+def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
+    differences = []
+    for step in _STEPS.flat:
+        near, far = (values_at(k) - values_at(-k) for k in (step, 2 * step))
+        differences.append((8 * near - far) / (12 * step))
+    return np.nan_to_num(differences, nan=np.inf, posinf=np.inf, neginf=np.inf)
 
 
-def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the most accurate finite difference and its error, two arrays of shape (points, outputs).
 
     For each output, the step with the smallest estimated error is selected. The estimate is the effect of the
-    rounding error, plus the change of the difference to the next shorter step, or to any shorter step if that
-    is larger and rounding does not explain it, because two steps can agree by chance near kinks.
-    `differences` contains an array for each of `_STEPS`. `noise` is the rounding error of the values.
+    rounding error `noise` of the values, plus the change of the difference to the next shorter step, or to
+    any shorter step if that is larger and rounding does not explain it, because two steps can agree by chance
+    near kinks. `differences` has the shape (steps, points, outputs).
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
-    rounding = [1.5 * noise / step for step in _STEPS]
+    rounding = 1.5 * noise / _STEPS
     for k, difference in enumerate(differences[:-1]):
         with np.errstate(invalid="ignore"):
             change = np.nan_to_num(np.abs(difference - differences[k + 1]), nan=np.inf)
-            for other, effect in zip(differences[k + 2 :], rounding[k + 2 :], strict=True):
-                unexplained = np.abs(difference - other) - effect
-                change = np.maximum(change, np.where(np.isfinite(unexplained), unexplained, 0.0))
-        error = change + rounding[k]
+            unexplained = np.abs(difference - differences[k + 2 :]) - rounding[k + 2 :]
+        unexplained[~np.isfinite(unexplained)] = 0.0
+        error = np.maximum(change, unexplained.max(axis=0, initial=0.0)) + rounding[k]
         best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
     return best, least_error
 
 
-def _smallest_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the smallest nonzero change of each output among all steps, of shape (points, outputs).
+def _smallest_jump(differences: np.ndarray) -> np.ndarray:
+    """Return the smallest nonzero change of each output among all steps, or 0 if there is none.
 
-    The result is 0 for an output that changes at no step. If the function rounds an intermediate result, its
-    values change in jumps, and the smallest change estimates the height of a jump. `differences` contains an
-    array of finite differences for each of `_STEPS`.
+    The result has the shape (points, outputs). If the function rounds an intermediate result, its values
+    change in jumps, and the smallest change estimates the height of a jump.
     """
-    changes = np.abs(differences) * np.reshape(_STEPS, (-1, 1, 1))
+    changes = np.abs(differences) * _STEPS
     least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
     return np.where(np.isfinite(least), least, 0.0)
 
 
-def _agrees_at_several_steps(
-    differences: Sequence[np.ndarray], derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
+def _agrees_at_two_steps(
+    differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether each derivative agrees with the finite differences of two consecutive steps.
+    """Return whether each derivative agrees with the differences of two consecutive steps within `allowed`.
 
     A step whose rounding error exceeds the allowed error is ignored. This criterion accepts correct
-    derivatives near kinks, where `_select_difference` fails. Near a kink, the fourth differences overestimate
-    the rounding error of short steps, and two long steps can agree by chance.
-
-    Args:
-        differences: the finite differences for each of `_STEPS`, arrays of shape (points, outputs).
-        derivative: the derivatives to verify, an array of shape (points, outputs).
-        allowed: the errors that are allowed, an array of the same shape.
-        noise: the rounding errors of the function values, an array of the same shape.
+    derivatives near kinks, where the fourth differences overestimate the rounding error of short steps, so
+    that `_select_difference` fails.
     """
-    consecutive, longest = np.zeros(derivative.shape, int), np.zeros(derivative.shape, int)
-    for step, difference in zip(_STEPS, differences, strict=True):
-        agrees = (np.abs(difference - derivative) <= allowed) & (1.5 * noise / step <= allowed)
-        consecutive = np.where(agrees, consecutive + 1, 0)
-        longest = np.maximum(longest, consecutive)
-    return longest >= _AGREEING_STEPS
+    agrees = (np.abs(differences - derivative) <= allowed) & (1.5 * noise / _STEPS <= allowed)
+    return np.any(agrees[1:] & agrees[:-1], axis=0)
 
 
 def _is_between_one_sided(
-    evaluation: Evaluation,
-    arrays: Arrays,
-    direction: Arrays,
+    values_at: ValuesAtStep,
+    center: np.ndarray,
     noise: np.ndarray,
     derivative: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
     """Return whether each output has a kink, like `abs` at 0, and a derivative between the one-sided slopes.
 
-    `noise` contains the rounding errors of the function values, `derivative` the derivatives to verify, and
-    `allowed` the errors that are allowed. All arrays have the shape (points, outputs).
+    `center` contains the values at the kink, and `noise` their rounding errors.
     """
-    center, is_between = values(evaluation, arrays), np.zeros(derivative.shape, bool)
+    is_between = np.zeros(derivative.shape, bool)
     for step in _KINK_STEPS:
         slopes = []
         for side in (step, -step):
-            near, far = (_values_at(evaluation, arrays, direction, k) for k in (side, 2 * side))
+            near, far = (values_at(k) for k in (side, 2 * side))
             slopes.append((4 * near - far - 3 * center) / (2 * side))
         error = allowed + 8 * noise / step
         low, high = np.minimum(*slopes) - error, np.maximum(*slopes) + error

@@ -1,6 +1,6 @@
-"""Estimate error bounds for `mode=finite_difference`: truncation and rounding errors of forward differences.
+"""Estimate the truncation and rounding errors of forward differences (`mode=finite_difference`).
 
-The bounds are estimated from second-order differences of the function values in float64.
+The estimates are computed from second-order differences of the function values in float64.
 """
 
 import math
@@ -22,11 +22,7 @@ ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> val
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of a result by forward differences, an array of shape (points,).
-
-    The result is the reduction of the Jacobians at the points [start, stop). The bound at a point holds for
-    all entries of the result at this point.
-    """
+    """Return a bound on the error of a result by forward differences at each point, of shape (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -37,12 +33,12 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
     """Return a bound on the error of the forward difference for each input, of shape (points, inputs).
 
-    The bound holds at the points [start, stop) for all outputs. It is the truncation error plus the rounding
-    error, times a safety factor. The truncation error is half the step h times the larger of the second
-    derivatives at both ends of the step. The rounding error is that of the two function values, which are
-    sums of `terms` terms, and of the sum x + h, divided by h. If the result is a sum over outputs or points,
-    the bound is for the sum. For a product J x, which is a single difference along x, the shape is
-    (points, 1). If there are many inputs, only some are evaluated, and the largest bound is returned for all.
+    The bound holds at the points [start, stop) for all outputs, or for their sum if the result is a sum. It
+    is a safety factor times the sum of two errors. The truncation error is half the step h times the larger
+    of the second derivatives at both ends of the step. The rounding error is that of the two values, which
+    are sums of `terms` terms, and of x + h, divided by h. If there are many inputs, only some are evaluated,
+    and the largest bound is returned for all. For a product J x, a single difference along x, the shape is
+    (points, 1).
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -79,7 +75,6 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
-    """Return the `Reference` of the workload for a dict from input name to array."""
     form = closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
@@ -90,10 +85,8 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
-        all_points = _evaluate_reference(
-            spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points)
-        )
-        return np.full(len(magnitude), np.abs(all_points.value).sum())
+        all_points = inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points)
+        return np.full(len(magnitude), np.abs(_evaluate_reference(spec, all_points).value).sum())
     if reference.value_terms is None:
         return magnitude
     outputs = spec.sizes.values if reduction.sums_outputs else 1
@@ -101,10 +94,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| at each point, or the sum of all |output| if the result is a sum over them.
-
-    `outputs` has the shape (points, outputs), and the result has the shape (points,).
-    """
+    """Return the largest |output| at each point, or their sum if the result is a sum over the outputs."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -112,10 +102,7 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input at each point, and a function from a shift of it to function values.
-
-    `name` is the name of the input, and `index` is the index of the element in the raveled input.
-    """
+    """Return an element of a raveled input at each point, and the values as a function of its shift."""
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:
@@ -129,11 +116,9 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest magnitudes of the first and of the second derivative of the function values by x.
+    """Return the largest magnitudes of the first and second derivatives of any output by x, at each point.
 
-    Both arrays have the shape (points,). The derivatives are computed by central differences in float64 at x
-    and at x + step, with an increment relative to x. The largest magnitude is over these two places and all
-    outputs. `values_at` maps a shift of x to the function values.
+    The derivatives are computed by central differences at x and at x + step.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

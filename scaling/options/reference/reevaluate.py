@@ -1,10 +1,11 @@
 """Decide whether rounding explains the errors of entries of a result that failed the check.
 
-The derivative is evaluated several times in the dtype of the case, each time with different random rounding
-errors in all intermediate results (rounding.py). The range of an entry among these evaluations estimates its
-rounding error. The entry passes if its error is not larger than the tolerance plus a multiple of the range.
+The derivative is evaluated several times in the dtype of the case, with different random rounding errors in
+all intermediate results (rounding.py). An entry passes if its error is not larger than the tolerance plus a
+multiple of the range of its values.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,9 +15,9 @@ import numpy as np
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.reference import Arrays, ReferenceSpec, reduce_reference
 from scaling.core.tolerances import Jacobians, relative_error
-from scaling.options.reference import evaluation as evaluations
+from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
-from scaling.options.reference.evaluation import Evaluation
+from scaling.options.reference.evaluations import Evaluation
 
 _EVALUATIONS = 16  # the number of evaluations with random rounding errors
 _FEW_EVALUATIONS = 4  # if the Jacobians at the reevaluated points have more than _LARGE entries
@@ -33,25 +34,15 @@ Columns = np.ndarray | slice
 
 
 class FailedEntries(NamedTuple):
-    """Entries of a result, at some points (batch elements), that failed the check and are reevaluated.
-
-    Attributes:
-        spec: the method that computes the reference of the case, and its tolerance.
-        native: the evaluation of the function in the dtype of the case.
-        arrays: a dict from input name to the values of the input at the points.
-        result: the entries of the result, of shape (points, ...).
-        expected: the entries of the reference, an array of the same shape.
-        size: the magnitude by which the error of each entry is divided, an array of the same shape.
-        measure: evaluates the entries, given an evaluation and inputs, as an array of the same shape.
-    """
+    """Entries of a result, at some points (batch elements), that failed the check and are reevaluated."""
 
     spec: ReferenceSpec
-    native: Evaluation
-    arrays: Arrays
-    result: np.ndarray
+    native: Evaluation  # the function in the dtype of the case
+    arrays: Arrays  # a dict from input name to its values at the points
+    result: np.ndarray  # of shape (points, ...), like the next two arrays
     expected: np.ndarray
-    size: np.ndarray
-    measure: Callable[[Evaluation, Arrays], np.ndarray]
+    size: np.ndarray  # by which the error of each entry is divided
+    measure: Callable[[Evaluation, Arrays], np.ndarray]  # evaluates the entries
 
 
 def reevaluate_failures(comparisons: CheckProgress) -> None:
@@ -60,10 +51,9 @@ def reevaluate_failures(comparisons: CheckProgress) -> None:
     The estimated rounding error is added to the tolerance of an entry. Entries whose tolerance then exceeds
     `spec.max_tolerance` are excluded from the check, unless their error is larger than rounding explains.
     """
-    spec, first = comparisons.spec, comparisons.suspects[0][0]
-    assert first.inputs is not None
-    computed = spec.computed
-    native = computed.native if computed else native_evaluation(spec.case, spec.workload, first.inputs)
+    spec, arrays = comparisons.spec, comparisons.suspects[0][0].inputs
+    assert arrays is not None
+    native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload, arrays)
     for block, comparison in comparisons.suspects:
         if comparisons.first_wrong is None:
             _reevaluate_block(comparisons, native, block, comparison)
@@ -74,13 +64,7 @@ def reevaluate_failures(comparisons: CheckProgress) -> None:
 def _reevaluate_block(
     comparisons: CheckProgress, native: Evaluation, block: PointsComparison, comparison: EntryComparison
 ) -> None:
-    """Reevaluate the failed entries of one comparison, and record in `comparisons` which are wrong.
-
-    Args:
-        native: the evaluation of the function in the dtype of the case.
-        block: the points of the comparison.
-        comparison: the entries of the result and of the reference at these points.
-    """
+    """Reevaluate the failed entries of one comparison at the points of `block`, and record the wrong ones."""
     spec = comparisons.spec
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
@@ -126,17 +110,10 @@ def _judge_entries(
 ) -> tuple[np.ndarray, ...]:
     """Decide for each entry whether rounding errors explain its error.
 
-    Args:
-        typical_size: the root mean square of the entry over the points or outputs.
-        estimated_size: the magnitude of the entry that `_estimate_size` returns.
-        noise: the estimated rounding error of the entry.
-
-    Returns: five arrays of the shape of the entries.
-        Whether rounding errors do not explain the error of the entry, so that it is wrong.
-        Whether rounding errors are so large that the entry is excluded from the check.
-        Whether rounding errors exceed the largest tolerance.
-        The relative error, or 0 if the entry is excluded.
-        The relative error up to which the entry passes.
+    Return whether they do not, so that the entry is wrong; whether they are so large that it is excluded from
+    the check; whether they exceed the largest tolerance; its relative error, or 0 if it is excluded; and the
+    relative error up to which it passes. `typical_size` is the root mean square of the entry over the points
+    or outputs, `estimated_size` the result of `_estimate_size`, and `noise` the estimated rounding error.
     """
     spec = entries.spec
     # The function's values may contain this rounding error in every mode. It is limited, so that it alone
@@ -153,23 +130,14 @@ def _judge_entries(
     is_wrong = ~is_right & ~(error <= limit + noise)
     is_excluded = ~is_right & ~is_wrong & ~(allowed <= spec.max_tolerance)
     counted_error = np.where(is_excluded, 0.0, relative_error(error, size))
-    return (
-        is_wrong,
-        is_excluded,
-        is_hidden,
-        counted_error,
-        np.where(is_right | is_excluded, spec.tolerance, allowed),
-    )
+    allowed = np.where(is_right | is_excluded, spec.tolerance, allowed)
+    return is_wrong, is_excluded, is_hidden, counted_error, allowed
 
 
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and of the columns to reevaluate.
-
-    The columns are a slice if all columns are reevaluated. `errors` contains the relative error of each entry
-    of the comparison, of shape (points, ...).
-    """
+    """Return the indices of the points and of the columns to reevaluate, or a slice for all columns."""
     failed = errors > spec.tolerance
     failed_by_point = failed.reshape(len(failed), -1)
     errors_by_point = errors.reshape(failed_by_point.shape)
@@ -208,15 +176,9 @@ def _select_entries(
     points: np.ndarray,
     columns: Columns,
 ) -> FailedEntries:
-    """Return the entries of a comparison at the given indices of points and columns.
-
-    `native` is the evaluation of the function in the dtype of the case. `block` contains the inputs.
-    """
     assert block.inputs is not None
     arrays, measure = block.inputs, functools.partial(_expected_result, spec, columns)
-    if spec.reduction.sums_points:
-        measure = functools.partial(_expected_sum, spec)
-    else:
+    if not spec.reduction.sums_points:
         arrays = {name: x[points] if name in native.per_point else x for name, x in arrays.items()}
     if comparison.measure is not None:
         measure = functools.partial(comparison.measure, points=points)
@@ -229,10 +191,10 @@ def _select_entries(
 
 
 def _estimate_rounding_errors(entries: FailedEntries) -> np.ndarray:
-    """Return the estimated rounding error of each entry, which broadcasts to the shape of the entries.
+    """Return the estimated rounding error of each entry.
 
-    The rounding error is three times the range (maximum minus minimum) of the entry among evaluations with
-    random rounding errors. Relative to the size of the entry, it is at least the median over all entries.
+    It is three times the range (maximum minus minimum) of the entry among evaluations with random rounding
+    errors. Relative to the size of the entry, it is at least the median over all entries.
     """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * entries.spec.roundoff
     sizes = entries.spec.sizes
@@ -271,27 +233,21 @@ def _estimate_size(entries: FailedEntries) -> np.ndarray:
 def _expected_result(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays
 ) -> np.ndarray:
-    """Return the reduced Jacobians of an evaluation, or with mode=value its values, of shape (points, ...).
+    """Return some columns of the reduced Jacobians, or with mode=value the values, of shape (points, ...).
 
-    `columns` are the indices of the columns to compute, or a slice for all columns.
+    For a sum over n points, return the sum over k of them times sqrt(n / k), because the rounding error of
+    the sum grows with the square root of the number of terms.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
+    if spec.reduction.sums_points:
+        summed = dataclasses.replace(evaluation, summed=True)
+        gradients = evaluations.jacobian_in_few_passes(summed, arrays)[:, 0]
+        return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))
     if not isinstance(columns, slice):
-        if spec.reduction.sums_outputs:
-            evaluation = evaluations.with_summed_outputs(evaluation)
-        return evaluations.jacobian_columns(evaluation, arrays, columns)
+        evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)
+        return evaluations.slices(evaluation, arrays, "columns", columns)
     J = evaluations.jacobian_in_few_passes(evaluation, arrays)
     if spec.sizes.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
     return reduce_reference(spec, Jacobians(J), None, arrays)[0]
-
-
-def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the sum of the gradients at k of the n points, times sqrt(n / k), of shape (1, inputs).
-
-    The factor scales the rounding error of the sum, which grows with the square root of the number of terms.
-    """
-    summed = evaluations.with_summed_outputs(evaluation)
-    gradients = evaluations.jacobian_in_few_passes(summed, arrays)[:, 0]
-    return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))

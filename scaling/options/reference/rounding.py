@@ -1,17 +1,14 @@
-"""Estimate rounding errors of a function from its jaxpr, and evaluate it with random rounding errors.
+"""Estimate the rounding errors of a function, from its jaxpr or by Monte Carlo arithmetic.
 
-`rounding_properties` returns the length of the longest sum, the narrowest dtype and the size of the largest
-array of a jaxpr (the intermediate representation of JAX).
-
-`with_random_rounding` adds random rounding errors to each intermediate result (Monte Carlo arithmetic). The
-variation of a result among several evaluations estimates its rounding error, including cancellation. For
-example, where tanh(x) is close to 1, the small value 1 - tanh(x)^2 varies by a few unit roundoffs of 1.
-Source: D. S. Parker, Monte Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
+`with_random_rounding` adds a random rounding error to each intermediate result. The variation of a result
+among several evaluations estimates its rounding error, including cancellation. For example, where tanh(x) is
+close to 1, the small value 1 - tanh(x)^2 varies by a few unit roundoffs of 1. Source: D. S. Parker, Monte
+Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,100 +70,86 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the properties of the jaxpr of `function(*arguments)` that determine its rounding error.
-
-    The arguments may be abstract arrays.
-    """
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    extremes = _Extremes()
-    longest = _longest_path(jaxpr, extremes)
-    return RoundingProperties(max(1, math.ceil(longest)), extremes.bits, extremes.width)
+    """Return the rounding properties of `function(*arguments)`. The arguments may be abstract arrays."""
+    analysis = _JaxprAnalysis()
+    longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return RoundingProperties(max(1, math.ceil(longest)), analysis.bits, analysis.width)
 
 
-def has_custom_rules(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Return whether `function(*arguments)` contains a `jax.custom_jvp`, `jax.custom_vjp` or `stop_gradient`.
+def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
+    """Return whether `function(**arguments)` contains a `custom_jvp`, `custom_vjp` or `stop_gradient`.
 
     Functions of JAX that are defined by such rules count too, such as `jax.nn.relu` and `jnp.linalg.solve`.
     """
-    pending = [jax.make_jaxpr(function)(*arguments).jaxpr]
+    pending = [jax.make_jaxpr(function)(**arguments).jaxpr]
     while pending:
         for equation in pending.pop().eqns:
             if equation.primitive.name.startswith(_CUSTOM_RULES):
                 return True
-            pending += [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
+            pending += _inner_jaxprs(equation)
     return False
 
 
-@dataclass
-class _Extremes:
-    """The fewest mantissa bits (with the implicit bit) and the most elements of any intermediate result."""
+def _inner_jaxprs(equation: Any) -> list[Any]:
+    return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
 
-    bits: int = 53
-    width: int = 1
 
-    def update(self, equation: Any, variable: Any) -> None:
-        """Update both extremes with a result `variable` of a jaxpr equation."""
-        aval = variable.aval
-        self.width = max(self.width, int(getattr(aval, "size", 1)))
+class _JaxprAnalysis:
+    """The longest sums in a jaxpr, and the extremes of the intermediate results that depend on its inputs."""
+
+    def __init__(self) -> None:
+        self.bits = 53  # the fewest mantissa bits, with the implicit bit
+        self.width = 1  # the most elements
+
+    def longest_path(self, jaxpr: Any) -> float:
+        """Return the largest number of summed terms on a path from an input to an output of a jaxpr."""
+        return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
+
+    def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
+        """Return the number of summed terms on the longest path to each output, given those to each input.
+
+        The number of a constant is None.
+        """
+        terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
+
+        def terms_to(atom: Any) -> float | None:
+            return None if isinstance(atom, Literal) else terms.get(atom)
+
+        for equation in jaxpr.eqns:
+            operand_terms = [terms_to(atom) for atom in equation.invars]
+            if all(count is None for count in operand_terms):
+                continue
+            terms.update(zip(equation.outvars, self._terms_to_results(equation, operand_terms), strict=True))
+            self._update_extremes(equation)
+        return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
+
+    def _update_extremes(self, equation: Any) -> None:
         if equation.primitive.name == "reduce_precision":
             self.bits = min(self.bits, int(equation.params["mantissa_bits"]) + 1)
-        if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
-            self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
+        for aval in (variable.aval for variable in equation.outvars):
+            self.width = max(self.width, int(getattr(aval, "size", 1)))
+            if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
+                self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
-
-def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each output of a jaxpr.
-
-    `input_terms` contains the number of terms on the path to each input, or None for a constant. `extremes`
-    is updated with all intermediate results that depend on the inputs.
-    """
-    terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
-
-    def terms_to(atom: Any) -> float | None:
-        return None if isinstance(atom, Literal) else terms.get(atom)
-
-    for equation in jaxpr.eqns:
-        operand_terms = [terms_to(atom) for atom in equation.invars]
-        if all(count is None for count in operand_terms):
-            continue
-        result_terms = _terms_to_results(equation, operand_terms, extremes)
-        for variable, count in zip(equation.outvars, result_terms, strict=True):
-            terms[variable] = count
-            extremes.update(equation, variable)
-    return [terms_to(atom) or 0.0 for atom in jaxpr.outvars]
-
-
-def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each result of a jaxpr equation.
-
-    `operand_terms` contains the number of terms on the path to each operand, or None for a constant.
-    `extremes` is updated with all intermediate results of nested jaxprs.
-    """
-    name, params = equation.primitive.name, equation.params
-    before = max(count for count in operand_terms if count is not None)
-    results = len(equation.outvars)
-    if name == "cond":
-        branches = [
-            _terms_to_outputs(branch.jaxpr, operand_terms[1:], extremes) for branch in params["branches"]
-        ]
-        return [max(counts) for counts in zip(*branches, strict=True)]
-    if name in ("scan", "while"):
-        body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
-        return [before + _longest_path(body, extremes) * _loop_trips(equation)] * results
-    inner = [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
-    if inner and len(inner[0].invars) == len(operand_terms) and len(inner[0].outvars) == results:
-        return _terms_to_outputs(inner[0], operand_terms, extremes)
-    within = max((_longest_path(jaxpr, extremes) for jaxpr in inner), default=0.0)
-    return [before + within + _terms_of_operation(equation)] * results
-
-
-def _longest_path(jaxpr: Any, extremes: _Extremes) -> float:
-    """Return the largest number of summed terms on a path through a jaxpr, and update `extremes`."""
-    return max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
+    def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
+        """Return the number of summed terms on the longest path to each result of an equation."""
+        name, params = equation.primitive.name, equation.params
+        before = max(count for count in operand_terms if count is not None)
+        results = len(equation.outvars)
+        if name == "cond":
+            branches = [self._terms_to_outputs(x.jaxpr, operand_terms[1:]) for x in params["branches"]]
+            return [max(counts) for counts in zip(*branches, strict=True)]
+        if name in ("scan", "while"):
+            body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
+            return [before + self.longest_path(body) * _loop_trips(equation)] * results
+        inner = _inner_jaxprs(equation)
+        if inner and (len(inner[0].invars), len(inner[0].outvars)) == (len(operand_terms), results):
+            return self._terms_to_outputs(inner[0], operand_terms)
+        within = max(map(self.longest_path, inner), default=0.0)
+        return [before + within + _terms_of_operation(equation)] * results
 
 
 def _loop_trips(equation: Any) -> int:
-    """Return the trip count of a `scan` or `while` equation, or an assumed count if it is not a constant."""
     if equation.primitive.name == "scan":
         return int(equation.params["length"])
     try:
@@ -176,10 +159,7 @@ def _loop_trips(equation: Any) -> int:
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of terms that a JAX primitive sums for each element of its result.
-
-    An operation that is not a sum counts as a fraction of a term, or as 0 if it has no rounding error.
-    """
+    """Return the number of terms that an operation sums for each element, or an equivalent number."""
     name = equation.primitive.name
     if name in _EXACT_NAMES:
         return 0.0
@@ -192,9 +172,7 @@ def _terms_of_operation(equation: Any) -> float:
 def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Callable[..., Any]:
     """Return a copy of a function with a random relative error in the result of each inexact operation.
 
-    Args:
-        function: a function of pytrees of arrays that returns an array.
-        seed: a scalar uint32 that determines the errors. It may be traced.
+    The function takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
     """
 
     def rounded(*arguments: Any) -> Any:
@@ -212,6 +190,7 @@ class _Interpreter:
 
     def __init__(self, seed: jax.Array) -> None:
         self._seed, self._operations = seed, itertools.count(1)
+        self._control_flow = {"scan": self._scan, "while": self._while, "cond": self._cond}
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
         """Return a function that evaluates a jaxpr with random rounding errors, and returns its outputs."""
@@ -219,8 +198,8 @@ class _Interpreter:
 
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
         name = equation.primitive.name
-        if name in _CONTROL_FLOW:
-            return _CONTROL_FLOW[name](self, equation, operands)
+        if name in self._control_flow:
+            return self._control_flow[name](equation, operands)
         if (called := _called_jaxpr(equation)) is not None:
             return self.as_function(called)(*operands)
         results = bind(equation, operands)
@@ -239,6 +218,51 @@ class _Interpreter:
         uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
         return x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
+
+    def _scan(self, equation: Any, operands: list[Any]) -> list[Any]:
+        params, inner = equation.params, equation.params["jaxpr"].jaxpr
+        body = self.as_function(params["jaxpr"])
+        # The arrays that are scanned over have one axis more than their elements. The other operands are the
+        # constants and the carry. They are counted here, because the names of their counts in `params` depend
+        # on the version of JAX.
+        carries = len(equation.outvars) - _count_scanned(equation.outvars, inner.outvars)
+        last = len(operands) - _count_scanned(equation.invars, inner.invars)
+        first = last - carries
+        constants, start, scanned = operands[:first], operands[first:last], operands[last:]
+
+        def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+            results = body(*constants, *carry, *x)
+            return results[:carries], results[carries:]
+
+        carry, stacked = jax.lax.scan(step, start, scanned, params["length"], params["reverse"])
+        return [*carry, *stacked]
+
+    def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
+        """Return the results of a `while` loop with as many iterations as without rounding errors.
+
+        With them, it might not terminate. With a batched condition, from `jax.vmap`, the loop ends when no
+        element continues, and an element that does not continue keeps its values.
+        """
+        params = equation.params
+        first = params["cond_nconsts"]
+        last = first + params["body_nconsts"]
+        condition_constants, body_constants, start = operands[:first], operands[first:last], operands[last:]
+        condition, body = (jaxpr_as_fun(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+        rounded_body = self.as_function(params["body_jaxpr"])
+
+        def step(carry: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+            continues = condition(*condition_constants, *carry[0])[0]
+            stepped = body(*body_constants, *carry[0]), rounded_body(*body_constants, *carry[1])
+            return jax.tree.map(lambda new, old: _select_batched(continues, new, old), stepped, carry)
+
+        _, rounded = jax.lax.while_loop(
+            lambda carry: jnp.any(condition(*condition_constants, *carry[0])[0]), step, (start, start)
+        )
+        return rounded
+
+    def _cond(self, equation: Any, operands: list[Any]) -> list[Any]:
+        branches = [self.as_function(branch) for branch in equation.params["branches"]]
+        return jax.lax.switch(operands[0], branches, *operands[1:])
 
 
 def _is_inexact(x: Any) -> bool:
@@ -266,56 +290,8 @@ def _called_jaxpr(equation: Any) -> Any:
     return jaxprs[0] if outer == inner else None
 
 
-def _scan(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
-    """Return the results of a `scan` equation whose body is evaluated with random rounding errors."""
-    params, body = equation.params, interpreter.as_function(equation.params["jaxpr"])
-    inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
-    # The arrays that are scanned over have one axis more than their elements. The other operands are the
-    # constants and the carry. They are counted here, because the names of their counts in `params` depend on
-    # the version of JAX.
-    carries = len(equation.outvars) - _count_scanned(equation.outvars, inner.outvars)
-    last = len(operands) - _count_scanned(equation.invars, inner.invars)
-    first = last - carries
-    constants = operands[:first]
-
-    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = body(*constants, *carry, *x)
-        return results[:carries], results[carries:]
-
-    carry, stacked = jax.lax.scan(
-        step, operands[first:last], operands[last:], params["length"], params["reverse"]
-    )
-    return [*carry, *stacked]
-
-
 def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-    """Return the number of variables outside of a scan with one axis more than those in its body."""
     return sum(a.aval.ndim > b.aval.ndim for a, b in zip(outer, inner, strict=True))
-
-
-def _while(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
-    """Return the results of a `while` equation whose body is evaluated with random rounding errors.
-
-    The loop has as many iterations as without rounding errors. With them, it might not terminate. With a
-    batched condition, from `jax.vmap`, the loop ends when no element continues, and an element that does not
-    continue keeps its values.
-    """
-    params = equation.params
-    first = params["cond_nconsts"]
-    last = first + params["body_nconsts"]
-    condition_constants, body_constants, start = operands[:first], operands[first:last], operands[last:]
-    condition, body = (jaxpr_as_fun(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-    rounded_body = interpreter.as_function(params["body_jaxpr"])
-
-    def step(carry: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
-        continues = condition(*condition_constants, *carry[0])[0]
-        stepped = body(*body_constants, *carry[0]), rounded_body(*body_constants, *carry[1])
-        return jax.tree.map(lambda new, old: _select_batched(continues, new, old), stepped, carry)
-
-    _, rounded = jax.lax.while_loop(
-        lambda carry: jnp.any(condition(*condition_constants, *carry[0])[0]), step, (start, start)
-    )
-    return rounded
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
@@ -323,16 +299,3 @@ def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)
-
-
-def _cond(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
-    """Return the results of a `cond` equation whose branches are evaluated with random rounding errors."""
-    branches = [interpreter.as_function(branch) for branch in equation.params["branches"]]
-    return jax.lax.switch(operands[0], branches, *operands[1:])
-
-
-_CONTROL_FLOW: dict[str, Callable[[_Interpreter, Any, list[Any]], list[Any]]] = {
-    "scan": _scan,
-    "while": _while,
-    "cond": _cond,
-}

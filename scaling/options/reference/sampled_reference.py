@@ -1,11 +1,11 @@
 """Compare a sample of a large result with the reference: random columns, rows and products of Jacobians.
 
-The Jacobian of every point (batch element) is multiplied by random vectors, and the error of a product is
-divided by the 2-norm of the Jacobian row. In addition, some columns and rows of every point, and all entries
-of some points, are compared entry by entry.
+At every point (batch element), products of the Jacobian and random vectors, and some columns and rows, are
+compared. All entries are compared at some points. The error of a product is relative to the 2-norm of the
+Jacobian row.
 """
 
-import functools
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +16,8 @@ from scaling.core import reference as references
 from scaling.core.check import EntryComparison, PointsComparison, compare_points
 from scaling.core.reference import Arrays, ReferenceSpec, flatten_inputs, point_ranges
 from scaling.core.tolerances import Jacobians, relative_error
-from scaling.options.reference import evaluation as evaluations
-from scaling.options.reference import fd_check
-from scaling.options.reference.evaluation import Evaluation
+from scaling.options.reference import evaluations, fd_check
+from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse.sparse_jacobians import SparseJacobians
 
@@ -29,10 +28,7 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result with its reference: a sample at every point, all entries at some points.
-
-    `result` has the shape (points, ...).
-    """
+    """Yield comparisons of a result: of a sample at every point, and of all entries at some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -41,26 +37,10 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
             yield compare_points(spec, result[point : point + 1], point, point + 1)
 
 
-def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient of the sum over the outputs at the points [start, stop), and its magnitude.
-
-    Both arrays have the shape (points, inputs).
-    """
-    assert spec.computed is not None
-    evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
-    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    if spec.computed.has_reverse_mode:
-        derivative = evaluations.jacobian_rows(evaluation, arrays, np.arange(1))[:, 0]
-    else:
-        derivative = evaluations.jacobian_columns(evaluation, arrays, np.arange(spec.sizes.inputs))[:, 0]
-    return derivative, np.abs(derivative)
-
-
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return a dict with the fraction of "entries" and the fraction of "points" that are compared.
+    """Return the fraction of "entries" that are compared, and of "points" with all entries compared.
 
-    A point counts if all its entries are compared. `decided_share` is the fraction of the compared entries
-    that are not excluded because of rounding errors.
+    `decided_share` is the fraction of the compared entries that are not excluded because of rounding errors.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -74,18 +54,15 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
 
 
 def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
-    """Return whether the result consists of products of Jacobians (or Hessians) and vectors."""
     return spec.case.target == "hvp" or spec.reduction.sampling == "products"
 
 
 def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """Return `count` random indices below `size` without repetition, sorted, or all if `size` is smaller."""
     return np.sort(generator.choice(size, min(count, size), replace=False))
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
     """Return the number of points at which all entries can be compared in half of the time budget."""
-    assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
     seconds_per_point = max(spec.computed.seconds / spec.case.points, _SECONDS_OF_COMPARISON)
@@ -93,8 +70,6 @@ def _count_complete_points(spec: ReferenceSpec) -> int:
 
 
 def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the columns and of the rows of the Jacobian that are compared at every point."""
-    assert spec.computed is not None
     generator = np.random.default_rng(spec.case.data_seed)
     outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
     rows = _sample_indices(_ROWS, outputs, generator) if spec.computed.has_reverse_mode else np.arange(0)
@@ -102,8 +77,6 @@ def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarra
 
 
 def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the comparison of a sample of `result`, which is the result at the points [start, stop)."""
-    assert spec.computed is not None
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
     compare = _compare_jacobians
@@ -111,7 +84,7 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         compare = _compare_products
     elif spec.reduction.sampling == "columns":
         compare = _compare_gram
-    comparisons = list(compare(spec, spec.computed.evaluation, arrays, result.astype(np.float64), generator))
+    comparisons = list(compare(spec, arrays, result.astype(np.float64), generator))
     step_error = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
         scales = [entries.scale.reshape(len(result), -1).max(axis=1) for entries in comparisons]
@@ -120,20 +93,14 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 
 
 def _compare_jacobians(
-    spec: ReferenceSpec,
-    evaluation: Evaluation,
-    arrays: Arrays,
-    result: np.ndarray,
-    generator: np.random.Generator,
+    spec: ReferenceSpec, arrays: Arrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of random columns and rows of Jacobians, and of their products with random vectors.
+    """Yield comparisons of products of Jacobians and random vectors, and of random columns and rows.
 
     `result` has the shape (points, outputs, inputs), or with colored seeds the shape (points, 1, nonzeros).
-    With colored seeds, all other entries are zero. `arrays` is a dict from input name to the values of the
-    input at the points.
     """
-    is_summed = spec.reduction.sums_outputs
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
+    evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
     if spec.pattern is None:
         J, rows, cols = Jacobians(result), np.arange(result.shape[1])[:, None], np.arange(result.shape[2])
     else:
@@ -142,38 +109,34 @@ def _compare_jacobians(
     for _ in range(_DIRECTIONS):
         direction = fd_check.random_direction(evaluation, arrays, generator)
         flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(result))
-        measure = functools.partial(_directional_derivative, direction, is_summed)
+        measure = _measure("jvp", direction, is_summed)
         expected = measure(evaluation, arrays)
         size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(expected))
         yield EntryComparison(J.by_output(J.values, flat), expected, size, measure)
-    measure = functools.partial(_evaluate_slices, evaluations.jacobian_columns, compared_columns, is_summed)
+    measure = _measure("columns", compared_columns, is_summed)
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
     yield EntryComparison(entries, measure(evaluation, arrays), J.largest_by_output()[:, :, None], measure)
     if len(compared_rows):
-        measure = functools.partial(_evaluate_slices, evaluations.jacobian_rows, compared_rows, is_summed)
+        measure = _measure("rows", compared_rows, is_summed)
         entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared_rows], axis=1)
         expected = measure(evaluation, arrays)
         yield EntryComparison(entries, expected, np.abs(expected).max(axis=2, keepdims=True), measure)
 
 
 def _compare_products(
-    spec: ReferenceSpec,
-    evaluation: Evaluation,
-    arrays: Arrays,
-    result: np.ndarray,
-    generator: np.random.Generator,
+    spec: ReferenceSpec, arrays: Arrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield a comparison of the products J v of Jacobians and a vector v with the reference.
+    """Yield a comparison of the products J v of Jacobians and a vector v, of shape (points, outputs, 1).
 
-    `result` has the shape (points, outputs, 1). v is the point itself, or for a sum over the inputs a vector
-    of ones. The magnitude of the summed terms is estimated from products of J and vectors that differ from v
-    in random signs. `arrays` is a dict from input name to the values of the input at the points.
+    v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
+    estimated from products of J and vectors that differ from v in random signs.
     """
+    evaluation = spec.computed.evaluation
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
         name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
     }
-    measure = functools.partial(_directional_derivative, direction, False)
+    measure = _measure("jvp", direction)
     expected = measure(evaluation, arrays)
     size = np.abs(expected)
     for _ in range(_SIGN_SAMPLES):
@@ -183,53 +146,31 @@ def _compare_products(
 
 
 def _compare_gram(
-    spec: ReferenceSpec,
-    evaluation: Evaluation,
-    arrays: Arrays,
-    result: np.ndarray,
-    generator: np.random.Generator,
+    spec: ReferenceSpec, arrays: Arrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products of J^T J and random vectors, and of some columns of J^T J.
-
-    J is the Jacobian of a point. `result` has the shape (points, inputs, inputs). `arrays` is a dict from
-    input name to the values of the input at the points.
-    """
+    """Yield comparisons of products of J^T J with random and unit vectors."""
     columns, _ = _sample_columns_and_rows(spec)
     random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, result.shape[2]))
     norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
     for vectors, size in ((random_signs, norm), (np.eye(result.shape[2])[columns], largest)):
-        measure = functools.partial(_evaluate_slices, evaluations.gram_products, vectors, False)
-        expected = measure(evaluation, arrays)
+        measure = _measure("gram", vectors)
+        expected = measure(spec.computed.evaluation, arrays)
         yield EntryComparison(result @ vectors.T, expected, np.maximum(size, np.abs(expected)), measure)
 
 
-def _directional_derivative(
-    direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
-) -> np.ndarray:
-    """Return the JVP at each point, an array of shape (points, outputs).
+def _measure(kind: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
+    """Return a function (evaluation, arrays, points) that evaluates the derivative for some seeds.
 
-    If `is_summed` is true, the sum of the outputs is differentiated. `arrays` contains the inputs at the
-    points with the indices `points`. `direction` contains the tangents at all points of the block.
+    `kind` is "jvp", with one tangent for each point of the block as `seeds`, or a kind of `slices`. `arrays`
+    contains the inputs at `points`, which are indices of points of the block. If `is_summed` is true, the sum
+    of the outputs is differentiated.
     """
-    selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
-    if is_summed:
-        evaluation = evaluations.with_summed_outputs(evaluation)
-    return evaluations.directional_derivative(evaluation, arrays, selected)
 
+    def measure(evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)) -> np.ndarray:
+        evaluation = dataclasses.replace(evaluation, summed=is_summed)
+        if kind != "jvp":
+            return evaluations.slices(evaluation, arrays, kind, seeds)
+        tangents = {name: x[points] if name in evaluation.per_point else x for name, x in seeds.items()}
+        return evaluations.directional_derivative(evaluation, arrays, tangents)
 
-def _evaluate_slices(
-    evaluate: Callable[..., np.ndarray],
-    seeds: np.ndarray,
-    is_summed: bool,
-    evaluation: Evaluation,
-    arrays: Arrays,
-    points: Any = None,
-) -> np.ndarray:
-    """Return the result of `evaluate`: columns or rows of the Jacobians, or products of J^T J and vectors.
-
-    If `is_summed` is true, the sum of the outputs is differentiated. `seeds` are the indices of the columns
-    or rows, or the vectors. `points` is unused, because `arrays` contains the inputs at these points only.
-    """
-    if is_summed:
-        evaluation = evaluations.with_summed_outputs(evaluation)
-    return evaluate(evaluation, arrays, seeds)
+    return measure

@@ -1,0 +1,247 @@
+"""Evaluate a function and its derivatives by JAX on the CPU for the check: values, JVPs, Jacobians and J^T J.
+
+Derivatives are computed in forward mode. If a function has a rule for reverse mode only (`jax.custom_vjp`),
+its JVP is the transpose of its VJP. The inputs `arrays` are a dict from input name to array, in which the
+first axis of a per-point input is the axis of the points (batch elements).
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from scaling.options.reference.rounding import with_random_rounding
+
+Arrays = Mapping[str, np.ndarray]
+ArrayFunction = Callable[[Any], jax.Array]
+
+_MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
+_MIN_INPUTS_PER_OUTPUT = 8  # of a function whose Jacobian is computed by rows
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A function of one point, and the dtype and AD transformation that evaluate it."""
+
+    function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
+    names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
+    per_point: frozenset[str]  # the inputs with a separate value for each point; the others are shared
+    integers: frozenset[str]  # the inputs with the dtype int32
+    dtype: str  # the dtype of the other inputs
+    width: int = 1  # the number of elements of the largest intermediate result at one point
+    summed: bool = False  # whether the function is replaced by the sum of its outputs, of shape (1,)
+    transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
+    rounding_key: int = 0  # the seed of random rounding errors in all intermediate results, or 0 for none
+
+
+@contextlib.contextmanager
+def evaluation_context(dtype: str) -> Iterator[None]:
+    """Return a context manager in which JAX computes in `dtype` on the CPU with the highest matmul precision.
+
+    The caches of JAX are cleared when `jax_enable_x64` changes. They do not distinguish int32 and int64, so
+    that functions that were traced with the other setting can fail.
+    """
+    was_enabled = bool(jax.config.read("jax_enable_x64"))
+    x64 = was_enabled or dtype == "float64"
+    if x64 != was_enabled:
+        jax.clear_caches()
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+        with jax.enable_x64(x64), jax.default_device(cpu), jax.default_matmul_precision("highest"):
+            yield
+    finally:
+        if x64 != was_enabled:
+            jax.clear_caches()
+
+
+def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    """Return the values of the function at each point, a float64 array of shape (points, outputs)."""
+    return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
+
+
+def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
+    """Return the JVP at each point, a float64 array of shape (points, outputs).
+
+    `direction` is the tangent: a dict from the name of each differentiated input to an array of its shape.
+    """
+    tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
+    return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
+
+
+def slices(evaluation: Evaluation, arrays: Arrays, kind: str, seeds: np.ndarray) -> np.ndarray:
+    """Return slices of the Jacobian J at each point as a float64 array, in blocks that fit into memory.
+
+    kind        seeds                                    shape of the result
+    "columns"   indices of columns                       (points, outputs, columns)
+    "rows"      indices of rows                          (points, rows, inputs)
+    "gram"      vectors v, of shape (vectors, inputs)    (points, inputs, vectors), the products J^T J v
+    """
+    per_point, shared = _cast(evaluation, arrays)
+    seeds = seeds.astype(jnp.dtype(evaluation.dtype) if kind == "gram" else np.int32)
+    size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
+    axis = 1 if kind == "rows" else 2
+    parts = []
+    for start in range(0, len(seeds), size):
+        block = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # of equal sizes
+        parts.append(np.asarray(_jitted(evaluation, kind)(per_point, shared, block), np.float64))
+    results = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+    return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
+
+
+def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    """Return the Jacobian at each point, an array of shape (points, outputs, inputs), in forward mode."""
+    return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
+
+
+def jacobian_in_few_passes(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    """Return the Jacobian at each point, in reverse mode if there are far fewer outputs than inputs."""
+    outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
+    has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
+    if has_few_rows and is_traceable(evaluation, arrays, "rows"):
+        return slices(evaluation, arrays, "rows", np.arange(outputs))
+    return jacobian(evaluation, arrays)
+
+
+def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
+    """Return the number of elements of the differentiated inputs at one point."""
+    shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
+    return sum(int(np.prod(shape)) for shape in shapes)
+
+
+def seeds_per_call(evaluation: Evaluation, points: int) -> int:
+    """Return the number of seeds for which a call with `points` points fits into the memory limit."""
+    return max(1, _MAX_ELEMENTS // (points * evaluation.width))
+
+
+def is_traceable(evaluation: Evaluation, arrays: Arrays, kind: str) -> bool:
+    """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
+    first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
+    try:
+        jax.eval_shape(_jitted(evaluation, kind), *_cast(evaluation, first_point), np.zeros(1, np.int32))
+    except Exception:
+        return False
+    return True
+
+
+def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
+    """Return an evaluation with a defined JVP, or None if JAX cannot differentiate the function."""
+    for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
+        if is_traceable(candidate, arrays, "columns"):
+            return candidate
+    return None
+
+
+def with_rounding(
+    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
+) -> Iterator[tuple[Evaluation, Arrays]]:
+    """Yield `count` pairs of an evaluation and inputs with random rounding errors.
+
+    Every intermediate result of the evaluation has a rounding error, and every floating-point element of the
+    inputs is multiplied by 1 + relative or 1 - relative at random.
+    """
+    for seed in range(1, count + 1):
+        perturbed = dict(arrays)
+        for name, x in arrays.items():
+            if name not in evaluation.integers:
+                perturbed[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
+        yield dataclasses.replace(evaluation, rounding_key=seed), perturbed
+
+
+def measure_with_noise(
+    measure: Callable[[Evaluation, Arrays], np.ndarray],
+    evaluation: Evaluation,
+    arrays: Arrays,
+    relative: float,
+    generator: np.random.Generator,
+    count: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `measure(evaluation, arrays)`, and its largest change among `count` results `with_rounding`."""
+    center = measure(evaluation, arrays)
+    pairs = with_rounding(evaluation, arrays, relative, generator, count)
+    changed = np.array([measure(*pair) for pair in pairs])
+    return center, np.max(np.abs(changed - center), axis=0)
+
+
+def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the per-point inputs and the shared inputs in their dtypes."""
+    per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
+    for name, x in arrays.items():
+        dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
+        group = per_point if name in evaluation.per_point else shared
+        group[name] = np.asarray(x).astype(dtype)
+    return per_point, shared
+
+
+def _jitted(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
+    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...).
+
+    Evaluations that differ only in a nonzero rounding key share a program.
+    """
+    key = evaluation.rounding_key
+    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), kind)
+    return functools.partial(compiled, np.uint32(key))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
+    """Return a jitted function (rounding key, per-point inputs, shared inputs, *seeds) -> array.
+
+    `kind` is a key of `_KERNELS`.
+    """
+    tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
+    seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kind, (None,))
+
+    def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
+        arrays = {**per_point, **shared}
+        x, unravel = ravel_pytree([arrays.pop(name) for name in evaluation.names])
+
+        def f(z: jax.Array) -> jax.Array:
+            named = dict(zip(evaluation.names, unravel(z), strict=True))
+            y = evaluation.function(**arrays, **named)
+            return jnp.ravel(jnp.sum(y) if evaluation.summed else y)
+
+        return _KERNELS[kind](f, x, _pushforward(evaluation, f, x), *seeds)
+
+    batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
+
+    def at_points(key: Any, *arguments: Any) -> jax.Array:
+        function = with_random_rounding(batched, key) if evaluation.rounding_key else batched
+        return function(*arguments)
+
+    return jax.jit(at_points)
+
+
+def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
+    """Return the function v -> J v, where J is the Jacobian of f at x."""
+    if not evaluation.transposed:
+        return lambda v: jax.jvp(f, (x,), (v,))[1]
+    y, pullback = jax.vjp(f, x)
+    _, pushforward = jax.vjp(lambda cotangent: pullback(cotangent)[0], jnp.zeros_like(y))
+    return lambda v: pushforward(v)[0]
+
+
+def _rows(f: ArrayFunction, x: jax.Array, push: ArrayFunction, indices: jax.Array) -> jax.Array:
+    y, pullback = jax.vjp(f, x)
+    return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
+
+
+def _one_hot(i: Any, like: jax.Array) -> jax.Array:
+    return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
+
+
+# Name of a kernel -> function (f, x, push, *seeds) -> array, for a function f of the vector x, and the
+# function push: v -> J v.
+_KERNELS: dict[str, Callable[..., jax.Array]] = {
+    "values": lambda f, x, push: f(x),
+    "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),
+    "columns": lambda f, x, push, indices: jax.vmap(lambda i: push(_one_hot(i, x)), out_axes=1)(indices),
+    "rows": _rows,
+    "gram": lambda f, x, push, vectors: jax.vmap(lambda v: jax.vjp(f, x)[1](push(v))[0], out_axes=1)(vectors),
+}
