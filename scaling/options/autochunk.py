@@ -1,10 +1,9 @@
 """Choose how many points and seeds a device computes at a time, by compiling candidates (`chunk=auto`).
 
-Points are batch elements, and seeds are tangents or cotangents. The candidates are all points with all seeds,
-fewer points with all seeds, all points with fewer seeds and, if none of these fits, a single point with fewer
-seeds. Each candidate is compiled to measure the memory of its program, because this memory can increase when
-fewer points or seeds are computed at a time. Candidates are compiled in decreasing order of size. The first
-candidate that fits is enlarged by half if the larger program also fits.
+The candidates are all points with all seeds, fewer points with all seeds, all points with fewer seeds and, if
+none of these fits, a single point with fewer seeds. Each candidate is compiled, because the memory of its
+program can increase when fewer points or seeds are computed at a time. The first candidate that fits is
+enlarged by half if the larger program also fits.
 """
 
 import dataclasses
@@ -23,33 +22,20 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device computes at a time, and the memory for its arrays.
+    """The numbers of points and seeds that a device computes at a time, and the memory for its arrays."""
 
-    Attributes:
-        block: the number of points (batch elements), or None for all points of the device.
-        chunk: the number of seeds (tangents or cotangents), or None for all seeds of the device.
-        storage: the memory that contains the inputs and the result, "device" or "host".
-    """
-
-    block: int | None = None
-    chunk: int | None = None
-    storage: str = DEVICE
+    block: int | None = None  # the number of points (batch elements), or None for all points of the device
+    chunk: int | None = None  # the number of seeds (tangents or cotangents), or None for all of the device
+    storage: str = DEVICE  # the memory that contains the inputs and the result, "device" or "host"
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The memory that a compiled program needs on each device.
+    """The memory that a compiled program needs on each device."""
 
-    Attributes:
-        bytes: the number of bytes, or None if it is unknown.
-        fits: whether the program fits into memory.
-        io_exceeds_memory: whether the inputs and the result alone, without temporary arrays, exceed the
-            memory. Smaller blocks do not fit either in this case.
-    """
-
-    bytes: int | None
-    fits: bool
-    io_exceeds_memory: bool = False
+    bytes: int | None  # None if it is unknown
+    fits: bool  # whether the program fits into memory
+    io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed it, in any blocks
 
 
 def compile_largest(
@@ -62,13 +48,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest numbers of points and seeds at a time that fit into memory.
 
-    Raise `TooLarge` if no candidate fits.
-
-    Args:
-        sizes: the shape of the derivative.
-        compile_blocks: compiles a case with the `block`, `chunk` and `storage` of this case.
-        describe_shortage: returns an error message if a compiled case does not fit into memory, else None.
-        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first.
+    Raise `TooLarge` if no candidate fits. `describe_shortage` returns an error message if a compiled case
+    does not fit, else None. `known_blocks` is the field `blocks` of an earlier record, which is tried first.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None
@@ -108,20 +89,11 @@ def find_blocks(
     measure: Callable[[BlockSizes], MemoryNeed],
     earlier: BlockSizes | None = None,
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest numbers of points and seeds that fit into memory, and all measured candidates.
+    """Return the largest block sizes that fit into memory, or None, and a dict of all measured candidates.
 
-    Block sizes with the inputs and the result on the host are tried if `case.storage` is "host", or if
-    `case.storage` is None and no block sizes fit on the device. Storage on the host requires `batch=vmap` and
-    a reduction that does not sum over the points.
-
-    Args:
-        sizes: the shape of the derivative.
-        measure: compiles a program with the given block sizes and returns the memory that it needs.
-        earlier: the block sizes that fitted in an earlier run, which are tried first, or None.
-
-    Returns:
-        The largest block sizes that fit into memory, or None if no candidate fits.
-        A dict from each measured candidate to the memory that it needs, in the order of measurement.
+    `measure` compiles a program, and `earlier` fitted in an earlier run. Storage on the host is tried if
+    `case.storage` is "host", or if it is None and no block sizes fit on the device. It requires `batch=vmap`
+    and a reduction that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     can_offload = case.batch == "vmap" and not workload.reduction.sums_points
@@ -148,10 +120,7 @@ def _find_in_storage(
     sizes: DerivativeShape,
     probe: Callable[[BlockSizes], MemoryNeed],
 ) -> BlockSizes | None:
-    """Return the largest block sizes that fit if `storage` contains the arrays, or None if none fit.
-
-    `storage` is "device" or "host". `probe` returns the memory that a program with given block sizes needs.
-    """
+    """Return the largest block sizes that fit if `storage` contains the arrays, or None if none fit."""
     points = ceil_div(case.points, case.axes[0])
     seeds = max(ceil_div(part.seeds, case.axes[1]) for part in sizes.parts)
     can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
@@ -175,8 +144,7 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, enlarged by half if possible, or None if none fit.
 
-    The candidates must be in decreasing order of size. The enlarged candidate must be smaller than the
-    candidate before the first that fits, and it must also fit. `probe` returns the memory of a candidate.
+    The candidates must be in decreasing order of size.
     """
     too_large = None
     for blocks in candidates:
@@ -198,10 +166,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return `blocks` with 1.5 times as many seeds, or points if `chunk` is None.
-
-    Return None if this number equals that of `blocks` or `too_large`.
-    """
+    """Return `blocks` with 1.5 times as many seeds or points, or None if that equals one of the arguments."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     larger = count + count // 2

@@ -18,12 +18,8 @@ jax.monitoring.register_event_listener(
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
     """Compile a program with JAX's persistent compilation cache in a new temporary directory.
 
-    Return the compiled program and the time of each compilation stage. The settings of JAX are restored.
-    Raise `CaseEnded` if a cold cache has a hit, or a warm cache has none.
-
-    Args:
-        state: "cold" for an empty cache, or "warm" for a cache that contains the program.
-        compile_once: compiles the program. It is called once more to fill a warm cache.
+    The cache is empty if `state` is "cold", and contains the program if it is "warm". The settings of JAX are
+    restored. Raise `CaseEnded` if a cold cache has a hit, or a warm cache has none.
     """
     _hits.clear()
     with tempfile.TemporaryDirectory() as folder:

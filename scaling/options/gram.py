@@ -1,7 +1,4 @@
-"""Compute the Gram matrix J^T J from the columns or rows of a Jacobian J (`reduce=gram`).
-
-The module also computes the expected J^T J for the check of a result, and the number of JVPs.
-"""
+"""Compute the Gram matrix J^T J from the columns or rows of a Jacobian J (`reduce=gram`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,13 +30,9 @@ def count_passes(case: Case, sizes: DerivativeShape) -> int:
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
     """Return the rows of J^T J for the seeds of one device, an array of shape (seeds, inputs).
 
-    These are the inner products of the device's columns of J with all columns. All columns are computed again
-    for each chunk of the device's columns, unless one chunk contains all columns.
-
-    Args:
-        column: returns the column of J for the index of a seed, an array of shape (outputs,).
-        seeds: the seeds of the device.
-        inputs: the number of columns of J.
+    These are the inner products of the device's columns of J with all columns. `column` returns the column of
+    J for the index of a seed. All columns are computed again for each chunk of the device's columns, unless
+    one chunk contains all columns.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -57,8 +50,7 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
 def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """Return R^T R of shape (inputs, inputs), where R contains the rows of J that one device computes.
 
-    The rows are computed one chunk at a time. `row` maps the index of a seed to a row, a tuple with one array
-    for each input.
+    `row` returns the row for the index of a seed, a tuple with one array for each input.
     """
 
     def multiply(numbers: Any) -> Any:
@@ -69,10 +61,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J of each point, and two magnitudes that determine its tolerance.
-
-    The arrays have the shape (points, inputs, inputs). tolerances.py defines the two magnitudes.
-    """
+    """Return the expected J^T J of each point, and the magnitudes that determine its tolerance."""
     J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -80,10 +69,7 @@ def reference_gram(e: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return the largest change of an entry of J^T J at each point, an array of shape (points,).
-
-    Each entry J[p, o, i] of the Jacobian at point p changes by at most bound[p, i].
-    """
+    """Return the largest change of an entry of J^T J at each point if J[p, o, i] changes by bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

@@ -1,9 +1,8 @@
 """Read the state of the host before and after a measurement: load, clock rates, throttling and CPU times.
 
-The differences of two readings show whether other processes used the cores ("foreign_load") and whether the
-CPU or a GPU was throttled ("throttled"). The values are read from /proc, cpufreq and, for an NVIDIA GPU, the
-management library NVML. A value that cannot be read is None. Other processes are not detected if they run on
-the GPU, or on the other hardware thread (SMT sibling) of a core that this process is bound to.
+The values come from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. Unknown values are
+None. Other processes are not detected if they run on the GPU, or on the other hardware thread (SMT sibling)
+of a core that this process is bound to.
 """
 
 import ctypes
@@ -33,46 +32,26 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host and of this process at one moment, to be subtracted from later counters.
+    """Counters of the host and of this process at one moment.
 
-    The monitored cores are the cores that this process is bound to, or may run on if it is not bound.
-
-    Attributes:
-        platform: the JAX platform: "cpu", "gpu" or "tpu".
-        bound_to: the cores that this process is bound to, or None if it is not bound.
-        core_count: the number of monitored cores that /proc/stat contains.
-        idle_seconds: the idle time of these cores, including waiting for I/O, summed over the cores.
-        stolen_seconds: the time that the hypervisor used on these cores, summed over the cores.
-        process_seconds: the CPU time of all threads of this process, without child processes.
-        clock_seconds: the time of the reading by `time.perf_counter`.
-        preemptions: the number of involuntary context switches of this process.
-        slowdowns: the number of thermal throttling events of the monitored cores and their packages.
-        throttled: whether at least one of the visible GPUs was throttled at the moment of the reading.
+    The monitored cores are those that this process is bound to, or may run on if it is not bound. Times are
+    summed over these cores.
     """
 
-    platform: str
-    bound_to: tuple[int, ...] | None
-    core_count: int
-    idle_seconds: float
-    stolen_seconds: float
-    process_seconds: float
-    clock_seconds: float
-    preemptions: int
-    slowdowns: int
-    throttled: bool
+    platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
+    bound_to: tuple[int, ...] | None  # the cores that this process is bound to, or None if it is not bound
+    core_count: int  # the number of monitored cores that /proc/stat contains
+    idle_seconds: float  # the idle time, including waiting for I/O
+    stolen_seconds: float  # the time that the hypervisor used
+    process_seconds: float  # the CPU time of all threads of this process, without child processes
+    clock_seconds: float  # the time of the reading by `time.perf_counter`
+    preemptions: int  # the number of involuntary context switches of this process
+    slowdowns: int  # the number of thermal throttling events of the monitored cores and their packages
+    throttled: bool  # whether at least one of the visible GPUs was throttled
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the load and the clock rates of the host and the state of its GPUs.
-
-    Its keys are "load" (the load average of one minute), "core_mhz" (a list of the clock rates of the bound
-    cores in MHz, or None if there are none), "governor" (the CPU frequency governor) and, on the platform
-    "gpu", "gpus" (a list with a dict for each GPU).
-
-    Args:
-        platform: the JAX platform: "cpu", "gpu" or "tpu".
-        bound_to: the cores that this process is bound to, or None if it is not bound.
-    """
+    """Return a dict with the load average, the clock rates of the bound cores and the state of the GPUs."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -83,11 +62,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the current counters of the host and of this process.
-
-    `find_disturbances` compares the counters at the start and at the end of a measurement. The arguments are
-    those of `read_host`.
-    """
+    """Return the current counters, which `find_disturbances` compares at the end of a measurement."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -110,14 +85,11 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(start: HostReading) -> list[str]:
     """Return the disturbances since the reading `start`: "throttled", "foreign_load", both or none.
 
-    "foreign_load" means that other load used more time of the monitored cores than a threshold. The time of
-    other load is the time that was neither idle nor used by this process or, if larger, the time used by the
-    hypervisor (steal time, which Linux may also attribute to this process). If this process is bound to
-    cores, the threshold is a tenth of the time of one core, because devices wait for the slowest core.
-    Otherwise the threshold is a tenth of the time of all cores, because this process can migrate.
-
-    Idle time has a resolution of one tick per core, usually 10 ms. Load within the error of this resolution
-    is ignored, unless a single core is monitored and this process was preempted on it.
+    The foreign load is the time that was neither idle nor used by this process or, if larger, the time used
+    by the hypervisor, which Linux may also attribute to this process. If this process is bound to cores, the
+    threshold is a tenth of the time of one core, because devices wait for the slowest core. Otherwise it is a
+    tenth of the time of all cores, because this process can migrate. Load within the resolution of idle time,
+    one tick per core, is ignored, unless this process was preempted on the only core.
     """
     now = read_counters(start.platform, start.bound_to)
     cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
@@ -132,10 +104,9 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return a list of eight CPU times in clock ticks for each of the given cores, from /proc/stat.
+    """Return eight CPU times in clock ticks for each of the given cores that /proc/stat contains.
 
-    The times are user, nice, system, idle, iowait, irq, softirq and steal time, in this order. Cores that
-    /proc/stat does not contain are omitted.
+    The times are user, nice, system, idle, iowait, irq, softirq and steal time.
     """
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
@@ -146,7 +117,6 @@ def _core_times(cores: Sequence[int]) -> list[list[int]]:
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    """Return the current clock rate of each core in MHz, or None where it is unknown."""
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in cores]
     if any(kilohertz):
@@ -173,7 +143,6 @@ def _nvml(name: str, *arguments: Any) -> bool:
 
 @functools.cache
 def _nvml_library() -> Any:
-    """Load and initialize NVML, and return the library, or None if it is not available."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         return library if library.nvmlInit_v2() == 0 else None
@@ -185,9 +154,8 @@ def _nvml_library() -> Any:
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
     """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if the variable is not set.
 
-    As in CUDA, the first invalid entry and all entries after it are ignored. An integer entry is a CUDA
-    device index, which is assumed to equal the NVML index. This assumption is correct if all GPUs are of the
-    same model. MIG instances are not supported.
+    As in CUDA, the first invalid entry and all entries after it are ignored. An integer is assumed to be both
+    a CUDA and an NVML index, which is correct for GPUs of one model. MIG instances are not supported.
     """
     gpus: list[tuple[str, ctypes.c_void_p]] = []  # (UUID, or "" if it is unknown; handle)
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
@@ -210,10 +178,7 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
 
 
 def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
-    """Return the number that an NVML function writes to its last argument, or None if the call fails.
-
-    `ctype` is the type of this number, such as `ctypes.c_uint`. `arguments` are the other arguments.
-    """
+    """Return the number that an NVML function writes to its last argument, or None if the call fails."""
     number = ctype()
     return number.value if _nvml(function, *arguments, ctypes.byref(number)) else None
 
@@ -228,7 +193,6 @@ def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
 
 
 def _gpu_state(handle: ctypes.c_void_p) -> dict[str, Any]:
-    """Return the clock rates, power, temperature and throttle reasons of a GPU. Unknown values are None."""
     milliwatts = _query_number("nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
     return {
         "sm_mhz": _query_number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 1),

@@ -1,10 +1,9 @@
 """Compute a result that is larger than device memory in steps, into one array on the host (`storage=host`).
 
-The per-point inputs are also stored on the host, and each step copies the points (batch elements) that it
-needs to the devices. The shared inputs stay on the devices. A step computes the Jacobians of some points, or
-only the rows or columns for some seeds (tangents or cotangents). All steps run the same program and therefore
-have the same size. If the size does not divide the number of points or seeds, the last step repeats points or
-seeds of the previous step. The result of a step is copied to the host while the next step is computed.
+A step computes the Jacobians of some points (batch elements), or only the rows or columns for some seeds. It
+copies the points from the host to the devices, where the shared inputs stay. All steps run the same program
+and have the same size, so that the last step may repeat points or seeds of the previous one. The result of a
+step is copied to the host while the next step is computed.
 """
 
 import dataclasses
@@ -27,31 +26,20 @@ from scaling.core.workload import Workload
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The size and number of the steps that compute a case whose inputs and result are on the host.
+    """The size and number of the steps that compute a case whose inputs and result are on the host."""
 
-    Attributes:
-        case: the case that one step computes. All steps run the same program.
-        sizes: the shape of the derivative that one step computes.
-        seeds: the number of seeds (tangents or cotangents) of a step, or None if each step has all seeds.
-        count: the number of steps.
-        host_bytes: the bytes of all per-point inputs and of the result on the host.
-        moved_bytes: the bytes of per-point inputs and results that each device copies from and to the host,
-            without the inputs of one step.
-    """
-
-    case: Case
-    sizes: DerivativeShape
-    seeds: int | None
-    count: int
-    host_bytes: int
-    moved_bytes: int
+    case: Case  # the case that one step computes
+    sizes: DerivativeShape  # the shape of the derivative that one step computes
+    seeds: int | None  # the number of seeds (tangents or cotangents) of a step, or None for all seeds
+    count: int  # the number of steps
+    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
+    moved_bytes: int  # the bytes that each device copies from and to the host, without the inputs of one step
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
     """Return the size, the number and the memory of the steps that compute a case with `storage=host`.
 
     In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
-    `sizes` is the shape of the whole derivative.
     """
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
@@ -70,10 +58,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 
 
 def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
-    """Return the number of seeds (tangents or cotangents) in each step, or None if each step has all seeds.
-
-    Seeds are divided among steps only if each seed yields a separate row or column of the result.
-    """
+    """Return the number of seeds in each step, or None if the seeds cannot or need not be divided."""
     part = sizes.parts[0]
     seeds = case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = workload.reduction.columns if part.computes_columns else workload.reduction.rows
@@ -95,11 +80,9 @@ def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield the indices (point, seed) at which each step starts.
+    """Yield the indices (point, seed) at which each step of `block` points and `chunk` seeds starts.
 
-    Each step has `block` of all `points` points and `chunk` of all `seeds` seeds. If `block` does not divide
-    `points`, the last block starts earlier and repeats some points of the previous block. The same applies
-    to `chunk` and `seeds`.
+    A last step that would be smaller starts earlier and repeats some points or seeds.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
@@ -109,8 +92,7 @@ def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[t
 def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     """Return a function without arguments that runs all steps of a case and returns the whole result.
 
-    The result is a NumPy array of the shape that `shape.result_shape` returns, such as (points, outputs,
-    inputs). Each call overwrites the array that the previous call returned.
+    Each call overwrites the NumPy array that the previous call returned.
     """
     case, workload, plan, program = compiled.case, compiled.workload, compiled.plan, compiled.program
     assert plan is not None and program is not None
@@ -123,7 +105,6 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     def place(
         names: Iterable[str], seed_arguments: Mapping[str, Any], rows: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, Any]:
-        """Return the arguments `names` as arrays on the devices, with per-point inputs from `rows`."""
         names, source = list(names), dataclasses.replace(program, seed_arguments=seed_arguments)
         return dict(zip(names, layout.place_inputs(plan.case, workload, source, rows, names), strict=True))
 

@@ -9,12 +9,9 @@ from jax.extend.core import Literal
 def evaluate(
     jaxpr: Any, arguments: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr for the given arguments, with `apply` as the rule for each equation.
+    """Return the outputs of a closed jaxpr, or of an open jaxpr without constants, for the given arguments.
 
-    Args:
-        jaxpr: a closed jaxpr, or an open jaxpr without constants.
-        arguments: the values of the input variables of the jaxpr.
-        apply: takes an equation and the list of its operands, and returns the sequence of its results.
+    `apply` takes an equation and the list of its operands, and returns the sequence of its results.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))

@@ -1,23 +1,19 @@
-"""Compute the Laplacian of a function (`target=laplacian`): the sum of its second derivatives d^2f / dx_i^2.
+"""Compute the Laplacian of a function (`target=laplacian`): the sum of v^T H v over the unit vectors v.
 
-The Laplacian is the sum of v^T H v over the unit vectors v, where H is the Hessian. The unit vectors are
-called directions below. A mode that computes columns H v multiplies each of them by v. `nested_jvp`
-differentiates twice in forward mode. Taylor mode has two algorithms:
+H is the Hessian, and the vectors v are called directions. A mode that computes columns H v multiplies each of
+them by v. `nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along each
+direction separately, with `jax.experimental.jet`.
 
-`jet` computes the second derivative along each direction separately, with `jax.experimental.jet`. Calls of
-functions are inlined first, because that JAX module has rules for primitive operations only.
-
-`forward_laplacian`, also known as collapsed Taylor mode, sums the second derivatives over the directions
-while it evaluates the function. For each intermediate result y it computes the derivatives of y along all
-directions, and a single sum of the second derivatives of y over all directions. Consider an operation y =
-g(x). Let t be the derivative of x along a direction, and s the sum of the second derivatives of x. Then
+`forward_laplacian`, also known as collapsed Taylor mode, computes for each intermediate result its
+derivatives along all directions, and a single sum of its second derivatives. Let y = g(x) be an operation, t
+the derivative of x along a direction, and s the sum of the second derivatives of x. Then
 
     derivative of y along the direction      g'(x) t
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
-Thus the second derivatives along single directions are never stored. The last sum is zero if g is linear. If
-g is elementwise, it is g''(x) times the sum of t^2. For any other operation, such as a loop or a function
-with a custom derivative, it is the sum of a JVP of a JVP along each direction.
+The last sum is zero if g is linear, and g''(x) times the sum of t^2 if g is elementwise. For any other
+operation, such as a loop or a function with a custom derivative, it is the sum of a JVP of a JVP along each
+direction.
 
 Sources: Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward
 Laplacian" (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
@@ -56,17 +52,11 @@ _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
 
 class Expanded(NamedTuple):
-    """An intermediate result of the forward Laplacian, with its derivatives along the direction vectors.
-
-    Attributes:
-        value: the intermediate result.
-        tangents: the first derivatives along the directions, an array of shape (directions, *value.shape).
-        second: the second derivatives summed over the directions, an array of the same shape as `value`.
-    """
+    """An intermediate result of the forward Laplacian, with its derivatives along the directions."""
 
     value: Any
-    tangents: Any
-    second: Any
+    tangents: Any  # the first derivatives along the directions, of shape (directions, *value.shape)
+    second: Any  # the second derivatives summed over the directions, of the shape of `value`
 
 
 def _sum_over_directions(form: LinearMap) -> LinearMap:
@@ -77,26 +67,20 @@ def _sum_over_directions(form: LinearMap) -> LinearMap:
 def sum_products(column: LinearMap) -> LinearMap:
     """Return a function of V that sums v^T H v over the directions v in V, where `column` maps v to H v.
 
-    H is a Hessian. V is a tuple of arrays like v, each with a leading axis of directions.
+    V is a tuple of arrays like v, each with a leading axis of directions.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, each as the JVP of a JVP along v.
-
-    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
-    leading axis of directions.
-    """
+    """Return a function of V that sums v^T H v over v, each as a JVP of a JVP, for a scalar f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, each by `jax.experimental.jet`.
+    """Return a function of V that sums v^T H v over v, each by `jax.experimental.jet`, for a scalar f at x.
 
-    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
-    leading axis of directions. The returned function raises `Refusal` if `jax.experimental.jet`
-    has no rule for an operation of f. Custom derivative rules of f are ignored.
+    It raises `Refusal` if jet has no rule for an operation of f. Custom derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -119,11 +103,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V in one forward pass.
-
-    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
-    leading axis of directions.
-    """
+    """Return a function of V that sums v^T H v over v in one forward pass, for a scalar f at x."""
     closed = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -137,11 +117,9 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 def _evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr for the given inputs. Calls of functions in the jaxpr are inlined.
+    """Return the outputs of a jaxpr, in which the primitives `calls`, which call a function, are inlined.
 
-    Args:
-        calls: the names of the primitives that call a function.
-        apply: takes any other equation and its operands, and returns a list of its results.
+    `apply` takes any other equation and its operands, and returns a list of its results.
     """
 
     def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
@@ -156,8 +134,7 @@ def _evaluate_inlined(
 def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Return the results of a jaxpr equation for operands that are arrays or `Expanded`.
 
-    There are different rules for elementwise, linear and other operations. A result is an `Expanded`, or an
-    array if the result does not depend on the directions or has neither a floating-point nor a complex dtype.
+    A result is an array if it does not depend on the directions or is not of an inexact dtype.
     """
     positions = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
     expanded = list({id(operands[number]): operands[number] for number in positions}.values())
@@ -179,7 +156,6 @@ def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
-    """Return g(x) with its derivatives along the directions, where g is an elementwise function."""
     ones = jnp.ones_like(x.value)
     derivative = lambda z: jax.jvp(g, (z,), (ones,))[1]  # noqa: E731
     first, second = jax.jvp(derivative, (x.value,), (ones,))
@@ -193,11 +169,8 @@ def _expand(
 ) -> list[Any]:
     """Return the results of a function g of `Expanded` inputs, with their derivatives along the directions.
 
-    Args:
-        g: takes the values of the inputs and returns a list of arrays.
-        is_real: whether each result has a floating-point or complex dtype and is returned as an `Expanded`.
-            The other results have no derivatives and are returned as arrays.
-        is_linear: whether g is linear in all inputs together, so that the second derivatives of g are zero.
+    `is_real` contains whether each result is an `Expanded`, otherwise it is an array without derivatives.
+    `is_linear` is whether g is linear in all inputs together.
     """
     values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
     real = lambda *z: [y for y, keep in zip(g(*z), is_real, strict=True) if keep]  # noqa: E731
@@ -214,9 +187,6 @@ def _expand(
 
 
 def reference_trace(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessian at each point, and two magnitudes that set its tolerance.
-
-    The arrays have the shape (points, 1, 1). tolerances.py defines the two magnitudes.
-    """
+    """Return the expected trace of the Hessian at each point, and the magnitudes that set its tolerance."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -1,8 +1,7 @@
 """Choose the cases that measure the peak FLOP/s, bandwidth and latency of a machine, and count their work.
 
-The peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py), where a case is one
-configuration of a study. This module chooses their array sizes, dtypes and device counts. Lower bounds on the
-run times of the other cases are computed from the measurements.
+These peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py). Lower bounds on the run
+times of the other cases are computed from their measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +32,15 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def enables_peaks(study: Mapping[str, Any]) -> bool:
-    """Return whether the configuration of a study, or of one of its parts, has a true value of `ceilings`."""
+    """Return whether a study, or one of its parts, sets `ceilings`."""
     return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
     """Return the peak benchmarks from which lower bounds on the run times of the given cases are computed.
 
-    Each benchmark is returned once. A benchmark runs on as many devices as the case that it bounds, with the
-    dtype that `peak_dtype_and_precision` returns. The benchmark `call` also uses the API of this case,
-    because the dispatch latency depends on the API. `platform` is the JAX platform, such as "cpu".
+    A benchmark runs on as many devices as the case that it bounds. The benchmark `call` also uses its API,
+    because the dispatch latency depends on the API.
     """
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
@@ -57,11 +55,7 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of a target, such as "copy", for the case `bounded`, one for each array size.
-
-    The benchmarks run with the given API on as many devices as `bounded`. The array sizes depend on the JAX
-    platform.
-    """
+    """Return the benchmarks of a target, such as "copy", for the case `bounded`, one for each array size."""
     (dtype, precision), terms = peak_dtype_and_precision(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
@@ -73,21 +67,17 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and the matmul precision of the peak benchmark that bounds the time of a case.
-
-    `target` is the name of the benchmark, such as "copy".
-    """
+    """Return the dtype and the matmul precision of the benchmark, such as "copy", that bounds a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """Return the amount of work that each device performs in one call of a peak benchmark.
+    """Return the work of each device in one call of a peak benchmark.
 
-    The unit depends on the target: bytes ("copy", "transpose", "all_reduce"), floating-point operations
-    ("matmul", "arithmetic"), exponentials ("transcendental"), divisions ("division") or summed elements
-    ("reduction").
+    The unit is bytes ("copy", "transpose", "all_reduce"), floating-point operations ("matmul", "arithmetic"),
+    exponentials ("transcendental"), divisions ("division") or summed elements ("reduction").
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES[case.dtype]

@@ -8,9 +8,8 @@ from scaling.core.case import Case, Refusal, unknown_name
 def forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names of the inputs that mode=mixed differentiates in forward mode.
 
-    These are the inputs named in `case.forward`, joined by "+", or all inputs except the largest if
-    `case.forward` is None. `input_sizes` is a dict from the name of each differentiated input to its number
-    of elements. Raise `Refusal` for an unknown or repeated name, or if no input remains for reverse mode.
+    These are the names in `case.forward`, joined by "+", or all inputs except the largest if it is None.
+    Raise `Refusal` for an unknown or repeated name, or if no input remains for reverse mode.
     """
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])

@@ -23,14 +23,7 @@ def wrap(
 ) -> tuple[Callable[..., Any], Named]:
     """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.
 
-    Args:
-        on_device: the function (position of the device, arrays) that each device runs.
-        arguments: a dict from the name of each argument to its shape and dtype on one device.
-        devices: the JAX devices.
-
-    Returns:
-        The function returned by `jax.pmap`.
-        A dict from the name of each argument to its shape, dtype and sharding. The first axis is the devices.
+    `arguments` have the shapes on one device. The first axis of the abstract arguments is the devices.
     """
 
     def on_axis(*arrays: Any) -> Any:
@@ -55,11 +48,8 @@ def place(
 ) -> jax.Array:
     """Return an argument of a `jax.pmap` function as an array that is partitioned over the devices.
 
-    Args:
-        struct: the shape, dtype and sharding of the argument. The first axis is the devices.
-        name: the name of the argument.
-        rows: returns the rows [start, stop) of a per-point input. None for any other argument.
-        global_array: returns the whole array of any other argument.
+    `struct` describes the array, whose first axis is the devices. `rows` returns the rows [start, stop) of a
+    per-point input, and `global_array` the whole array of any other argument.
     """
     point_devices, seed_devices = case.axes
     count = ceil_div(case.points, point_devices)

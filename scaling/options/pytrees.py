@@ -1,7 +1,7 @@
 """Convert a user's function of pytrees to a function that takes one array per leaf and returns one array.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
-order of `jax.tree.leaves`. Inputs and outputs that are not valid pytrees are rejected with an error message.
+order of `jax.tree.leaves`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import numpy as np
 from scaling.core.case import Refusal
 from scaling.core.workload import InputSpec, Workload
 
-# Name of an input that is a pytree -> its tree structure (a PyTreeDef), and the names of its leaves in order.
+# Name of an input -> its tree structure (a PyTreeDef), and the names of its leaves in order.
 Trees = dict[str, tuple[Any, tuple[str, ...]]]
 
 
@@ -23,8 +23,7 @@ def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
     The functions of the copy take the leaves as keyword arguments, and its references take a dict of the
-    leaves. Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. `name` is the
-    name of the workload in error messages.
+    leaves. Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -50,7 +49,7 @@ def with_flat_inputs(name: str, workload: Workload) -> Workload:
 
 
 def _unflatten(trees: Trees, leaves_by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict from input name to array or pytree, given a dict from leaf name to array."""
+    """Return a dict from input name to array or pytree."""
     inputs = dict(leaves_by_name)
     for name, (structure, leaves) in trees.items():
         inputs[name] = jax.tree.unflatten(structure, [inputs.pop(leaf) for leaf in leaves])
@@ -58,11 +57,7 @@ def _unflatten(trees: Trees, leaves_by_name: Mapping[str, Any]) -> dict[str, Any
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
-    """Return a dict from leaf name to `InputSpec`, and the tree structures of the inputs that are pytrees.
-
-    Raise `Refusal` if an input is invalid. `workload` is the name of the workload and `group` the name of the
-    dict of inputs ("points" or "shared") in error messages.
-    """
+    """Return a dict from leaf name to `InputSpec`, and the tree structures of the inputs."""
     if not isinstance(inputs, Mapping):
         raise Refusal(
             f"{group} of {workload!r} must be a mapping from input names, "
@@ -76,20 +71,14 @@ def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, In
                 f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': "
                 "the function takes each input as a keyword argument"
             )
-        if isinstance(value, InputSpec):
-            specs[name] = value
-        else:
-            structure, leaves = _flatten_tree(workload, name, value)
-            trees[name] = structure, tuple(leaves)
-            specs |= leaves
+        structure, leaves = _flatten_tree(workload, name, value)
+        trees[name] = structure, tuple(leaves)
+        specs |= leaves
     return specs, trees
 
 
 def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, InputSpec]]:
-    """Return the tree structure of a pytree input, and a dict from leaf name to `InputSpec`.
-
-    Raise `Refusal` if a leaf is invalid. `workload` and `name` name the workload and the input.
-    """
+    """Return the tree structure of an input, and a dict from leaf name to `InputSpec`."""
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -113,7 +102,6 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
 
 
 def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
-    """Return an exception for an input that is neither an `InputSpec` nor a pytree, with a hint to fix it."""
     hint = "a constant belongs inside the function"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hint = "register the dataclass with jax.tree_util.register_dataclass"
@@ -149,8 +137,7 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
     """Return the leaves of a function's result (an array or a pytree of arrays) as one array.
 
     A single leaf is returned unchanged. Several leaves are raveled, except for the first `leading` axes, and
-    concatenated to an array of shape (*leading axes, elements). Raise `Refusal` if a leaf is not an array of
-    real numbers, or if the leading axes differ in length. `function_name` is used in error messages.
+    concatenated. Raise `Refusal` if a leaf is not an array of real numbers, or if the leading axes differ.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -184,15 +171,8 @@ def concatenate_blocks(
 ) -> Any:
     """Return a derivative as one array, given the blocks that `jax.jacrev` returns for pytrees.
 
-    A block is the derivative of one output leaf with respect to one input leaf. Raise `Refusal` if the shapes
-    of the blocks do not fit together.
-
-    Args:
-        result: the blocks, a pytree like the output in which each leaf is a pytree like the inputs.
-        function_name: the name of the function that returned the blocks, for error messages.
-        input_sizes: the number of elements of each input leaf.
-        per_point: whether the returned array has the shape (points, outputs, inputs). Otherwise the shape is
-            (1, inputs), for a sum over points.
+    A block is the derivative of one output leaf by one input leaf. The array has the shape (points, outputs,
+    inputs), or (1, inputs) for a sum over points. Raise `Refusal` if the blocks do not fit together.
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:
@@ -215,9 +195,6 @@ def concatenate_blocks(
 
 
 def _join_columns(blocks: Sequence[Any], input_sizes: Sequence[int], leading: tuple[int, ...]) -> Any:
-    """Return the derivative of one output leaf as one array of shape (*leading, inputs).
-
-    Each block is the derivative with respect to one input leaf. `input_sizes` are the sizes of these leaves.
-    """
+    """Return the derivative of one output leaf by all input leaves, of shape (*leading, inputs)."""
     reshaped = [block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True)]
     return jnp.concatenate(reshaped, axis=-1)

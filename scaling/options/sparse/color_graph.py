@@ -1,17 +1,14 @@
 """Color the columns and rows of a sparsity pattern by a greedy algorithm (DSATUR), compiled by numba.
 
-A coloring reduces the number of seeds that compute a sparse Jacobian: one seed computes a compressed slice,
-which is the sum of all columns, or of all rows, of one color. Each entry of the matrix is read from one
-slice. A column owns the entries that are read from the slice that contains the column, and a row owns the
-entries that are read from the slice that contains the row.
+One seed computes a compressed slice, the sum of all columns, or of all rows, of one color. Each entry of the
+Jacobian is read from one slice: a column owns the entries that are read from a slice of columns, and a row
+owns the others. Two columns conflict, and must have different colors, if a row has an entry in both, and at
+least one of these entries is owned by its column. The same applies to rows.
 
-Two columns conflict if a row has an entry in both columns, and at least one of the two entries is owned by
-its column. Conflicting columns must have different colors, because otherwise the slice would contain the sum
-of both entries. The same applies to rows. If columns own all entries, this is column coloring. If rows own
-some entries, it is the direct bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse
-Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
-Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. Finding the
-smallest number of colors is NP-hard. The greedy algorithm of this file finds a small number.
+If columns own all entries, this is column coloring, otherwise the direct bicoloring of T. F. Coleman and A.
+Verma, "The efficient computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci.
+Comput. 19(4), 1998; see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM
+Review 47(4), 2005. Finding the smallest number of colors is NP-hard.
 """
 
 from collections.abc import Iterator
@@ -23,17 +20,14 @@ from scaling.core.shape import Pattern
 from scaling.options.sparse.coloring import Coloring
 
 _MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries
-_MAX_SATURATION_SIZE = (
-    2**26
-)  # the product of columns and entries of the fullest row, up to which DSATUR is used
+_MAX_SATURATION_SIZE = 2**26  # of columns times entries of the fullest row, up to which DSATUR is used
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a coloring of the columns, of the rows, or of both the columns and the rows of a pattern.
+    """Return a coloring of the "columns", the "rows", or "both" of a pattern.
 
-    Args:
-        compress: "columns", "rows" or "both". For "both", several ways to divide the entries between columns
-            and rows are tried, and the coloring with the fewest colors is returned.
+    For "both", several divisions of the entries between columns and rows are tried, and the coloring with the
+    fewest colors is returned.
     """
     if compress != "both":
         return color_partition(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -48,12 +42,7 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
-    """Return a coloring of the columns and the rows of a pattern.
-
-    Args:
-        by_row: a boolean array of shape (entries,), true for an entry that is read from a compressed row, and
-            false for an entry that is read from a compressed column.
-    """
+    """Return a coloring in which rows own the entries with a true `by_row`, and columns the others."""
     transposed = Pattern(pattern.cols, pattern.rows, pattern.inputs, pattern.outputs)
     columns, column_count = _color_columns(pattern, ~by_row)
     rows, row_count = _color_columns(transposed, by_row)
@@ -62,15 +51,11 @@ def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield candidate partitions of the entries into those owned by columns and those owned by rows.
+    """Yield a lower bound on the number of colors, and for each entry whether its row owns it.
 
     Rows and columns with more entries than a threshold own their entries. If both the row and the column of
     an entry have more, the fuller one owns it. The remaining entries are all owned by columns, or all by
     rows. At the highest threshold, all entries remain, so that columns alone and rows alone are candidates.
-
-    Yields:
-        A lower bound on the number of colors.
-        A boolean array of shape (entries,), true for an entry that its row owns.
     """
     in_row, in_column = (np.bincount(lines)[lines] for lines in (pattern.rows, pattern.cols))
     fullest = np.maximum(in_row, in_column)
@@ -83,10 +68,9 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the color of each column of a pattern, an array of shape (inputs,), and the number of colors.
+    """Return the color of each column, of shape (inputs,), and the number of colors.
 
-    `owned` is a boolean array of shape (entries,), true for the entries that are read from a column of the
-    compressed Jacobian. A column without such an entry has the color -1.
+    A column that owns none of its entries (`owned`, of shape (entries,)) has the color -1.
     """
     columns = np.unique(pattern.cols[owned])
     color_of = np.full(pattern.inputs, -1, np.int32)
@@ -110,16 +94,12 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
 def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the entries of a pattern sorted both by column and by row, to find conflicting columns.
 
-    Args:
-        owned: a boolean array of shape (entries,), true for an entry that its column owns.
-        columns: the indices of the columns to color.
-    Returns:
-        The columns to color, in decreasing order of their number of entries.
-        The offset of each column in the next two arrays, of shape (columns + 1,) like `indptr` of CSC.
-        The row of each entry, and whether its column owns it. Entries are sorted by column.
-        The offset of each row in the next array, of shape (rows + 1,) like `indptr` of CSR.
-        The column of each entry. Entries are sorted by row, and owned entries are first in a row.
-        The index in that array after the last owned entry of each row, of shape (rows,).
+    order           the columns to color, in decreasing order of their number of entries
+    column_start    the offset of each column in the next two arrays, like `indptr` of CSC
+    row_of, owned   the row of each entry, and whether its column owns it, sorted by column
+    row_start       the offset of each row in the next array, like `indptr` of CSR
+    column_of       the column of each entry, sorted by row, and the owned entries of a row first
+    owned_end       the index in that array after the last owned entry of each row
     """
     by_column = np.argsort(pattern.cols, kind="stable")
     by_row = np.argsort(2 * pattern.rows.astype(np.int64) + ~owned, kind="stable")
@@ -127,15 +107,8 @@ def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) ->
     row_start = np.cumsum(np.bincount(pattern.rows + 1, minlength=pattern.outputs + 1))
     owned_end = row_start[:-1] + np.bincount(pattern.rows[owned], minlength=pattern.outputs)
     order = columns[np.argsort(-np.diff(column_start)[columns], kind="stable")]
-    return (
-        order,
-        column_start,
-        pattern.rows[by_column],
-        owned[by_column],
-        row_start,
-        pattern.cols[by_row],
-        owned_end,
-    )
+    row_of, column_of = pattern.rows[by_column], pattern.cols[by_row]
+    return order, column_start, row_of, owned[by_column], row_start, column_of, owned_end
 
 
 def compile_numba_functions() -> None:
@@ -148,10 +121,7 @@ def compile_numba_functions() -> None:
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert a node after the node `head` of a doubly linked list.
-
-    `links` is a pair of arrays that contain the next and the previous node of each node.
-    """
+    """Insert a node after `head` into doubly linked lists, a pair of arrays of next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -159,7 +129,6 @@ def _insert(links, node, head):
 
 @numba.njit(cache=True)
 def _remove(links, node):
-    """Remove a node from its doubly linked list, in the form of `_insert`."""
     following, preceding = links
     following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
 
@@ -168,12 +137,8 @@ def _remove(links, node):
 def _color_in_order(graph, color_of):
     """Color the columns in the order of the graph, each with the lowest color that no conflict excludes.
 
-    Write the colors to `color_of`, and return the highest color plus one. The time is linear in the number of
-    conflicts, and the memory in the number of columns.
-
-    Args:
-        graph: the result of `_conflict_graph`.
-        color_of: an array of shape (columns,) with the color of each column, or -1 for an uncolored column.
+    Write the colors to `color_of`, in which an uncolored column has -1, and return the highest color plus
+    one. The time is linear in the number of conflicts, and the memory in the number of columns.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
@@ -195,20 +160,14 @@ def _color_in_order(graph, color_of):
 def _color_by_saturation(graph, first, color_of, is_used):
     """Color the columns by the DSATUR algorithm, each with the lowest color that no conflicting column has.
 
-    The saturation of a column is the number of distinct colors of the columns that it conflicts with. The
-    next column to color is the one with the highest saturation. Among columns of equal saturation, the next
-    is the one whose saturation increased last. Therefore colors spread from neighbor to neighbor, and repeat
-    periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a graph", Communications
-    of the ACM 22(4), 1979.
+    The columns `first`, which conflict with each other, are colored first. The next column is the one with
+    the highest saturation, the number of distinct colors of the columns that it conflicts with. Among equal
+    ones, it is the one whose saturation increased last, so that colors spread from neighbor to neighbor and
+    repeat periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a graph",
+    Communications of the ACM 22(4), 1979.
 
-    Write the colors to `color_of`, and return whether `is_used` has enough columns for the colors.
-
-    Args:
-        graph: the result of `_conflict_graph`.
-        first: columns that conflict with each other, which are colored first.
-        color_of: an array of shape (columns,). Columns that are not to be colored keep their values.
-        is_used: an array of shape (columns, colors), initially false. It is set to true where a conflicting
-            column has the color.
+    Write the colors to `color_of`, and return whether `is_used`, an array of false values of shape (columns,
+    colors), has enough columns for them. It is set to true where a conflicting column has the color.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     n, most = is_used.shape

@@ -12,8 +12,7 @@ from scaling.core.shape import Pattern
 class Coloring:
     """A coloring of the columns and rows of a sparsity pattern.
 
-    One seed (tangent or cotangent vector) computes a compressed column (or row): the sum of all columns (or
-    rows) of one color.
+    One seed (tangent or cotangent) computes the sum of all columns (or rows) of one color.
     """
 
     pattern: Pattern
@@ -28,7 +27,7 @@ class Coloring:
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return the fields of a `Record` that describe a coloring: numbers of colors and nonzeros, and times."""
+    """Return the fields of a `Record` that describe a coloring."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,

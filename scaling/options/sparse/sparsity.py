@@ -1,12 +1,9 @@
 """Detect the sparsity pattern of a Jacobian or Hessian with asdex, color it, and gather its nonzeros.
 
-asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs. If
-the workload defines a pattern, the positions of its entries in the detected pattern are determined. The
-coloring algorithm is in color_graph.py. Patterns and colorings are cached in this process.
-
-A compressed slice is the sum of the columns, or of the rows, of one color. The colors are divided among the
-devices. Each device computes the slices of its colors and reads the nonzeros that they contain, so that no
-communication is needed. The nonzeros are gathered on the host.
+asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs.
+Patterns and colorings are cached in this process. The colors are divided among the devices. Each device
+computes the compressed slices of its colors, which are sums of columns or of rows, and reads the nonzeros
+that they contain. The host gathers the nonzeros of all devices, without communication between these.
 """
 
 import dataclasses
@@ -43,13 +40,11 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return a coloring of the Jacobian or Hessian of a benchmark case.
+    """Return a coloring of the Jacobian or Hessian of a case, which is valid for every point.
 
-    The coloring is valid for every point of the batch. Columns are colored in forward mode, rows in reverse
-    mode, and both for the combination of these modes (`mode=mixed`).
+    Columns are colored in forward mode, rows in reverse mode, and both with `mode=mixed`.
     """
-    mode = case.ad_mode
-    structs = point_structs(case, workload)
+    mode, structs = case.ad_mode, point_structs(case, workload)
     undifferentiated = [name for name in structs if name not in workload.names]
     names = [*workload.names, *undifferentiated]
 
@@ -60,12 +55,11 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
         argnums = tuple(range(len(workload.names)))
         return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums)(*x))
 
-    is_hessian = mode.order == 2
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
     x, y = (tuple(structs[name] for name in group) for group in (workload.names, undifferentiated))
-    key = (*problem, case.dtype, is_hessian)
-    return find_coloring(key, gradient if is_hessian else function, x, compress, y)
+    key = (*problem, case.dtype, mode.order)
+    return find_coloring(key, gradient if mode.order == 2 else function, x, compress, y)
 
 
 def find_coloring(
@@ -73,16 +67,9 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to all elements of x.
 
-    The coloring holds for all values of x and y. Colorings and sparsity patterns are cached.
-    Raise `Refusal` if asdex is not installed or cannot analyze the function, or if the Jacobian has no
-    nonzeros.
-
-    Args:
-        key: the cache key, which must identify the function and the shapes of the arguments.
-        x: the differentiated arguments as abstract arrays with shape and dtype.
-        compress: "columns" or "rows" to color only these, or "both" to color columns, rows or both with as
-            few colors as possible.
-        y: the arguments that are not differentiated, as abstract arrays.
+    x and y are abstract arrays. `compress` is "columns" or "rows" to color only these, or "both" to color
+    either or both with as few colors as possible. The coloring is cached under `key`, which must identify the
+    function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -100,10 +87,9 @@ def find_coloring(
 
 @functools.cache
 def _import_color_graph() -> Any:
-    """Import asdex and the module color_graph, compile its numba functions, and return the module.
+    """Return the module color_graph, whose functions are compiled already, and import asdex.
 
-    Measured times then include neither imports nor compilation. Raise `Refusal` if asdex or numba cannot be
-    imported.
+    Raise `Refusal` if asdex or numba cannot be imported.
     """
     try:
         import asdex  # noqa: F401
@@ -118,10 +104,9 @@ def _import_color_graph() -> Any:
 def _detect_pattern(
     function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
 ) -> tuple[Pattern, float]:
-    """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x, and the seconds.
+    """Return the sparsity pattern of the Jacobian of `function(*x, *y)` by x, and the seconds to detect it.
 
-    The seconds are the time that the detection takes. Raise `Refusal` if asdex cannot analyze the function,
-    or if the Jacobian has no nonzeros.
+    Raise `Refusal` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
     """
     import asdex
 
@@ -180,44 +165,32 @@ def validate_coloring(coloring: Coloring) -> None:
 
 @dataclass(frozen=True)
 class GatherIndices:
-    """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern.
+    """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern."""
 
-    Attributes:
-        arguments: a dict from name to value of additional arguments of the compiled program: the colors, and
-            the positions that each device reads.
-        entries: for each linear map and each device, the indices of these nonzeros in the sparsity pattern.
-    """
-
-    arguments: dict[str, np.ndarray]
-    entries: tuple[tuple[np.ndarray, ...], ...]
+    arguments: dict[str, np.ndarray]  # arguments of the program: the colors, and the positions by device
+    entries: list[list[np.ndarray]]  # for each linear map and device, the indices of these nonzeros
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the indices with which each device reads nonzeros of a Jacobian from its compressed slices.
-
-    Args:
-        sizes: the shape of the derivative, which contains its coloring.
-        devices: the number of devices among which the colors are divided.
-    """
-    coloring = sizes.coloring
-    assert coloring is not None
-    indices = [_indices_of_part(coloring, part, devices) for part in sizes.parts]
-    colors = [coloring.columns if part.computes_columns else coloring.rows for part in sizes.parts]
-    arguments = {f"{COLORS} {number}": np.asarray(x, np.int32) for number, x in enumerate(colors)}
-    arguments |= {f"{POSITIONS} {number}": positions for number, (positions, _) in enumerate(indices)}
-    return GatherIndices(arguments, tuple(entries for _, entries in indices))
+    """Return the indices with which each of the devices reads nonzeros from its compressed slices."""
+    indices = GatherIndices({}, [])
+    for number, part in enumerate(sizes.parts):
+        colors, positions, entries = _indices_of_part(sizes.coloring, part, devices)
+        indices.arguments[f"{COLORS} {number}"] = colors
+        indices.arguments[f"{POSITIONS} {number}"] = positions
+        indices.entries.append(entries)
+    return indices
 
 
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
-) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return the indices with which each device reads nonzeros from the slices of one linear map.
 
-    Returns:
-        An array of shape (devices, nonzeros): the positions of the nonzeros that each device reads, padded
-            with zeros. A position is a flat index into the slices of the device, an array of shape (seeds,
-            outputs) in forward mode or (seeds, inputs) in reverse mode.
-        For each device, an array of the indices of these nonzeros in the sparsity pattern.
+    The first two results are the colors, and the flat index of each nonzero in the slices of its device, of
+    shape (devices, nonzeros) and padded with zeros. The slices have the shape (seeds, outputs) in forward
+    mode and (seeds, inputs) in reverse mode. The third is the indices of the nonzeros of each device in the
+    sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     entries = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -234,16 +207,13 @@ def _indices_of_part(
     positions = np.zeros((devices, max(map(len, by_device))), dtype)
     for number, selected in enumerate(by_device):
         positions[number, : len(selected)] = flat[selected]
-    return positions, tuple(entries[selected] for selected in by_device)
+    return np.asarray(colors, np.int32), positions, [entries[selected] for selected in by_device]
 
 
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return an array of the nonzeros in them.
+    """Compute the compressed slices of a device, and return the nonzeros at the given flat positions in them.
 
-    Args:
-        slices: the seeds of the device and the function that computes the slice of a seed.
-        colors: the color of each column or row of the Jacobian.
-        positions: the index of each nonzero in the flattened array of all slices.
+    `colors` contains the color of each column or row of the Jacobian.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
@@ -257,12 +227,10 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return a host array of the nonzeros that all devices have read, in the order of the sparsity pattern.
+    """Return the nonzeros that all devices have read in the order of the pattern, in the given shape.
 
-    Args:
-        shape: the shape of the returned array, (points, 1, entries of the pattern).
-        result: for each linear map, an array of shape (devices along the point axis, devices along the seed
-            axis, points per device, nonzeros per device).
+    `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
+    nonzeros per device).
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -277,18 +245,11 @@ def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: 
 
 
 class CommonEntries(NamedTuple):
-    """The positions of the entries of a sparsity pattern in another pattern, the reference pattern.
+    """The positions of the entries of a sparsity pattern in another pattern, the reference pattern."""
 
-    Attributes:
-        at: for each entry of the pattern, its index in the reference pattern, or an arbitrary index if the
-            reference pattern does not contain the entry.
-        has: for each entry of the pattern, whether the reference pattern contains it.
-        lacking: the indices in the reference pattern of the entries that the pattern does not contain.
-    """
-
-    at: np.ndarray
-    has: np.ndarray
-    lacking: np.ndarray
+    at: np.ndarray  # the index of each entry in the reference pattern, or any index if that lacks the entry
+    has: np.ndarray  # whether the reference pattern has each entry
+    lacking: np.ndarray  # the indices in the reference pattern of the entries that the pattern lacks
 
 
 def compare_lacking(
@@ -296,12 +257,8 @@ def compare_lacking(
 ) -> tuple[list[EntryComparison], str]:
     """Compare the entries of the reference pattern that a detected pattern lacks with zero.
 
-    Args:
-        expected: the expected entries, of shape (points, 1, entries of the reference pattern).
-        scale: the values by which the errors of these entries are divided, of the same shape.
-    Returns:
-        The comparison, in a list that is empty if the pattern lacks no entry.
-        A note on the number of lacking entries that are not zero, or "".
+    Return the comparison in a list, which is empty if no entry is lacking, and a note on the lacking entries
+    that are not zero. `expected` and `scale` have the shape (points, 1, entries of the reference pattern).
     """
     if not common.lacking.size:
         return [], ""
@@ -316,24 +273,17 @@ def match_patterns(
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
     """Return the sparsity patterns with which the result of a case is compared with the expected Jacobian.
 
-    Args:
-        detected: the pattern that was detected for seeds=colored, or None.
-    Returns:
-        The pattern that the workload defines, or None.
-        The positions of the entries of the result if the case has seeds=colored, otherwise None.
-        The positions of the entries of the closed form `Workload.nonzeros`, or None if it is not used.
-        The positions of the entries of the second of these patterns in the third, or None if one is missing.
+    The four results are None where they do not apply: the pattern that the workload defines, the positions of
+    the entries of a result with colored seeds, those of the closed form `Workload.nonzeros`, and the
+    `CommonEntries` of the second pattern in the third. `detected` is the pattern of colored seeds, or None.
     """
     defined = result = None
     if workload.pattern is not None and case.target not in SECOND:
         defined = validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
     if case.seeds == "colored":
-        pattern = detected or defined
-        if pattern is None:
-            raise Refusal(
-                f"{case.workload} has no pattern, so that the positions of the entries are not known"
-            )
-        result = validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
+        result = detected or defined
+        if result is None:
+            raise Refusal(f"{case.workload} has no pattern, so the positions of its entries are not known")
     needs_dense = result is None and (reduction is WHOLE or reduction.products)
     is_used = workload.nonzeros is not None and not sizes.summed
     nonzeros = defined if is_used and (workload.reference is None or not needs_dense) else None
@@ -342,12 +292,7 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian.
-
-    Args:
-        rows, cols: the row and the column of each entry, sorted by row and then by column.
-        outputs, inputs: the numbers of rows and columns of the Jacobian.
-    """
+    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         raise Refusal(
@@ -372,5 +317,4 @@ def common_entries(pattern: Pattern, reference: Pattern) -> CommonEntries:
 
 
 def _flat_indices(pattern: Pattern) -> np.ndarray:
-    """Return the index of each entry in the flattened Jacobian as an int64 array."""
     return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)
