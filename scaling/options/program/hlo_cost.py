@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.options.program import cpu_overhead, hlo, hlo_loops, hlo_ops
+from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import Computations, HloInstruction, Instructions
 
 _ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
@@ -102,7 +102,7 @@ def _known_bytes(parts: Sequence[Kernel | Message]) -> int | None:
     return None if math.isinf(total) else int(total)
 
 
-def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCost:
+def read(text: str, operations: Mapping[str, float] | None = None, counts_work: bool = True) -> ProgramCost:
     """Return the kernels and collectives of a compiled program with the bytes and operations of each.
 
     Of the branches of a conditional, only the one with the most bytes is counted. If the trip count of a loop
@@ -113,6 +113,7 @@ def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCos
         text: the optimized HLO module, as `jax.stages.Compiled.as_text` returns it.
         operations: the result of `llvm_instructions.count_operations` for a program of a CPU; None for other
             programs, whose kernels have no overhead.
+        counts_work: whether the operations of each kernel are counted, and not only its bytes.
     """
     computations, entry = hlo.parse(text)
     operations_of = _find_operations(computations, operations or {})
@@ -139,7 +140,10 @@ def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCos
                 operands = {x: instructions[x] for x in instruction.operands}
                 fused = computations[instruction.called[0]] if kind == "fusion" else {}
                 parts += _collectives(fused, instruction, operands, devices)
-                kernel = _analyze_fusion(fused or _as_fusion(instruction, operands), computations)
+                fused = fused or _as_fusion(instruction, operands)
+                kernel = Kernel(_kernel_bytes(fused, computations))
+                if counts_work:
+                    kernel = _analyze_fusion(fused, computations)
                 if operations is not None:
                     executed = operations_of.get(instruction.name, 0.0)
                     arrays = [instructions[name] for name in instruction.operands]
@@ -192,6 +196,8 @@ def _add_cpu_work(
         arrays: the operands of `instruction`, which the kernel evaluates.
         in_loop: whether the kernel is part of a while loop.
     """
+    from scaling.options.program import cpu_overhead
+
     overhead = cpu_overhead.START_IN_LOOP if in_loop else cpu_overhead.START
     if not executed:
         overhead += cpu_overhead.library_overhead(instruction, arrays)
@@ -241,6 +247,8 @@ def _collectives(
 
 def _analyze_fusion(instructions: Instructions, computations: Computations) -> Kernel:
     """Return the bytes and the work of one execution of a fusion."""
+    from scaling.options.program import hlo_loops
+
     evaluations = hlo_loops.count_evaluations(instructions)
     work_of = {
         instruction.name: _repeat_work(

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from scaling.options.program import cpu_overhead, hlo
+from scaling.options.program import hlo
 from scaling.options.program.hlo import HloInstruction, Instructions
 
 COLLECTIVES = (
@@ -60,6 +60,8 @@ def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple
     Args:
         instructions: the instructions of the same computation by name.
     """
+    from scaling.options.program import cpu_overhead
+
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     kind = instruction.opcode
     if kind in ("transpose", "copy"):
