@@ -116,7 +116,6 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
         first_seeds[seed] = place([layout.START], start) if plan.seeds else {}
 
     def copy_to_host(point: int, seed: int, output: Any) -> None:
-        """Copy the result of the step that starts at a point and a seed into the whole result."""
         pieces = program.pieces(output)
         target = result[point : point + len(pieces[0])]
         if plan.seeds is not None:

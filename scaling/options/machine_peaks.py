@@ -55,7 +55,6 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of a target, such as "copy", for the case `bounded`, one for each array size."""
     (dtype, precision), terms = peak_dtype_and_precision(target, bounded), _TERMS.get(target, 1)
     return [
         Case(

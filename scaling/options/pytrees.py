@@ -49,7 +49,6 @@ def with_flat_inputs(name: str, workload: Workload) -> Workload:
 
 
 def _unflatten(trees: Trees, leaves_by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict from input name to array or pytree."""
     inputs = dict(leaves_by_name)
     for name, (structure, leaves) in trees.items():
         inputs[name] = jax.tree.unflatten(structure, [inputs.pop(leaf) for leaf in leaves])

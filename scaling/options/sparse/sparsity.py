@@ -87,7 +87,7 @@ def find_coloring(
 
 @functools.cache
 def _import_color_graph() -> Any:
-    """Return the module color_graph, whose functions are compiled already, and import asdex.
+    """Import asdex, and return the module color_graph with its numba functions compiled.
 
     Raise `Refusal` if asdex or numba cannot be imported.
     """
