@@ -37,7 +37,7 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference of a function without a closed form, computed by JAX, and its verification."""
+    """The reference that JAX computes for a function without a closed form, and whether it was confirmed."""
 
     evaluation: Evaluation  # the function in the dtype of the reference
     native: Evaluation  # the function in the dtype of the case
@@ -198,7 +198,7 @@ def _describe_difference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> str | None:
-    """Return a message if values in float64 and in the dtype of the case differ more than by rounding."""
+    """Return a message if the values in both dtypes differ by more than rounding explains, otherwise None."""
     roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
     scale = np.maximum(np.max(np.abs(float64_values), axis=0), np.sqrt(np.mean(float64_values**2)))
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale + 4 * noise

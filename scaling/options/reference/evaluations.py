@@ -162,7 +162,7 @@ def measure_with_noise(
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and its largest change among `count` results `with_rounding`."""
+    """Return `measure(evaluation, arrays)`, and its largest change by random rounding errors."""
     center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
     changed = np.array([measure(*pair) for pair in pairs])

@@ -223,7 +223,7 @@ def _is_between_one_sided(
 ) -> np.ndarray:
     """Return whether each output has a kink, like `abs` at 0, and a derivative between the one-sided slopes.
 
-    `center` contains the values at the kink, and `noise` their rounding errors.
+    `center` contains the values without a step, and `noise` their rounding errors.
     """
     is_between = np.zeros(derivative.shape, bool)
     for step in _KINK_STEPS:

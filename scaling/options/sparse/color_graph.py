@@ -161,13 +161,14 @@ def _color_by_saturation(graph, first, color_of, is_used):
     """Color the columns by the DSATUR algorithm, each with the lowest color that no conflicting column has.
 
     The columns `first`, which conflict with each other, are colored first. The next column is the one with
-    the highest saturation, the number of distinct colors of the columns that it conflicts with. Among equal
-    ones, it is the one whose saturation increased last, so that colors spread from neighbor to neighbor and
-    repeat periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a graph",
-    Communications of the ACM 22(4), 1979.
+    the highest saturation, the number of distinct colors of the columns that it conflicts with. Among several
+    such columns, it is the one whose saturation increased last, so that colors spread from neighbor to
+    neighbor and repeat periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a
+    graph", Communications of the ACM 22(4), 1979.
 
-    Write the colors to `color_of`, and return whether `is_used`, an array of false values of shape (columns,
-    colors), has enough columns for them. It is set to true where a conflicting column has the color.
+    Write the colors to `color_of`, and return whether `is_used` has enough columns for them. `is_used` is an
+    array of shape (columns, colors), initially false. It is set to true where a conflicting column has the
+    color.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     n, most = is_used.shape
