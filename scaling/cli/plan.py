@@ -25,18 +25,17 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
-        schedule = plan_study.prepare_plan(job, note)
-    print_lines(console, [plan_study.describe_work(schedule)])
-    examined = [result for result, _ in schedule.cases] + [result for result, *_ in schedule.rejected]
+        study = plan_study.prepare_plan(config, name, note)
+    print_lines(console, [plan_study.describe_work(study)])
+    examined = [result for result, _ in study.cases] + [result for result, *_ in study.rejected]
     names = {result.case.key: label(result.case) for result in examined}
-    with progress.display(console, names, len(schedule.cases), len(schedule.rejected)) as (listen, counts):
-        plan_study.run_plan(schedule, listen)
-    found = findings.read(schedule.study.folder)
-    index = write_report(schedule.study.folder, found)
-    lines = plan_study.plan_lines(schedule, found, config["deadline"])
+    with progress.display(console, names, len(study.cases), len(study.rejected)) as (listen, counts):
+        plan_study.run_plan(study, listen)
+    found = findings.read(study.folder)
+    index = write_report(study.folder, found)
+    lines = plan_study.plan_lines(study, found, config["deadline"])
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
-    outcomes += f", {schedule.done} done before" if schedule.done else ""
+    outcomes += f", {study.done} done before" if study.done else ""
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])
     return FAILED if counts["failed"] else OK

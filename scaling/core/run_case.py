@@ -254,7 +254,7 @@ def _compile_jax_program(
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
     work, unexpected_collectives = load_option("program_stats").measure_work(compiled, group.devices)
-    note(compulsory_bytes=compiled.compulsory_bytes, **vars(work))
+    note(compulsory_bytes=compiled.compulsory_bytes, **work)
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
     return PlacedProgram(case, built, sizes, *compile_case.make_runner(compiled))

@@ -1,11 +1,11 @@
 """Convert the measured peaks and dispatch latencies of a CPU to the rates of its hardware model.
 
-options/machine_peaks.py measures the peaks. time_model.py predicts the run times of benchmark cases from the
-rates. The measured run times of these cases are not used.
+options/machine_peaks.py measures the peaks, and time_model.py predicts run times from the rates.
 """
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.timings import Timing
@@ -23,17 +23,10 @@ _TARGETS = {  # field of `Rates` -> target of the peak measurement
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
     """Return a copy of the hardware model of a CPU with measured rates, one set of rates per device count.
 
-    Args:
-        timings: Measured times. Only the latest peak and latency benchmarks are used.
-        bound_only: If true, timings of a process that was not bound to one core per device are ignored.
-    Raises:
-        Refusal: If no rates are measured.
+    Only the latest peak and latency benchmarks in `timings` are used. If `bound_only` is true, timings of a
+    process that was not bound to one core per device are ignored. Raise `Refusal` if no rates are measured.
     """
-    peaks = [
-        timing
-        for timing in timings
-        if timing.case.kind in ("ceiling", "floor") and (timing.honest or not bound_only)
-    ]
+    peaks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last = max(peaks, key=lambda timing: timing.records[-1].started_at or "", default=None)
     if last is None:
         raise Refusal(
@@ -54,12 +47,11 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the measured rates of one device while `devices` devices work at the same time.
 
-    Timings of other numbers of devices are ignored. Return None unless the timings include both a copy of an
-    array and a call of an empty function.
+    Return None unless the timings include both a copy of an array and a call of an empty function.
     """
     # (target, dtype, precision) -> list of (work, work per second)
-    speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}
-    latencies: dict[tuple[str | None, str], float] = {}  # (target, api) -> seconds
+    speeds = defaultdict[tuple[str | None, str, str], list[tuple[float, float]]](list)
+    latencies = dict[tuple[str | None, str], float]()  # (target, api) -> seconds
     for timing in (timing for timing in timings if timing.case.devices == devices):
         case = timing.case
         if case.kind == "floor":
@@ -67,17 +59,12 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
             continue
         floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
         work, seconds = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
-        key = (case.target, case.dtype, case.precision)
-        speeds.setdefault(key, []).append((float(work), work / seconds))
+        speeds[case.target, case.dtype, case.precision].append((float(work), work / seconds))
 
     def fastest(target: str, dtype: str = "float32", precision: str = "highest") -> float | None:
-        return max((speed for _, speed in speeds.get((target, dtype, precision), ())), default=None)
+        return max((speed for _, speed in speeds[target, dtype, precision]), default=None)
 
-    def fastest_product(dtype: str) -> float | None:
-        peaks = (fastest("matmul", dtype, precision) for precision in PRECISIONS)
-        return max(filter(None, peaks), default=None)
-
-    copies = tuple(sorted(speeds.get(("copy", "float32", "highest"), ())))
+    copies = tuple(sorted(speeds["copy", "float32", "highest"]))
     calls = {api: seconds for (target, api), seconds in latencies.items() if target == "call"}
     if not copies or not calls:
         return None
@@ -85,25 +72,25 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         rate: {dtype: fastest(target, "float64" if dtype == "float64" else "float32") for dtype in DTYPES}
         for rate, target in _TARGETS.items()
     }
+    products = {  # the fastest of all precisions
+        dtype: max(filter(None, (fastest("matmul", dtype, x) for x in PRECISIONS)), default=None)
+        for dtype in DTYPES
+    }
     call = min(calls.values())
-    collective = min(
-        (seconds for (target, _), seconds in latencies.items() if target == "collective"), default=None
-    )
+    collectives = [seconds for (target, _), seconds in latencies.items() if target == "collective"]
     return Rates(
         devices=devices, bandwidth=copies, **by_dtype,
-        products={dtype: dict.fromkeys(PRECISIONS, fastest_product(dtype)) for dtype in DTYPES},
+        products={dtype: dict.fromkeys(PRECISIONS, rate) for dtype, rate in products.items()},
         turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0, call_seconds=calls | {"": call},
-        network=_network(devices, fastest("all_reduce"), collective, call),
+        network=_network(devices, fastest("all_reduce"), min(collectives, default=None), call),
     )  # fmt: skip
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
     """Return the network of the CPU cores as one level, or () for one device or without measurements.
 
-    Args:
-        speed: Measured bytes per second of an all-reduce, or None.
-        collective: Measured seconds of a call with a small collective, or None.
-        call: Measured seconds of an empty call.
+    The measurements are the bytes per second of an all-reduce (`speed`), and the seconds of a call with a
+    small collective and of an empty call.
     """
     if devices < 2 or speed is None or collective is None:
         return ()

@@ -19,21 +19,18 @@ _VARIABLES = {  # environment variables of a compile worker
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
 }
-RecordFields = dict[str, Any]
+RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes that compile benchmark cases for devices that need not exist.
-
-    A thread waits for each process.
+    """A pool of worker processes, each with its thread, that compile cases for devices that need not exist.
 
     Attributes:
         header: The JSON object that each worker receives first: the platform and its devices.
         size: The number of workers.
         seconds: The timeout of each request, in seconds.
-        report: Function that is called with (case, record fields) when the compilation of a case ends.
-        begin: Function that is called with each case when its compilation begins.
+        report, begin: Functions that are called when the compilation of a case ends or begins.
     """
 
     header: Mapping[str, Any]
@@ -50,7 +47,7 @@ class CompilePool:
         self._cases = iter(sorted(cases, key=lambda case: -case.devices))  # the cases that have not begun
         self._report_lock = threading.Lock()
         self._program_locks: dict[str, threading.Lock] = {}
-        self._compiled: dict[str, dict[str, Any]] = {}  # program digest -> event of the compilation
+        self._compiled: dict[str, RecordFields] = {}  # program digest -> event of the compilation
         self._failure: BaseException | None = None  # the exception of a thread; all threads then stop
         threads = [threading.Thread(target=self._compile_cases, daemon=True) for _ in range(self.size)]
         for thread in threads:
@@ -88,12 +85,11 @@ class CompilePool:
             self.report(case, fields)
         return event["event"] != "died"
 
-    def _compile_once(self, worker: WorkerGroup, case: Case, program: str | None) -> dict[str, Any]:
-        """Return the event with the result of compiling a traced case.
+    def _compile_once(self, worker: WorkerGroup, case: Case, program: str | None) -> RecordFields:
+        """Return the event with the result of compiling a traced case with a program digest.
 
-        Cases with the same program digest are compiled only once: the first case is compiled, and the others
-        wait for its result. After a failed compilation, the next waiting case is compiled. If `program` is
-        None, the digest is unknown, and the case is always compiled.
+        Of the cases with the same digest, one is compiled, and the others wait for its result. After a
+        failed compilation, the next waiting case is compiled. A case without a digest is always compiled.
         """
         request = {"do": "compile", "key": case.key}
         if program is None:
@@ -106,7 +102,7 @@ class CompilePool:
                 return event
             return self._compiled[program]
 
-    def _request(self, worker: WorkerGroup, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, worker: WorkerGroup, request: Mapping[str, Any]) -> RecordFields:
         """Return the reply of a worker, or an event "died" with the record fields of the failure."""
         try:
             return list(worker.request(request, self.seconds))[-1]

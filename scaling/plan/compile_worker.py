@@ -6,8 +6,7 @@ per line:
     {"do": "trace", "key": ..., "case": ...}  build and trace; replies "traced" with a digest, or "end"
     {"do": "compile", "key": ...}             compile the traced case; replies "end" with record fields
 
-The process allocates no memory on devices. compile_pool.py sets the environment variables of the process, so
-that it does not use accelerators.
+The process allocates no memory on devices. The variables in compile_pool.py keep it off the accelerators.
 """
 
 import contextlib
@@ -36,6 +35,7 @@ from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, llvm_instructions, program_stats
 from scaling.options.sparse.coloring import coloring_fields
+from scaling.plan.compile_pool import RecordFields
 from scaling.workers import event_channel
 
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -50,7 +50,6 @@ _COMMUNICATING_PRIMITIVE = re.compile(
 # one, cuBLAS must be selected explicitly.
 _TRITON_FAILURE = "Couldn't find output tile sizes"
 _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
-RecordFields = dict[str, Any]
 
 
 def main() -> None:
@@ -80,11 +79,7 @@ def main() -> None:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields of a case whose compilation raised an exception.
-
-    The result is a dict with status, reason and text. If the case is too large, it also contains the bytes of
-    memory that the case needs.
-    """
+    """Return the record fields of a case whose compilation raised an exception."""
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -96,10 +91,9 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
-    """Return `count` JAX devices of the platform in the header, to compile for. The devices need not exist.
+    """Return `count` JAX devices to compile for, which need not exist.
 
-    For a TPU, the devices form a complete slice. As an exception, a single device belongs to the smallest
-    slice that libtpu supports (2 x 2).
+    On a TPU they form a slice. A single device belongs to the smallest slice that libtpu supports (2 x 2).
     """
     platform, target, per_host = header["platform"], header["target"], header["per_host"]
     if platform == "cpu":
@@ -126,13 +120,13 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class TracedCase:
-    """A benchmark case whose program is built and traced for devices that need not exist.
+    """A case whose program is built and traced for devices that need not exist.
 
-    Args:
-        header: The description of the hardware that `plan_study.worker_header` returns.
+    The argument `header` is the description of the hardware that `plan_study.worker_header` returns.
+
     Attributes:
         jaxpr: Traced program, or None if it is too large to trace or unknown before compiling.
-        program: Digest of the program of each device, or None if it is unknown before compiling.
+        program: Digest of the program of each device, or None if `jaxpr` is None.
     """
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
@@ -144,12 +138,9 @@ class TracedCase:
         self.program: str | None = None
         if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return
+        without_compiling = lambda program: timing.Stages(program.function, None)  # noqa: E731
         uncompiled = compile_case.compile_blocks(
-            case,
-            self.workload,
-            self.sizes,
-            self.devices,
-            lambda program: timing.Stages(program.function, None),
+            case, self.workload, self.sizes, self.devices, without_compiling
         )
         if not uncompiled.overflow:
             with contextlib.suppress(OverflowError):
@@ -168,7 +159,7 @@ class TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case, and return a dict of record fields: status, memory, operations, collectives."""
+        """Compile the case, and return its status, memory, operations and collectives."""
         coloring = self.sizes.coloring
         fields = coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
@@ -181,7 +172,7 @@ class TracedCase:
         operations = getattr(compiled_case.stages, "operations", None)
         cost = hlo_cost.read(compiled_case.stages.compiled.as_text(), operations)
         fields |= {
-            **vars(program_stats.program_work(compiled_case, self.devices, cost)), **compiled_case.needs,
+            **program_stats.program_work(compiled_case, self.devices, cost), **compiled_case.needs,
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
             **_optimized_work(cost, compiled_case.steps),
             "passes": shape.count_passes(compiled_case.case, self.workload, self.sizes) or None,
@@ -197,10 +188,7 @@ class TracedCase:
     def _compile_stages(
         self, program: layout.Program, options: dict[str, Any] | None = None
     ) -> timing.Stages:
-        """Compile a program, and return its executable and the time of each compilation stage.
-
-        If the program does not fit into memory, the executable is a `_RejectedProgram`.
-        """
+        """Compile a program. If it does not fit into memory, the executable is a `_RejectedProgram`."""
         try:
             if self.header["platform"] == "cpu":
                 return _compile_for_cpu(program)
@@ -215,10 +203,7 @@ class TracedCase:
 
 @dataclasses.dataclass(frozen=True)
 class _CpuStages(timing.Stages):
-    """The compilation stages of a CPU program, and a dict from kernel name to operations.
-
-    The operations are those that llvm_instructions.py counts.
-    """
+    """The compilation stages of a CPU program, and the operations of its kernels (llvm_instructions.py)."""
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -233,15 +218,11 @@ def _compile_for_cpu(program: layout.Program) -> _CpuStages:
 
 @dataclasses.dataclass(frozen=True)
 class _RejectedProgram:
-    """A program that the compiler rejected because it does not fit into memory.
+    """A program that the compiler rejected because it does not fit into memory, with the compiler's message.
 
-    The fields are those of JAX's `CompiledMemoryStats`, in bytes per device. The sizes of the arguments and
-    of the output are exact, and show whether a smaller block of points could fit.
-
-    Attributes:
-        message: The error message of the compiler.
-        temp_size_in_bytes: The bytes that the compiler reports, minus arguments and output. None if the
-            message contains no number.
+    The other fields have the names in JAX's `CompiledMemoryStats`, in bytes per device. The sizes of the
+    arguments and of the output show whether a smaller block of points could fit. The temporary size is None
+    if the message contains no number.
     """
 
     message: str
@@ -256,17 +237,15 @@ class _RejectedProgram:
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
     """Return the memory statistics of a program from its shapes and the error message of the compiler."""
-
-    def size(array: Any, shape: tuple[int, ...]) -> int:
-        return math.prod(shape) * array.dtype.itemsize
-
     arguments, used = list(program.arguments.values()), _OUT_OF_MEMORY_MESSAGE.search(message)
-    argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
-    outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
-    output_bytes = sum(size(array, array.shape) for array in outputs) // devices
-    temp_bytes = (
-        max(0, int(float(used[1]) * _UNITS[used[2]]) - argument_bytes - output_bytes) if used else None
+    argument_bytes = sum(
+        math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arguments
     )
+    outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
+    output_bytes = sum(array.size * array.dtype.itemsize for array in outputs) // devices
+    temp_bytes = None
+    if used:
+        temp_bytes = max(0, int(float(used[1]) * _UNITS[used[2]]) - argument_bytes - output_bytes)
     return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
@@ -282,13 +261,8 @@ def _describe_shortage(message: str) -> str:
 def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
     """Return a hash of a traced program. Cases with equal hashes need only one compilation.
 
-    The hash depends on the number of devices only if the program communicates or uses its device index. It
-    depends on the number of steps, because cases may repeat the same program a different number of times.
-
-    Args:
-        jaxpr: The traced program.
-        steps: The number of executions of the program per call.
-        padding: The fraction of the work that is padding, see `shape.padding_share`.
+    The hash depends on the number of devices only if the program communicates or uses its device index.
+    `steps` is the number of executions of the program per call, and `padding` the share of padded work.
     """
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
     if case.axes[1] == 1:  # the device index along the seed axis is always 0
@@ -314,10 +288,9 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 
 
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
-    """Return the kernels and operation counts of the optimized program as a dict of record fields.
+    """Return the kernels and operation counts of an optimized program that a call runs `steps` times.
 
-    A call runs the program `steps` times. Equal kernels are merged, and `times` is their total number of
-    executions.
+    Equal kernels are merged, and `times` is their total number of executions.
     """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:

@@ -42,16 +42,16 @@ class Level:
 class Rates:
     """Rates and latencies of one device of a machine while `devices` devices work at the same time.
 
-    A rate is None if it is unknown.
+    The rates are in operations per second, or None if unknown.
 
     Attributes:
         bandwidth: Pairs (bytes that a kernel moves, bytes per second), in ascending order of the bytes.
-        products: Operations of matrix products per second, by dtype and precision.
-        arithmetic: Other operations per second, by dtype.
-        divisions, transcendental, reductions: Operations of this kind per second, by dtype.
+        products: Rate of matrix products by dtype and precision.
+        divisions, transcendental, reductions: Rates of these operations by dtype.
+        arithmetic: Rate of other operations by dtype.
         turned: Bytes per second of arrays that a kernel transposes.
-        kernel_seconds: Launch latency of a kernel in seconds.
-        call_seconds: Dispatch latency of an empty function in seconds, by API. The key "" is for other APIs.
+        kernel_seconds: Launch latency of a kernel.
+        call_seconds: Dispatch latency of an empty function by API. The key "" is for other APIs.
         network: Levels of the network, innermost first.
     """
 
@@ -83,7 +83,6 @@ class Hardware:
         asking: Lower and upper bound of a factor on the call and kernel latencies.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
-        per_host, per_chip: Number of devices per host and per chip.
         slices: Available torus shapes in chips, beginning with one chip. If empty, whole hosts are available.
         most: Largest device count to compile for.
         price: Price per device and hour, or None.
@@ -117,17 +116,14 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest number of working devices that does not exceed `devices`.
-
-        If all rates are for more devices, return the rates for the smallest number.
-        """
+        """Return the rates for the largest number of working devices up to `devices`, or for the smallest."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with a number of devices.
 
-        Return () for hardware without slices. Return None if the number of devices is not available.
+        Return () for hardware without slices, and None if the number of devices is not available.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -136,10 +132,7 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts up to `most`, in ascending order.
-
-        For hardware without slices, return only powers of two.
-        """
+        """Return the available device counts, ascending; for hardware without slices only powers of two."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -148,7 +141,7 @@ class Hardware:
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available on this hardware.
 
-        Counts beyond `most` are valid up to a million. Their times are predicted from smaller programs.
+        Counts beyond `most`, whose times are predicted from smaller programs, are valid up to a million.
         """
         if devices > _MAX_DEVICES:
             raise Refusal(f"devices={devices} exceed the maximum of a plan: {_MAX_DEVICES} devices")
@@ -159,10 +152,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware that a configuration defines, such as conf/hardware/v5p.yaml.
-
-    Raise `Refusal` if a field is unknown, missing or invalid.
-    """
+    """Return the hardware of a configuration file. Raise `Refusal` if a field is invalid."""
     fields = {field.name for owner in (Hardware, Rates) for field in dataclasses.fields(owner)}
     valid_keys = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
     if unknown := [name for name in config if name not in valid_keys]:
@@ -197,10 +187,16 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
+
+
+def _is_list(value: Any, is_valid: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and value != [] and all(map(is_valid, value))
+
+
 def _is_range(value: Any) -> bool:
-    return (
-        isinstance(value, list) and len(value) == 2 and all(map(is_positive, value)) and value[0] <= value[1]
-    )
+    return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1]
 
 
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -219,12 +215,7 @@ def _are_stragglers(value: Any) -> bool:
 
 
 def _are_slices(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and value != []
-        and all(isinstance(shape, list) and shape and all(map(_is_count, shape)) for shape in value)
-        and math.prod(value[0]) == 1
-    )
+    return _is_list(value, lambda shape: _is_list(shape, _is_count)) and math.prod(value[0]) == 1
 
 
 def _is_level(value: Any) -> bool:
@@ -237,12 +228,7 @@ def _is_level(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and value != []
-        and all(map(_is_level, value))
-        and value[-1].get("devices") is None
-    )
+    return _is_list(value, _is_level) and value[-1].get("devices") is None
 
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
@@ -250,10 +236,7 @@ _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
 _rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _RULES: dict[str, _Rule] = {
-    "name": (
-        lambda value: _is_text(value) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None,
-        "made of letters, digits and ._+-",
-    ),
+    "name": (_is_name, "made of letters, digits and ._+-"),
     "title": (_or_none(_is_text), "a name or null"),
     "device_kind": (_or_none(_is_text), "a name or null"),
     "attained": (_is_range, _RANGE),
@@ -302,18 +285,12 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in a GPU or TPU configuration, which hold for any number of devices.
-
-    By default, the rate of divisions is that of transcendental functions, the rate of reductions is that of
-    other arithmetic, and the rate of transposes is the memory bandwidth.
-    """
-    bandwidth, arithmetic, transcendental = (
-        config[name] for name in ("bandwidth", "arithmetic", "transcendental")
-    )
+    """Return the rates in a GPU or TPU configuration, which hold for any number of devices."""
+    names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
-        devices=1, bandwidth=((0.0, bandwidth),), products=config["products"], arithmetic=arithmetic,
-        transcendental=transcendental, divisions=config.get("divisions") or transcendental,
-        reductions=config.get("reductions") or arithmetic, turned=config.get("turned") or bandwidth,
-        kernel_seconds=config["kernel_seconds"], call_seconds={"": config["call_seconds"]},
+        **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
+        divisions=config.get("divisions") or config["transcendental"],
+        reductions=config.get("reductions") or config["arithmetic"],
+        turned=config.get("turned") or config["bandwidth"], call_seconds={"": config["call_seconds"]},
         network=tuple(Level(**level) for level in config["network"]),
     )  # fmt: skip

@@ -9,17 +9,11 @@ _BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start
 
 
 def measurement_seconds(record: Record, settings: RunSettings, end: str = "high") -> float | None:
-    """Return the predicted wall time to measure a case once, in seconds.
+    """Return the predicted seconds to measure a case once, or None if its call time is not predicted.
 
-    The result is None if the record contains no predicted call time.
-
-    Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. If a case is
-    compiled several times, the samples are taken for each compilation. The compile time is the one that was
-    measured on this host.
-
-    Args:
-        record: The record of a planned case, with the predicted time of a call.
-        end: Which limit of the 95 % interval of the predicted call time is used, "low" or "high".
+    Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it, for each
+    compilation. The compile time is the one that was measured on this host. `end` is the limit of the 95 %
+    interval of the predicted call time that is used, "low" or "high".
     """
     if record.predicted is None:
         return None
@@ -30,21 +24,14 @@ def measurement_seconds(record: Record, settings: RunSettings, end: str = "high"
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[float, float, int]:
-    """Return lower and upper bounds of the device-hours to measure all cases in all replicates.
+    """Return (lower bound, upper bound) of the device-hours to measure all planned cases in all replicates.
 
-    Args:
-        records: The records of the planned cases, with predicted times.
-    Returns:
-        (lower bound, upper bound, number of cases that are omitted because they have no prediction).
+    The third value is the number of cases that are omitted because they have no prediction.
     """
-    predicted_records = [record for record in records if record.predicted is not None]
+    predicted = [record for record in records if record.predicted is not None]
     low, high = (
-        sum(
-            (measurement_seconds(record, settings, end) or 0.0) * record.case.devices
-            for record in predicted_records
-        )
-        * settings.replicates
-        / 3600
+        sum((measurement_seconds(each, settings, end) or 0.0) * each.case.devices for each in predicted)
         for end in ("low", "high")
     )
-    return low, high, len(records) - len(predicted_records)
+    hours = [seconds * settings.replicates / 3600 for seconds in (low, high)]
+    return hours[0], hours[1], len(records) - len(predicted)

@@ -39,9 +39,8 @@ def collective(
     """Return the predicted latency and transfer time of a collective operation, such as an all-reduce.
 
     Args:
-        kind: HLO name of the collective, such as all-reduce.
+        kind: HLO opcode of the collective.
         size: Bytes of the input or the output per device, whichever is larger.
-        devices: Number of devices that take part in the collective.
         levels: Levels of the network, innermost first.
         shape: Shape of the torus in chips, or () if there is no torus.
     """
@@ -64,10 +63,7 @@ def collective(
 def _all_reduce_cost(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """Return the cost of an all-reduce as the sum of its costs on the innermost and the outer levels.
-
-    The arguments are those of `collective`.
-    """
+    """Return the cost of an all-reduce as the sum of its costs on the innermost and the outer levels."""
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
@@ -93,10 +89,9 @@ def _ring_or_tree_cost(size: float, devices: int, level: Level) -> CollectiveCos
 
 
 def _torus_all_reduce_cost(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
-    """Return the cost of an all-reduce on a torus of the given shape in chips.
+    """Return the cost of an all-reduce on a torus, whose axes transfer equal parts simultaneously.
 
-    Each axis reduces one part of the bytes, and all axes transfer simultaneously. An axis that is a ring
-    sends in both directions and thus has twice the bandwidth of a line.
+    An axis that is a ring sends in both directions and thus has twice the bandwidth of a line.
     """
     axes = [length for length in shape if length > 1]
     if not axes:

@@ -32,7 +32,7 @@ from scaling.workers import cores
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
 
-# Dict from platform to packages. One of them must be installed to compile for the platform.
+# Packages by platform. One of them must be installed to compile for the platform.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
@@ -62,51 +62,77 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study whose benchmark cases are compiled for other hardware to predict their run times.
+    """A study whose cases are compiled for other hardware to predict their run times.
 
     Attributes:
         folder: Results folder to which the records are written.
-        cells: Cases of the study, each with its kind of scaling (`GridCell.scaling`).
+        scaling: Kinds of scaling of its cases.
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
+        cases: Cases that are not planned yet, each with the case to compile for it, see `case_to_compile`.
+        rejected: Cases that cannot be planned, each with the reason and text of its record.
+        done: Number of cases that are already planned.
+        keys: Keys of all cases of the study.
+        environments: Hardware and software to record, by `PreflightResult.environment_key`.
     """
 
     name: str
     title: str | None
     hardware: Hardware
     folder: Path
-    cells: list[grid.GridCell]
+    scaling: frozenset[str]
     settings: RunSettings
-
-
-@dataclass(frozen=True)
-class PlanSchedule:
-    """The cases of a planned study that are still to be compiled, and the cases that cannot be compiled.
-
-    Attributes:
-        cases: Cases to plan, each with the case to compile for it: the case itself, or a smaller case if the
-            machine has too few devices.
-        environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
-        rejected: Cases that cannot be planned, each with the reason and text of its record.
-        done: Number of cases that are already planned.
-        keys: Keys of all cases of the study.
-    """
-
-    study: PlannedStudy
     cases: tuple[tuple[PreflightResult, Case], ...]
-    environments: Mapping[tuple, dict[str, Any]]
     rejected: tuple[tuple[PreflightResult, str, str], ...]
     done: int
     keys: frozenset[str]
+    environments: Mapping[tuple, dict[str, Any]]
 
 
-def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
-    """Validate a Hydra configuration, and return the study and hardware that it describes.
+def prepare_plan(
+    config: dict[str, Any], name: str, note: preflight.ProgressCallback = lambda done, total: None
+) -> PlannedStudy:
+    """Check the study `name` and the hardware of a Hydra configuration, and return the cases to plan.
 
-    Raise `Refusal` if a value is invalid.
-
-    Args:
-        name: The name of the study.
+    `note` is called several times a second with (number of checked cases, number of all cases). Raise
+    `Refusal` if a value is invalid.
     """
+    hardware, folder, settings = _read_options(config, name)
+    cells = _expand_cases(config, hardware, settings.max_cases)
+    for count in sorted({cell.case.devices for cell in cells}):
+        hardware.check_devices(count)
+    compiler, version = find_compiler(hardware)
+    results = preflight.examine_cells(cells, settings.case_seconds, note)
+    recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
+    platform, flags = hardware.platform, environment.variables(hardware.platform)
+    environments = {
+        result.environment_key: environment.describe(
+            platform, hardware.device_kind, flags, result.workload_digest, None, hardware=recorded
+        )
+        for result in results
+    }
+    plans = store.load(folder).plans if folder.is_dir() else []
+    planned_before = {(plan.key, plan.environment["digest"]) for plan in plans if plan.status != "failed"}
+    cases, rejected, done = [], [], 0
+    for result in results:
+        compiled = case_to_compile(result.case, hardware)
+        if (result.case.key, environments[result.environment_key]["digest"]) in planned_before:
+            done += 1
+        elif rejection := _why_rejected(result):
+            rejected.append((result, *rejection))
+        elif compiled is None:
+            text = f"no program on {hardware.most} devices or fewer does the same work per device"
+            rejected.append((result, "not_defined", text))
+        else:
+            cases.append((result, compiled))
+    return PlannedStudy(
+        name, config["study"].get("title"), hardware, folder, frozenset(cell.scaling for cell in cells),
+        settings, tuple(cases), tuple(rejected), done, frozenset(result.case.key for result in results),
+        environments,
+    )  # fmt: skip
+
+
+def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, RunSettings]:
+    """Return the hardware, the results folder and the settings of a configuration."""
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -132,10 +158,7 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
     store.check_schemas(folder)
     if hardware.platform == "cpu":
         hardware = _calibrate_cpu(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
-    cells = _expand_cases(config, hardware, settings.max_cases)
-    for count in sorted({cell.case.devices for cell in cells}):
-        hardware.check_devices(count)
-    return PlannedStudy(name, config["study"].get("title"), hardware, folder, cells, settings)
+    return hardware, folder, settings
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
@@ -147,59 +170,13 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study on the device counts of the hardware.
-
-    devices=all means every available device count that divides the points evenly.
-    """
+    """Return the cases of a study. devices=all means all counts that divide the points evenly."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
         return cells
-    return [
-        cell
-        for cell in cells
-        if cell.scaling == "weak" or cell.case.split == "both" or cell.case.points % cell.case.axes[0] == 0
-    ]
-
-
-def prepare_plan(
-    study: PlannedStudy, note: preflight.ProgressCallback = lambda done, total: None
-) -> PlanSchedule:
-    """Check the cases of a study, and return the schedule of the cases that are not planned yet.
-
-    `note` is called several times a second with (number of checked cases, number of all cases).
-    """
-    hardware, (compiler, version) = study.hardware, find_compiler(study.hardware)
-    results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
-    recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
-    platform, flags = hardware.platform, environment.variables(hardware.platform)
-    environments = {
-        result.environment_key: environment.describe(
-            platform, hardware.device_kind, flags, result.workload_digest, None, hardware=recorded
-        )
-        for result in results
-    }
-    plans = store.load(study.folder).plans if study.folder.is_dir() else []
-    planned_before = {
-        (record.key, record.environment["digest"]) for record in plans if record.status != "failed"
-    }
-    keys = [(result.case.key, environments[result.environment_key]["digest"]) for result in results]
-    new = [result for result, key in zip(results, keys, strict=True) if key not in planned_before]
-    cases, rejected = [], []
-    for result in new:
-        case = result.case
-        compiled = case if case.devices <= hardware.most else smaller_case(case, hardware)
-        if rejection := _why_rejected(result):
-            rejected.append((result, *rejection))
-        elif compiled is None:
-            text = f"no program on {hardware.most} devices or fewer does the same work per device"
-            rejected.append((result, "not_defined", text))
-        else:
-            cases.append((result, compiled))
-    return PlanSchedule(
-        study, tuple(cases), environments, tuple(rejected), len(results) - len(new),
-        frozenset(key for key, _ in keys),
-    )  # fmt: skip
+    is_even = lambda case: case.split == "both" or case.points % case.axes[0] == 0  # noqa: E731
+    return [cell for cell in cells if cell.scaling == "weak" or is_even(cell.case)]
 
 
 def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
@@ -215,13 +192,14 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
     return None
 
 
-def smaller_case(case: Case, hardware: Hardware) -> Case | None:
-    """Return a case on fewer devices in which each device does the same work, or None if there is none.
+def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
+    """Return the case to compile for the prediction of a case, or None if there is none.
 
-    It is compiled in place of a case with more devices than the largest machine. It has fewer devices along
-    the point axis of the mesh, fewer points (batch elements), and the same number of devices along the seed
-    axis.
+    It is the case itself, unless the case has more devices than the largest machine. Then it is a case with
+    fewer devices along the point axis of the mesh and fewer points, in which each device does the same work.
     """
+    if case.devices <= hardware.most:
+        return case
     over_points, over_seeds = case.axes
     if case.points % over_points and case.split != "both":
         return None
@@ -257,14 +235,13 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
-    """Compile the cases of a schedule, predict their times, and write a record of each case when it ends.
+def run_plan(study: PlannedStudy, listener: Listener) -> None:
+    """Compile the cases of a study, predict their times, and write a record of each case when it ends.
 
     `listener` is called with a dict that describes the event when a case begins or ends.
     """
-    study = schedule.study
     results_of = dict[Case, list[PreflightResult]]()  # compiled case -> the cases that it is compiled for
-    for result, compiled in schedule.cases:
+    for result, compiled in study.cases:
         results_of.setdefault(compiled, []).append(result)
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
@@ -272,7 +249,7 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
 
         def write_record(result: PreflightResult, fields: RecordFields) -> None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-            planned_environment = schedule.environments[result.environment_key]
+            planned_environment = study.environments[result.environment_key]
             record = Record(result.case, environment=planned_environment, started_at=now, **fields)
             writer.append(record)
             seconds = [record.predicted["seconds"]] if record.predicted else []
@@ -287,7 +264,7 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
             listener({"event": "begin", "key": results_of[compiled][0].case.key})
 
         _write_manifest(study)
-        for result, reason, text in schedule.rejected:
+        for result, reason, text in study.rejected:
             status = "failed" if result.failure else "skipped"
             write_record(result, {"status": status, "reason": reason, "text": text})
         if results_of:
@@ -297,10 +274,7 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the first JSON object that a compile worker reads: its hardware, and the shapes of TPU slices.
-
-    `counts` contains the device counts of the cases to compile.
-    """
+    """Return the header for a compile worker: the hardware, and the TPU slice of each device count."""
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -309,16 +283,10 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case, with the predicted time of a call added.
+    """Return the record fields of a compiled case, with the predicted time of a call or the reason for none.
 
-    If the time cannot be predicted, the field `text` states the reason.
-
-    Args:
-        case: The case to predict.
-        compiled: The case that was compiled: `case`, or a smaller case if `case` exceeds the largest machine.
-            Each device does the same work in both. The messages (collectives) of the smaller case are changed
-            to connect all devices of `case`.
-        fields: The record fields of the compiled case.
+    If `compiled` has fewer devices than `case`, see `case_to_compile`, the messages (collectives) of the
+    program are changed to connect all devices of `case`.
     """
     if fields["status"] != "planned":
         return fields
@@ -338,7 +306,7 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
 def _write_manifest(study: PlannedStudy) -> None:
     """Write the file of the results folder that describes the study and its hardware."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
-    scaling = {cell.scaling for cell in study.cells}
+    scaling: set[str] = set(study.scaling)
     existing = store.read_json(path)  # may describe another study in the same folder
     if isinstance(existing, dict) and isinstance(existing.get("scaling"), list):
         scaling |= set(map(str, existing["scaling"]))
@@ -347,42 +315,35 @@ def _write_manifest(study: PlannedStudy) -> None:
     store.write_json(path, store.schema_and_version() | fields | {"hardware": hardware_fields})
 
 
-def describe_work(schedule: PlanSchedule) -> str:
+def describe_work(study: PlannedStudy) -> str:
     """Return one line of text with the numbers of cases to compile, planned before, skipped and failed."""
-    failed = sum(result.failure is not None for result, *_ in schedule.rejected)
-    parts = [
-        f"{len(schedule.cases)} cases to compile",
-        f"{schedule.done} done before",
-        f"{len(schedule.rejected) - failed} skipped",
-    ]
-    parts += [f"{failed} failed before the start"] if failed else []
-    study = schedule.study
-    return f"{study.name} for {study.hardware.title}: {', '.join(parts)}; results in {study.folder}"
+    failed = sum(result.failure is not None for result, *_ in study.rejected)
+    skipped = len(study.rejected) - failed
+    counts = f"{len(study.cases)} cases to compile, {study.done} done before, {skipped} skipped"
+    counts += f", {failed} failed before the start" if failed else ""
+    return f"{study.name} for {study.hardware.title}: {counts}; results in {study.folder}"
 
 
-def plan_lines(schedule: PlanSchedule, findings: Findings, deadline: float | None) -> list[str]:
+def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
     """Return sentences that state the predicted times and the device-hours to measure the study.
 
-    Args:
-        findings: The analysis of the results folder, which contains a forecast for each hardware.
-        deadline: A time in seconds. If it is not None, a sentence names the cheapest device count whose calls
-            take at most this time.
+    With a `deadline` in seconds, one sentence names the cheapest device count whose calls take at most this
+    time. `findings` is the analysis of the results folder, with a forecast for each hardware.
     """
-    name, settings = schedule.study.hardware.name, schedule.study.settings
-    of_hardware = next((item for item in findings.forecasts if item.hardware == name), None)
+    of_hardware = next((item for item in findings.forecasts if item.hardware == study.hardware.name), None)
     if of_hardware is None:
         return ["no case could be planned"]
-    of_study = forecast.keep_cases(of_hardware, schedule.keys)
+    of_study = forecast.keep_cases(of_hardware, study.keys)
     planned = [record for record in of_study.records if record.status == "planned"]
-    low, high, unknown = measurement_cost.device_hours(planned, settings)
-    more = f" ({count_of(unknown, 'case')} without a prediction omitted)" if unknown else ""
-    price = ""
+    low, high, unknown = measurement_cost.device_hours(planned, study.settings)
+    replicates = study.settings.replicates
+    repetitions = "once" if replicates == 1 else count_of(replicates, "time")
+    cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
+    if unknown:
+        cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
     if of_study.price:
-        price = f", {_format_range(low * of_study.price, high * of_study.price)} at the given price"
-    repetitions = "once" if settings.replicates == 1 else count_of(settings.replicates, "time")
-    hours = _format_range(low, high)
-    cost = f"Measuring the whole study {repetitions} takes {hours} device-hours{more}{price}."
-    return [*forecast.plan_answers(of_study, deadline), cost]
+        cost += f", {_format_range(low * of_study.price, high * of_study.price)} at the given price"
+    return [*forecast.plan_answers(of_study, deadline), f"{cost}."]
 
 
 def _format_range(low: float, high: float) -> str:

@@ -1,14 +1,14 @@
 """Time model: predict the time of a call from the kernels and messages (collectives) of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model). On a CPU, the operations are those of the machine code (llvm_instructions.py), and an
+roofline model). On a CPU, the operations are counted in the machine code (llvm_instructions.py), and an
 overhead is added (cpu_overhead.py). Kernels and messages do not overlap, and all devices wait for the
 slowest. Caches are ignored beyond the table of bandwidths and beyond kernels of a CPU with few bytes.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
-fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
-The fractions and the factor are log-uniform. The time of each device has a random lognormal factor. A small
-fraction of devices, the stragglers, is slower by a fixed factor.
+fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor,
+all log-uniform. The time of each device has a random lognormal factor. A small fraction of devices, the
+stragglers, is slower by a fixed factor.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
@@ -36,19 +36,16 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Predicted time of a call: median, 95 % interval, and the medians of its parts, all in seconds.
+    """Predicted seconds of a call: the median, the 95 % interval, and the medians of its parts.
 
     Attributes:
-        seconds: Median of the predicted time.
-        low, high: Limits of the 95 % interval.
         call: Time to dispatch the call and to launch the kernels.
         compute: Time to execute the kernels on a typical device.
         communication: Time of the collectives.
         waiting: Waiting time for the slowest device.
         bound: What limits the kernels most: memory, overhead, or one of the kinds of operations. None if
             there is no work.
-        draws: Times on the first `_RECORDED_DRAWS` random machines. The machines are the same for every
-            program, so that the times of two programs can be divided element by element.
+        draws: Times on the first `_RECORDED_DRAWS` random machines, which are the same for every program.
     """
 
     seconds: float
@@ -71,9 +68,7 @@ def estimate(
 ) -> TimeEstimate | str:
     """Return the predicted time of a call, or a message that states why it cannot be predicted.
 
-    Args:
-        kernels: The kernels of the compiled program, each a dict of bytes and operation counts.
-        messages: The collectives of the program, each a dict of kind, bytes and group size.
+    The arguments `kernels` and `messages` are the kernels and collectives of the compiled program.
     """
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
@@ -92,17 +87,11 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return the parts of the predicted time of a call on each of `DRAWS` random machines, and its bound.
+    """Return the parts of the predicted time on each of `DRAWS` random machines, and `TimeEstimate.bound`.
 
+    The parts are arrays of shape (DRAWS,) in seconds with the names of fields of `TimeEstimate`. The machines
+    are the same for every program, so that the times of two programs can be divided element by element.
     Raise `_UnknownRate` if a rate or an amount of work is unknown.
-
-    Args:
-        kernels, messages: The kernels and collectives of the compiled program, as for `estimate`.
-    Returns:
-        A dict from "call", "compute", "communication" and "waiting" to an array of shape (DRAWS,) in seconds,
-            see `TimeEstimate`. The machines are the same for every program, so that the times of two programs
-            can be divided element by element.
-        What limits the kernels most, see `TimeEstimate.bound`.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownRate("the number of iterations of a loop is not known at compile time")
@@ -140,10 +129,7 @@ def _kernel_seconds(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the times of the kernels at the full rates of the hardware, and their numbers of executions.
 
-    Returns:
-        A dict from "memory", "overhead" or a kind of operations to an array of shape (kernels,) with the
-            seconds of one execution of each kernel.
-        An array of shape (kernels,) with the number of executions of each kernel.
+    The times are arrays of shape (kernels,) by name: "memory", "overhead", or a kind of operations.
     """
     dtype = case.dtype
     speeds: dict[str, float | None] = {
@@ -178,19 +164,15 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 
 
 def _float32_rate(rates: Rates) -> float | None:
-    """Return the float32 arithmetic rate in operations per second, or None if it is unknown.
-
-    If only the rate in float64 is known, return twice this rate.
-    """
-    in_float32, in_float64 = (rates.arithmetic[dtype] for dtype in ("float32", "float64"))
-    return in_float32 or (in_float64 and 2 * in_float64)
+    """Return the float32 arithmetic rate, twice the rate in float64 if only that is known, or None."""
+    in_float64 = rates.arithmetic["float64"]
+    return rates.arithmetic["float32"] or (in_float64 and 2 * in_float64)
 
 
 def _bandwidth(size: float, rates: Rates) -> float:
     """Return the memory bandwidth in bytes per second of a kernel that moves `size` bytes.
 
-    The bandwidth is interpolated linearly in log(size) and log(bandwidth). Beyond the measured sizes, the
-    bandwidth of the nearest size is used.
+    It is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
     """
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
@@ -210,15 +192,10 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     """Return the time of the slowest device divided by the typical time of a device, of shape (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
-    power of the distribution function of one device.
-
-    Args:
-        uniform: Random numbers in [0, 1), an array of shape (draws,).
+    power of the distribution function of one device, which is inverted at `uniform` random numbers in [0, 1).
     """
-    fraction, shift = (
-        hardware.stragglers["share"],
-        math.log(hardware.stragglers["slowdown"]) / hardware.jitter,
-    )
+    fraction = hardware.stragglers["share"]
+    shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations
     above = (1 - fraction) * stats.norm.sf(grid) + fraction * stats.norm.sf(grid - shift)
     exceedance = -np.expm1(np.log(uniform) / devices)  # probability that one device exceeds the maximum

@@ -33,10 +33,7 @@ SLOWDOWN_OF_CONVOLUTION_LOOPS = 3
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead of a product, convolution or sort by a library, in units of this module.
-
-    It is 0 for other instructions. `operands` are the instructions that compute the operands.
-    """
+    """Return the overhead of a product, convolution, sort or routine of a library, and otherwise 0."""
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":

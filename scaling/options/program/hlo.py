@@ -7,7 +7,7 @@ hlo_cost.py for the bytes that it reads and writes.
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
@@ -16,10 +16,11 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=\{?((?:%[\w.\-]+(?:, )?)+)")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ARRAY = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?")
-_CONDITION, _BODY = re.compile(r"condition=%([\w.\-]+)"), re.compile(r"body=%([\w.\-]+)")
 _SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # the workspace of a library call is its last result
 _TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost tile; inner tiles add no padding
 _ON_CHIP = re.compile(r"S\([1-46-9]\)")  # memory spaces other than device (no number) and host (5)
+
+_COPIES = ("copy", "bitcast")
 
 Instructions = Mapping[str, "HloInstruction"]
 Computations = Mapping[str, Instructions]
@@ -28,18 +29,14 @@ Computations = Mapping[str, Instructions]
 class HloInstruction(NamedTuple):
     """An instruction of an HLO computation.
 
-    The result of an asynchronous start, such as "copy-start", also contains the operands. The sizes `bytes`
-    and `unpadded_bytes` exclude these operands.
+    The sizes exclude the operands that the result of an asynchronous start, such as "copy-start", contains.
 
     Attributes:
-        name: the name of the instruction.
-        bytes: the size of the result in device memory in bytes, with the padding of its layout.
-        unpadded_bytes: the size of the result in bytes without padding, in all memory spaces together.
+        bytes: the bytes of the result in device memory, with the padding of its layout.
+        unpadded_bytes: the bytes of the result in all memory spaces, without padding.
         dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
         minor_axis: the minor-most axis longer than one of this array, or None if it has no such axis.
-        opcode, operands: the opcode, such as "fusion", and the names of the operands.
-        called: the names of the computations that the instruction calls.
-        root: whether the instruction is the root of its computation.
+        operands, called: the names of the operands, and of the computations that the instruction calls.
         argument_text: the text in the parentheses: the operands, the value of a constant, or the number of a
             parameter.
         attributes: the text after the parentheses, such as ", dimensions={0,1}, to_apply=%add".
@@ -64,24 +61,15 @@ class HloInstruction(NamedTuple):
         return math.prod(self.dims)
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes that an attribute lists, such as (0, 2) for "dimensions={0,2}".
-
-        Return None if the instruction does not have the attribute.
-        """
+        """Return the axes in an attribute such as "dimensions={0,2}", or None without this attribute."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Parse the text of an HLO module.
-
-    Returns:
-        A dict from the name of each computation to a dict from name to `HloInstruction`.
-        The name of the entry computation.
-    """
-    computations: dict[str, dict[str, HloInstruction]] = {}
-    instructions: dict[str, HloInstruction] = {}
-    entry = ""
+    """Return the instructions of each computation of an HLO module, by name, and the name of the entry."""
+    computations = dict[str, dict[str, HloInstruction]]()
+    instructions, entry = dict[str, HloInstruction](), ""
     for row in text.splitlines():
         if header := _HEADER.match(row):
             instructions = computations[header[2]] = {}
@@ -96,72 +84,55 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
 def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloInstruction:
     root, name, shape, opcode, argument_text, attributes = match.groups()
     operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
-    shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape
-    carried = [instructions[x] for x in operands if x in instructions] if opcode.endswith("-start") else []
-    is_copy = opcode == "copy-start"
-    size = _without_operands(_stored_bytes(shape), sum(x.bytes for x in carried), is_copy)
-    unpadded_bytes = _without_operands(_element_bytes(shape), sum(x.unpadded_bytes for x in carried), is_copy)
+    arrays = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
+    size = sum(_array_bytes(array, padded=True) for array in arrays)
+    unpadded_bytes = sum(_array_bytes(array) for array in arrays)
+    if opcode.endswith("-start"):
+        included = [instructions[x] for x in operands if x in instructions]
+        is_copy = opcode == "copy-start"
+        size = _without_operands(size, sum(x.bytes for x in included), is_copy)
+        unpadded_bytes = _without_operands(unpadded_bytes, sum(x.unpadded_bytes for x in included), is_copy)
     return HloInstruction(
-        name, size, unpadded_bytes, *_first_array(shape), opcode, operands, called, bool(root),
+        name, size, unpadded_bytes, *_describe_first(arrays), opcode, operands, called, bool(root),
         argument_text, attributes,
     )  # fmt: skip
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an instruction, without those of operands that it contains.
+    """Subtract the bytes of the operands from the result of an asynchronous start if it contains them.
 
-    Only the result of an asynchronous start contains operands. A copy-start always contains its operand. Any
-    other result of at most `operands` bytes is assumed not to contain them, as in some asynchronous
-    all-reduces.
-
-    Args:
-        size: the bytes of the result with the operands that it contains.
-        operands: the bytes of the operands.
-        is_copy: whether the instruction is a copy-start.
+    A copy-start always contains its operand. Another result of at most `operands` bytes is assumed not to
+    contain them, as in some asynchronous all-reduces.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
 
-def _stored_bytes(shape: str) -> int:
-    """Return the bytes that a shape, such as "(f32[8,3]{1,0:T(8,128)}, u32[])", occupies in device memory."""
-    arrays = (array for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5]))
-    return sum(_padded_size(array) * _bits(array) // 8 for array in arrays)
+def _array_bytes(array: tuple[str, ...], padded: bool = False) -> int:
+    """Return the bytes of a match of `_ARRAY`.
 
-
-def _element_bytes(shape: str) -> int:
-    """Return the bytes of all arrays of a shape, such as "(f32[8,3], u32[])", without padding."""
-    return sum(math.prod(parse_integers(array[3])) * _bits(array) // 8 for array in _ARRAY.findall(shape))
-
-
-def _bits(array: tuple[str, ...]) -> int:
-    return int(array[1] or 8)  # pred has no number in its name
-
-
-def _padded_size(array: tuple[str, ...]) -> int:
-    """Return the number of elements of an array after padding its minor-most axes to whole tiles."""
-    dims, order, tiles = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
-    if not tiles or len(order) != len(dims):
-        return math.prod(dims)
-    lengths = [dims[axis] for axis in order]  # minor to major
-    tile = parse_integers(tiles[1])[::-1]
-    lengths += [1] * (len(tile) - len(lengths))
-    return math.prod(
-        -(-length // side) * side for length, side in itertools.zip_longest(lengths, tile, fillvalue=1)
-    )
-
-
-def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Return (dimensions, dtype, minor-most axis) of the first array in an HLO shape.
-
-    Axes of length one are ignored when the minor-most axis is chosen. It is None if there are no others.
+    If `padded` is true, count the padding of the axes to whole tiles, and only arrays in device memory.
     """
-    match = _ARRAY.search(shape)
-    if match is None:
+    bits = int(array[1] or 8)  # pred has no number in its name
+    dims, order, tile = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
+    if padded and _ON_CHIP.search(array[5]):
+        return 0
+    if padded and tile and len(order) == len(dims):
+        lengths = [dims[axis] for axis in order]  # minor to major, as the reversed sides of the tile
+        sides = parse_integers(tile[1])[::-1]
+        pairs = itertools.zip_longest(lengths, sides, fillvalue=1)
+        dims = tuple(-(-length // side) * side for length, side in pairs)
+    return math.prod(dims) * bits // 8
+
+
+def _describe_first(arrays: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], str, int | None]:
+    """Return the dimensions, the dtype and the minor-most axis longer than one of the first array."""
+    if not arrays:
         return (), "", None
-    dims = parse_integers(match[4])
-    order = parse_integers(match[5] or "") or tuple(reversed(range(len(dims))))
+    letters, bits, _, dims_text, order_text, _ = arrays[0]
+    dims = parse_integers(dims_text)
+    order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
     minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)
-    return dims, match[1] + match[2], minor_axis
+    return dims, letters + bits, minor_axis
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
@@ -175,16 +146,9 @@ def root_of(instructions: Instructions) -> HloInstruction:
     return root
 
 
-def skip_bitcasts(name: str, instructions: Instructions) -> HloInstruction:
-    """Return the instruction `name`, or the instruction whose value it returns by bitcasts."""
-    while instructions[name].opcode == "bitcast":
-        name = instructions[name].operands[0]
-    return instructions[name]
-
-
-def skip_copies(name: str, instructions: Instructions) -> HloInstruction:
-    """Return the instruction `name`, or the instruction whose value it returns by copies and bitcasts."""
-    while instructions[name].opcode in ("copy", "bitcast"):
+def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
+    """Return the instruction that computes the value that `name` returns by `opcodes`."""
+    while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
 
@@ -210,14 +174,15 @@ def count_trips(loop: HloInstruction, instructions: Instructions, computations: 
     """
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
-    condition, body = (
-        computations[match[1]] for part in (_CONDITION, _BODY) if (match := part.search(loop.attributes))
-    )
+    condition, body = (computations[name] for name in loop.called)
     carry = instructions[loop.operands[0]]
     opcode, compared, attributes = _operation(root_of(condition), condition, computations)
     if opcode != "compare" or "direction=LT" not in attributes or carry.opcode != "tuple":
         return math.inf
-    initial, updated = [skip_copies(name, instructions) for name in carry.operands], root_of(body).operands
+    initial, updated = (
+        [source_of(name, instructions, _COPIES) for name in carry.operands],
+        root_of(body).operands,
+    )
     counter, end_index = (_tuple_index(instruction) for instruction in compared)
     if counter is None or counter >= len(updated):
         return math.inf
@@ -236,18 +201,17 @@ def _operation(
 ) -> tuple[str, list[HloInstruction], str]:
     """Return the opcode, the operands and the attributes of an instruction.
 
-    For a fusion, they are those of the root of the fused computation, in which the operands of the fusion
-    replace its parameters. An operand that is a copy is replaced by the instruction that computes the copied
-    value.
+    For a fusion, they belong to the root of the fused computation, in which the operands of the fusion
+    replace its parameters. An operand that is a copy is replaced by the instruction that computes the value.
     """
     if instruction.opcode != "fusion":
-        operands = [skip_copies(name, instructions) for name in instruction.operands]
+        operands = [source_of(name, instructions, _COPIES) for name in instruction.operands]
         return instruction.opcode, operands, instruction.attributes
     fused = computations[instruction.called[0]]
     root = root_of(fused)
-    operands = [skip_copies(name, fused) for name in root.operands]
+    operands = [source_of(name, fused, _COPIES) for name in root.operands]
     for index, operand in enumerate(operands):
         if operand.opcode == "parameter":
             outer_name = instruction.operands[int(operand.argument_text)]
-            operands[index] = skip_copies(outer_name, instructions)
+            operands[index] = source_of(outer_name, instructions, _COPIES)
     return root.opcode, operands, root.attributes

@@ -1,8 +1,8 @@
 """Estimate the bytes that each kernel of an HLO module reads and writes, and the bytes of each collective.
 
-A kernel is a fusion or a single instruction. It is assumed to read its operands from memory and to write its
-results to memory, without caching between kernels. If a kernel slices an operand, only the slices are read.
-If it updates an operand in place, only the update is written. The operations are counted by hlo_ops.py.
+A kernel is a fusion or a single instruction. It reads its operands from memory and writes its results to
+memory, without caching between kernels. Of a sliced operand, only the slices are read. Of an operand that is
+updated in place, only the update is written. hlo_ops.py counts the operations.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,21 +24,19 @@ _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
 @dataclass(frozen=True)
 class Kernel:
-    """The work of one execution of a kernel, a fusion or a single HLO instruction, on one device.
+    """The work of one execution of a kernel on one device.
 
     Attributes:
-        bytes: the number of bytes that are read and written.
-        turned: the number of these bytes in transposes that change the minor-most axis of an array.
-        products: the number of multiplications and additions in matrix products and convolutions.
-        arithmetic: the number of other operations, including comparisons, selections and conversions.
-        divisions: the number of floating-point divisions.
-        transcendentals: the number of evaluations of transcendental functions.
-        operations: the work of all instructions that a CPU executes, as llvm_instructions.py counts it; 0 if
-            it is unknown.
-        overhead: the additional time on a CPU, in the unit that cpu_overhead.py defines.
-        reductions: the number of terms of sums along the minor-most axis. Other sums are arithmetic.
-        library: the name of a library call whose operations are unknown, or "" if there is none.
-        times: the number of executions, or infinity if it is unknown.
+        bytes: bytes that are read and written.
+        turned: bytes in transposes that change the minor-most axis.
+        products: multiplications and additions in matrix products and convolutions.
+        arithmetic: other operations, including comparisons, selections and conversions.
+        divisions, transcendentals: floating-point divisions, and evaluations of transcendental functions.
+        operations: instructions that a CPU executes (llvm_instructions.py), or 0 if this is unknown.
+        overhead: additional time on a CPU, in the unit of cpu_overhead.py.
+        reductions: terms of sums along the minor-most axis. Other sums are arithmetic.
+        library: name of a library call whose operations are unknown, or "".
+        times: number of executions, or infinity if it is unknown.
     """
 
     bytes: int = 0
@@ -59,10 +57,10 @@ class Message:
     """One execution of a collective operation on one device.
 
     Attributes:
-        kind: the opcode of the collective, such as "all-reduce".
-        bytes: the size of the input or of the output of a device in bytes, whichever is larger.
-        group: the number of participating devices.
-        times: the number of executions, or infinity if it is unknown.
+        kind: opcode, such as "all-reduce".
+        bytes: bytes of the input or of the output of a device, whichever is larger.
+        group: number of participating devices.
+        times: number of executions, or infinity if it is unknown.
     """
 
     kind: str
@@ -85,21 +83,18 @@ class ProgramCost:
     @property
     def hbm_bytes(self) -> int | None:
         """Return the bytes that all kernels read and write, or None if a trip count is unknown."""
-        return _known_bytes(self.kernels)
+        total = _total_bytes(self.kernels)
+        return None if math.isinf(total) else int(total)
 
     @property
     def collective_bytes(self) -> int | None:
         """Return the bytes of all collectives, or None if a trip count is unknown."""
-        return _known_bytes(self.messages)
+        total = _total_bytes(self.messages)
+        return None if math.isinf(total) else int(total)
 
 
 def _total_bytes(parts: Iterable[Kernel | Message]) -> float:
     return sum(part.bytes * part.times for part in parts if part.bytes)
-
-
-def _known_bytes(parts: Sequence[Kernel | Message]) -> int | None:
-    total = _total_bytes(parts)
-    return None if math.isinf(total) else int(total)
 
 
 def read(text: str, operations: Mapping[str, float] | None = None, counts_work: bool = True) -> ProgramCost:
@@ -116,25 +111,24 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
         counts_work: whether the operations of each kernel are counted, and not only its bytes.
     """
     computations, entry = hlo.parse(text)
-    operations_of = _find_operations(computations, operations or {})
+    operations = operations if operations is None else _find_operations(computations, operations)
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
 
     @functools.cache
-    def parts_of(name: str, in_loop: bool = False) -> tuple[Kernel | Message, ...]:
-        parts = list[Kernel | Message]()
-        instructions = computations[name]
+    def parts_of(name: str, in_loop: bool = False) -> list[Kernel | Message]:
+        parts, instructions = list[Kernel | Message](), computations[name]
         for instruction in instructions.values():
+            called = [(x, in_loop or instruction.opcode == "while") for x in instruction.called]
             kind = instruction.opcode.removesuffix("-start")
             if kind in ("call", "async"):
-                parts += (part for called in instruction.called for part in parts_of(called, in_loop))
+                parts += (part for arguments in called for part in parts_of(*arguments))
             elif kind == "conditional":
-                branches = [parts_of(called, in_loop) for called in instruction.called]
-                parts += max(branches, key=_total_bytes)
+                parts += max((parts_of(*arguments) for arguments in called), key=_total_bytes)
             elif kind == "while":
-                if len(instruction.called) != 2:
+                if len(called) != 2:
                     raise ValueError(f"the loop {instruction.name} does not call a condition and a body")
                 trips = hlo.count_trips(instruction, instructions, computations)
-                iteration = (part for called in instruction.called for part in parts_of(called, True))
+                iteration = (part for arguments in called for part in parts_of(*arguments))
                 parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
             elif _executes_kernel(instruction):
                 operands = {x: instructions[x] for x in instruction.operands}
@@ -145,33 +139,30 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
                 if counts_work:
                     kernel = _analyze_fusion(fused, computations)
                 if operations is not None:
-                    executed = operations_of.get(instruction.name, 0.0)
-                    arrays = [instructions[name] for name in instruction.operands]
-                    kernel = _add_cpu_work(kernel, executed, instruction, arrays, in_loop)
+                    executed = operations.get(instruction.name, 0.0)
+                    kernel = _add_cpu_work(kernel, executed, instruction, instructions, in_loop)
                 parts.append(kernel)
-        return tuple(parts)
+        return parts
 
     opcodes = Counter(
-        instruction.opcode.removesuffix("-start")
-        for instructions in computations.values()
-        for instruction in instructions.values()
+        x.opcode.removesuffix("-start") for each in computations.values() for x in each.values()
     )
     try:
         parts = parts_of(entry)
     except (LookupError, ValueError):  # the format of another version of XLA: the cost is unknown
-        parts = Kernel(1, times=math.inf), Message("", 1, 1, math.inf)
+        parts = [Kernel(1, times=math.inf), Message("", 1, 1, math.inf)]
     kernels = tuple(part for part in parts if isinstance(part, Kernel))
     messages = tuple(part for part in parts if isinstance(part, Message))
     return ProgramCost(kernels, messages, {kind: opcodes[kind] for kind in hlo_ops.COLLECTIVES})
 
 
 def _find_operations(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return a dict from the name of each kernel to its number of operations.
+    """Return the number of operations of each kernel by name.
 
-    XLA compiles equal fusions to one kernel, which has the name of one of them. `operations` contains only
-    this name. The result contains the names of all equal fusions.
+    XLA compiles equal fusions to one kernel, which has the name of one of them in `operations`. The result
+    contains the names of all of them.
     """
-    contents: dict[str, tuple[Any, ...]] = {}  # name of a fusion -> a value that is equal for equal fusions
+    contents = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
         for fusion in instructions.values():
             if fusion.opcode == "fusion":
@@ -183,24 +174,19 @@ def _find_operations(computations: Computations, operations: Mapping[str, float]
 
 
 def _add_cpu_work(
-    kernel: Kernel,
-    executed: float,
-    instruction: HloInstruction,
-    arrays: Sequence[HloInstruction],
-    in_loop: bool,
+    kernel: Kernel, executed: float, instruction: HloInstruction, instructions: Instructions, in_loop: bool
 ) -> Kernel:
-    """Return a kernel with its operations and its overhead on a CPU.
+    """Return the kernel of an instruction with its operations and its overhead on a CPU.
 
-    Args:
-        executed: the operations of the compiled loops of the kernel, 0 if a library computes the result.
-        arrays: the operands of `instruction`, which the kernel evaluates.
-        in_loop: whether the kernel is part of a while loop.
+    The operations of its compiled loops, `executed`, are 0 if a library computes the result.
     """
     from scaling.options.program import cpu_overhead
 
     overhead = cpu_overhead.START_IN_LOOP if in_loop else cpu_overhead.START
     if not executed:
-        overhead += cpu_overhead.library_overhead(instruction, arrays)
+        overhead += cpu_overhead.library_overhead(
+            instruction, [instructions[name] for name in instruction.operands]
+        )
     elif instruction.opcode == "convolution":
         executed *= cpu_overhead.SLOWDOWN_OF_CONVOLUTION_LOOPS
     return dataclasses.replace(kernel, operations=round(executed), overhead=overhead)
@@ -213,15 +199,12 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return a dict from field name to value of a kernel or a collective, as a record stores it.
-
-    Fields that are 0 or "" and a field `times` of 1 are omitted.
-    """
+    """Return the fields of a kernel or a collective, without fields that are 0 or "" and `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
 def _as_fusion(instruction: HloInstruction, operands: Instructions) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion, by name, that contains only `instruction` and parameters."""
+    """Return the instructions of a fusion that contains only `instruction` and parameters."""
     parameters = {
         name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
     }
@@ -233,8 +216,7 @@ def _collectives(
 ) -> Iterator[Message]:
     """Yield a `Message` for each collective of a kernel: `instruction` itself, or instructions that it fuses.
 
-    `devices` is the number of devices of the program. All of them take part in a collective without
-    `replica_groups`.
+    All `devices` of the program take part in a collective without `replica_groups`.
     """
     for candidate, instructions in [(instruction, operands), *((inner, fused) for inner in fused.values())]:
         kind = candidate.opcode.removesuffix("-start")
@@ -250,73 +232,58 @@ def _analyze_fusion(instructions: Instructions, computations: Computations) -> K
     from scaling.options.program import hlo_loops
 
     evaluations = hlo_loops.count_evaluations(instructions)
-    work_of = {
-        instruction.name: _repeat_work(
-            *hlo_ops.count_work(instruction, instructions),
-            evaluations[instruction.name] / max(instruction.size, 1),
-        )
-        for instruction in instructions.values()
-    }
-    work: Counter[str] = Counter()
-    for kind, amount in work_of.values():
-        work[kind] += amount
-    library = ""
+    work, library = Counter[str](), ""
     for instruction in instructions.values():
-        if instruction.opcode == "custom-call" and not work_of[instruction.name][0]:
+        kind, amount = hlo_ops.count_work(instruction, instructions)
+        if kind:
+            work[kind] += _repeat(amount, evaluations[instruction.name] / max(instruction.size, 1))
+        elif instruction.opcode == "custom-call":
             library = hlo_ops.library_name(instruction) or library
-        if instruction.opcode == "fusion":  # a nested fusion
+        elif instruction.opcode == "fusion":
             nested = _analyze_fusion(computations[instruction.called[0]], computations)
             library = nested.library or library
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
-    work.pop("", None)
-    return Kernel(bytes=_kernel_bytes(instructions, computations), library=library, **work)
-
-
-def _repeat_work(kind: str, amount: int, repeats: float) -> tuple[str, int]:
-    """Return (kind, amount) of the work of an instruction, with the amount multiplied by `repeats`.
-
-    `repeats` is the average number of evaluations of an element of the result. It is below 1 if only some
-    elements are evaluated, for example those that a slice selects. Larger values are rounded to integers. If
-    the loop nest does not reach the instruction, `repeats` is 0, and the work is counted once.
-    """
-    return kind, round(amount * (repeats if 0 < repeats < 1 else max(1, round(repeats))))
-
-
-def _kernel_bytes(instructions: Instructions, computations: Computations) -> int:
-    """Return the number of bytes that a fusion reads and writes."""
     in_place = _in_place_updates(instructions, computations)
-    written = sum(
-        in_place[x.name][1] if x.name in in_place else x.bytes for x in _result_instructions(instructions)
-    )
-    return written + sum(_bytes_read(instructions, in_place, computations).values())
+    written = sum(in_place.get(x.name, (x, x.bytes))[1] for x in _result_instructions(instructions))
+    read_bytes = _bytes_read(instructions, in_place, computations).total()
+    return Kernel(bytes=written + read_bytes, library=library, **work)
+
+
+def _repeat(amount: int, evaluations: float) -> int:
+    """Return an amount of work multiplied by the average number of evaluations of an element of the result.
+
+    The number is below 1 if only some elements are evaluated, such as the elements that a slice selects. It
+    is 0 if the loop nest does not reach the instruction, whose work is counted once. Others are rounded.
+    """
+    return round(amount * (evaluations if 0 < evaluations < 1 else max(1, round(evaluations))))
 
 
 def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
     """Return the instructions that produce the results of a computation, with bitcasts skipped."""
     root = hlo.root_of(instructions)
     names = root.operands if root.opcode == "tuple" else [root.name]
-    return [hlo.skip_bitcasts(name, instructions) for name in names]
+    return [hlo.source_of(name, instructions) for name in names]
 
 
 def _in_place_updates(
     instructions: Instructions, computations: Computations
 ) -> dict[str, tuple[HloInstruction, int]]:
-    """Return a dict from each result of a fusion that updates a parameter in place to (parameter, bytes).
+    """Return (parameter, written bytes) for each result of a fusion that updates a parameter in place.
 
-    The key is the name of the instruction that produces the result. The bytes are those that are written.
+    The keys are the names of the instructions that produce the results.
     """
     updates = {}
     for result in _result_instructions(instructions):
         target, size = None, 0
         if result.opcode in hlo_ops.UPDATES:
-            target = hlo.skip_bitcasts(result.operands[0], instructions)
+            target = hlo.source_of(result.operands[0], instructions)
             size = instructions[result.operands[hlo_ops.UPDATES[result.opcode]]].bytes
         elif result.opcode == "fusion":
             nested = _in_place_updates(computations[result.called[0]], computations)
             if len(nested) == 1:
                 ((parameter, size),) = nested.values()
-                target = hlo.skip_bitcasts(result.operands[int(parameter.argument_text)], instructions)
+                target = hlo.source_of(result.operands[int(parameter.argument_text)], instructions)
         if target is not None and target.opcode == "parameter":
             updates[result.name] = target, size
     return updates
@@ -325,10 +292,9 @@ def _in_place_updates(
 def _bytes_read(
     instructions: Instructions, in_place: Mapping[str, tuple[HloInstruction, int]], computations: Computations
 ) -> Counter[str]:
-    """Return a dict from the name of each parameter of a fusion to the number of bytes that are read from it.
+    """Return the number of bytes that a fusion reads from each parameter, by name.
 
-    Args:
-        in_place: a dict from each result that updates a parameter in place, see `_in_place_updates`.
+    `in_place` is the result of `_in_place_updates`.
     """
     reads: Counter[str] = Counter()
     for instruction in instructions.values():
@@ -337,7 +303,7 @@ def _bytes_read(
         opcode, is_updated = instruction.opcode, instruction.name in in_place
         nested = _bytes_read_by_operand(instruction, is_updated, computations) if opcode == "fusion" else {}
         for index, operand in enumerate(instruction.operands):
-            source = hlo.skip_bitcasts(operand, instructions)
+            source = hlo.source_of(operand, instructions)
             if source.opcode != "parameter":
                 continue
             size = nested.get(index, 0) if opcode == "fusion" else source.bytes
@@ -352,9 +318,9 @@ def _bytes_read(
 def _bytes_read_by_operand(
     instruction: HloInstruction, is_updated: bool, computations: Computations
 ) -> dict[int, int]:
-    """Return a dict from the index of each operand of a nested fusion to the number of bytes read from it.
+    """Return the number of bytes that a nested fusion reads from each operand, by the index of the operand.
 
-    `is_updated` specifies whether the fusion updates a parameter of the enclosing fusion in place.
+    If `is_updated` is true, the nested fusion updates a parameter of the enclosing fusion in place.
     """
     instructions = computations[instruction.called[0]]
     in_place = _in_place_updates(instructions, computations) if is_updated else {}

@@ -1,18 +1,16 @@
 """Count how often the loop nest of an HLO fusion evaluates each instruction of the fusion.
 
-XLA compiles a fusion to one loop nest over the elements of its result. The innermost loop computes the values
-that the current element needs. A value that does not depend on the inner loops is computed outside of them. A
-value that varies with an inner loop is computed again in each iteration of the outer loops. For example, let
-a fusion compute `a[:, None] * b[None, :]` and also a and b. The fusion evaluates an element of a once per row
-of the result, and an element of b once per element of the result. A value that is used at two different
-indices, such as in a sum of two shifted arrays, is evaluated twice.
+XLA compiles a fusion to one loop nest over the elements of its result. A value that does not depend on the
+inner loops is computed outside of them. A value that varies with an inner loop is computed again in each
+iteration of the outer loops. For example, a fusion that computes a, b and `a[:, None] * b[None, :]` evaluates
+an element of a once per row of the result, and an element of b once per element of the result. A value that
+is used at two different indices, such as in a sum of two shifted arrays, is evaluated twice.
 """
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloInstruction, Instructions
@@ -25,79 +23,52 @@ _MAX_USES = 16  # XLA duplicates an instruction for at most this number of uses 
 Loops = tuple[int | None, ...]
 
 
-@dataclass(frozen=True)
-class Use:
+class _Use(NamedTuple):
     """A use of an instruction in the loop nest of a fusion.
 
     Attributes:
         name: the name of the instruction.
-        loops: the position of the loop over each axis of its result, see `Loops`.
+        loops: the position of the loop over each axis of its result.
         lengths: the length of each enclosing loop, outermost first.
+        shifts: the instructions that shift the indices between this use and the result of the fusion.
     """
 
     name: str
     loops: Loops
     lengths: tuple[int, ...]
-
-    @property
-    def evaluations(self) -> int:
-        """Return the number of evaluations of elements of the instruction.
-
-        It is the total number of iterations of the innermost loop that runs over an axis of its result.
-        """
-        innermost = max((loop for loop in self.loops if loop is not None), default=-1)
-        return math.prod(self.lengths[: innermost + 1])
+    shifts: frozenset[str] = frozenset()
 
 
 def count_evaluations(instructions: Instructions) -> Counter[str]:
-    """Return a dict from the name of each instruction of a fusion to its number of evaluations of an element.
-
-    All uses of the instruction are added up.
-
-    Args:
-        instructions: the instructions of the fusion by name.
-    """
-    evaluations: Counter[str] = Counter()
-    for use in _trace_uses(instructions):
-        evaluations[use.name] += use.evaluations
-    return evaluations
-
-
-def _trace_uses(instructions: Instructions) -> Iterator[Use]:
-    """Yield the uses of all instructions in the loop nest of a fusion.
+    """Return the number of evaluations of an element of each instruction of a fusion, summed over its uses.
 
     Several uses of an instruction at equal indices are one use, because its value is computed only once.
     """
-    visits: Counter[str] = Counter()
+    evaluations, visits = Counter[str](), Counter[str]()
     root = hlo.root_of(instructions)
     results = root.operands if root.opcode == "tuple" else [root.name]
-    pending = [(Use(name, *_loops_over_result(instructions[name])), frozenset[str]()) for name in results]
+    pending = [_Use(name, *_loops_over_result(instructions[name])) for name in results]
     queued = set(pending)
     while pending:
-        use, shifts = pending.pop()
-        yield use
-        instruction = instructions[use.name]
+        use = pending.pop()
+        innermost = max((loop for loop in use.loops if loop is not None), default=-1)
+        evaluations[use.name] += math.prod(use.lengths[: innermost + 1])
         visits[use.name] += 1
-        shifts = shifts | {use.name} if instruction.opcode in _SHIFTS else shifts
+        instruction = instructions[use.name]
+        shifts = use.shifts | {use.name} if instruction.opcode in _SHIFTS else use.shifts
         for operand in map(instructions.get, instruction.operands):
             if operand is None or (operand.operands and visits[operand.name] >= _MAX_USES):
                 continue
             loops, lengths = _operand_loops(instruction, operand, use.loops, use.lengths)
-            operand_use = Use(operand.name, loops, lengths), shifts
+            operand_use = _Use(operand.name, loops, lengths, shifts)
             if operand_use not in queued:
                 queued.add(operand_use)
                 pending.append(operand_use)
+    return evaluations
 
 
 def _loops_over_result(instruction: HloInstruction) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loops of a loop nest over all elements of the result of an instruction.
-
-    The innermost loop runs over the minor-most axis.
-
-    Returns:
-        For each axis of the result, the position of the loop over it.
-        For each loop, outermost first, its number of iterations.
-    """
+    """Return (loops, lengths) of a loop nest over the result, with the minor-most axis innermost."""
     axes = sorted(range(len(instruction.dims)), key=lambda axis: axis == instruction.minor_axis)
     return tuple(map(axes.index, range(len(axes)))), tuple(instruction.dims[axis] for axis in axes)
 
@@ -105,16 +76,9 @@ def _loops_over_result(instruction: HloInstruction) -> tuple[Loops, tuple[int, .
 def _operand_loops(
     instruction: HloInstruction, operand: HloInstruction, loops: Loops, lengths: tuple[int, ...]
 ) -> tuple[Loops, tuple[int, ...]]:
-    """Return the nested loops in which an operand of an instruction is evaluated.
+    """Return (loops, lengths) of the loop nest in which an operand of an instruction is evaluated.
 
-    The loops are numbered from the outermost, 0.
-
-    Args:
-        loops, lengths: the loops in which the instruction itself is evaluated, in the form of the result.
-
-    Returns:
-        For each axis of the operand, the number of the loop that runs over it, or None if no loop does.
-        For each loop, its number of iterations.
+    The instruction itself is evaluated in `loops` and `lengths`.
     """
     rank, axes = len(operand.dims), instruction.axes("dimensions") or ()
     if instruction.opcode in hlo_ops.UPDATES and operand.name != instruction.operands[0]:  # in place
@@ -122,10 +86,8 @@ def _operand_loops(
     if instruction.opcode == "broadcast":
         return tuple(loops[axis] for axis in axes), lengths
     if instruction.opcode == "concatenate":  # each element comes from one of the operands
-        part = loops[axes[0]]
-        return loops, tuple(
-            operand.dims[axes[0]] if loop == part else length for loop, length in enumerate(lengths)
-        )
+        joined, own_length = loops[axes[0]], operand.dims[axes[0]]
+        return loops, tuple(own_length if loop == joined else n for loop, n in enumerate(lengths))
     if instruction.opcode == "transpose":
         return tuple(loops[axes.index(axis)] for axis in range(rank)), lengths
     if instruction.opcode == "gather" and operand.name == instruction.operands[0]:
@@ -135,10 +97,9 @@ def _operand_loops(
         nested = tuple(next(inner) if axis in axes else next(kept, None) for axis in range(rank))
         return nested, lengths + tuple(operand.dims[axis] for axis in axes)
     if instruction.opcode == "bitcast" and instruction.size == operand.size > 0:
-        is_reshape = _is_row_major(instruction) and _is_row_major(operand)
-        if not is_reshape:
-            return _loops_over_result(operand)
-        return _reshaped_loops(instruction.dims, loops, operand.dims), lengths
+        if _is_row_major(instruction) and _is_row_major(operand):
+            return _reshaped_loops(instruction.dims, loops, operand.dims), lengths
+        return _loops_over_result(operand)
     if rank == len(loops) and (operand.dims == instruction.dims or instruction.opcode in _SHIFTS):
         return loops, lengths
     if instruction.opcode == "reshape" and instruction.size > 0:
@@ -147,13 +108,9 @@ def _operand_loops(
 
 
 def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int, ...]) -> Loops:
-    """Return, for each axis of the operand of a reshape, the position of the loop over it.
+    """Return the loops over the axes of the operand of a reshape whose result has dimensions `dims`.
 
     An axis that the reshape splits or merges is assigned to the innermost loop over its parts.
-
-    Args:
-        dims, loops: the dimensions of the result, and the position of the loop over each of its axes.
-        operand_dims: the dimensions of the operand.
     """
     remaining = iter(zip(dims, loops, strict=True))
     operand_loops: list[int | None] = []
@@ -179,14 +136,9 @@ def _is_row_major(instruction: HloInstruction) -> bool:
 
 
 def _gathered_loops(instruction: HloInstruction, rank: int, loops: Loops) -> Loops:
-    """Return, for each axis of the array that a gather reads from, the position of the loop over it.
+    """Return the loops over the `rank` axes of the array that a gather reads from.
 
-    If the indices of the gather select the position along an axis, the innermost loop over the indices runs
-    over this axis.
-
-    Args:
-        rank: the number of axes of the array.
-        loops: the position of the loop over each axis of the result of the gather.
+    The innermost loop over the indices of the gather runs over the axes along which they select a position.
     """
     offsets, batching = (instruction.axes(name) or () for name in ("offset_dims", "operand_batching_dims"))
     index_loops = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}

@@ -6,19 +6,13 @@ products or convolutions. See hlo_cost.py for the bytes that an instruction read
 
 import math
 import re
-from collections.abc import Mapping
 
 from scaling.options.program import hlo
 from scaling.options.program.hlo import HloInstruction, Instructions
 
 COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+)  # fmt: skip
 _ANNOTATIONS = {  # targets of custom calls that do no work
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
     "MoveToDevice", "Pin", "Unpin", "ConcatBitcast", "AssumeGatherIndicesInBound",
@@ -27,7 +21,7 @@ _ANNOTATIONS = {  # targets of custom calls that do no work
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
-_WINDOW_DEFAULTS = (("pad", 0), ("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
+_WINDOW_DEFAULTS = {"pad": 0, "stride": 1, "lhs_dilate": 1, "rhs_dilate": 1}
 NO_KERNEL = {  # opcodes of instructions that execute no kernel
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
@@ -52,23 +46,18 @@ _FLOATING_KINDS = {
 
 
 def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the kind of work that an HLO instruction does, and the amount of this work.
+    """Return (kind, amount) of the work of an instruction, whose computation has these `instructions`.
 
-    The kind is the name of a field of `hlo_cost.Kernel`, such as "products", whose description gives the unit
-    of the amount. Return ("", 0) if the instruction only moves data without changing the minor-most axis.
-
-    Args:
-        instructions: the instructions of the same computation by name.
+    The kind is the name of a field of `hlo_cost.Kernel`, which defines the unit of the amount. It is "" if
+    the instruction only moves data without changing the minor-most axis.
     """
     from scaling.options.program import cpu_overhead
 
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     kind = instruction.opcode
-    if kind in ("transpose", "copy"):
-        is_transposing = operands and _is_transposing(instruction, operands[0])
-        return ("turned", 2 * instruction.bytes) if is_transposing else ("", 0)
-    is_collective = kind.removesuffix("-start") in COLLECTIVES
-    if kind in _DATA_MOVEMENT or is_collective or kind.endswith(("-done", "-start")):
+    if kind in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
+        return "turned", 2 * instruction.bytes
+    if kind in _DATA_MOVEMENT or kind in COLLECTIVES or kind.endswith(("-done", "-start")):
         return "", 0
     if operands and cpu_overhead.routine_name(instruction):  # at least one operation for each element
         return "arithmetic", operands[0].size
@@ -108,8 +97,7 @@ def _forward_roles(
 ) -> tuple[HloInstruction, HloInstruction, HloInstruction]:
     """Return the input, the kernel and the output of the forward convolution that a cuDNN call refers to.
 
-    The attributes of a backward convolution in cuDNN describe the corresponding forward convolution, whose
-    arrays are the operands `first` and `second` and the result `instruction` in a different order.
+    The attributes of a backward convolution in cuDNN describe the corresponding forward convolution.
     """
     if "convBackwardInput" in instruction.attributes:
         return instruction, second, first
@@ -121,11 +109,7 @@ def _forward_roles(
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of operations of a convolution, without those on zeros of padding and dilation.
-
-    Args:
-        attributes: the text of the attributes of the instruction, such as "window={size=3}".
-    """
+    """Return the number of operations of a convolution that are not on zeros of padding or dilation."""
     labels = DIM_LABELS.search(attributes)
     if labels is None:
         return 0
@@ -135,48 +119,37 @@ def _count_convolution(
     batch, features = (output.dims[output_labels.index(label)] for label in "bf")
     count = 2 * batch * features * kernel.dims[kernel_labels.index("i")]
     for index, axis in enumerate(sorted(label for label in output_labels if label.isdigit())):
-        lengths = (
+        values = dict(_WINDOW_DEFAULTS)
+        for name in values.keys() & window.keys():  # such as pad=3_3x0_0
+            values[name] = int(window[name].split("x")[index].split("_")[0])
+        count *= _count_taps(
             image.dims[image_labels.index(axis)],
             kernel.dims[kernel_labels.index(axis)],
             output.dims[output_labels.index(axis)],
-        )
-        count *= _count_taps(
-            *lengths, *(_window_value(window, name, index, default) for name, default in _WINDOW_DEFAULTS)
+            **values,
         )
     return count
 
 
-def _window_value(window: Mapping[str, str], name: str, axis: int, default: int) -> int:
-    """Return an attribute of a convolution window for one axis, such as 3 for axis 0 of pad=3_3x0_0.
-
-    If the window does not have the attribute, return `default`.
-    """
-    return int(window[name].split("x")[axis].split("_")[0]) if name in window else default
-
-
 def _count_taps(
-    length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilation: int, rhs_dilation: int
+    length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilate: int, rhs_dilate: int
 ) -> int:
-    """Return the number of multiplications along one axis of a convolution.
+    """Return the number of multiplications along one axis of a convolution, from the lengths of its arrays.
 
     A pair of an output index and a kernel index counts if it reads an element of the input instead of a zero
-    of padding or dilation.
-
-    Args:
-        length, kernel, output: the lengths of the input, of the kernel and of the output along the axis.
-        pad: the number of zeros before the input.
+    of padding or dilation. `pad` is the number of zeros before the input.
     """
     count = 0
     for tap in range(kernel):
-        # Output i reads index i * stride + tap * rhs_dilation - pad of the dilated input. It is an element of
-        # the input if it is in range and a multiple of lhs_dilation.
-        first = pad - tap * rhs_dilation
-        last = (length - 1) * lhs_dilation + first
+        # Output i reads index i * stride + tap * rhs_dilate - pad of the dilated input. It is an element of
+        # the input if it is in range and a multiple of lhs_dilate.
+        first = pad - tap * rhs_dilate
+        last = (length - 1) * lhs_dilate + first
         low, high = max(0, -(-first // stride)), min(output - 1, last // stride)
-        if stride == lhs_dilation == 1:
+        if stride == lhs_dilate == 1:
             count += max(0, high - low + 1)
         else:
-            count += sum((i * stride - first) % lhs_dilation == 0 for i in range(low, high + 1))
+            count += sum((i * stride - first) % lhs_dilate == 0 for i in range(low, high + 1))
     return count
 
 
@@ -188,10 +161,7 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def library_name(instruction: HloInstruction) -> str:
-    """Return the name of the library function that a custom call executes.
-
-    Return "" if the call only annotates data and does no work.
-    """
+    """Return the library function that a custom call executes, or "" if it only annotates data."""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     name = match[1] if match else "a call"
     return "" if name in _ANNOTATIONS else name

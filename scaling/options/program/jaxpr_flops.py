@@ -18,10 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The numbers of floating-point operations and transcendental evaluations of one device.
-
-    Both numbers are None if they are unknown.
-    """
+    """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -50,26 +47,15 @@ _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES.items() for primitive
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
-def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    y = params["y"]  # the power is computed by repeated squaring
-    return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
-
-
 def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the number of operations of a convolution.
-
-    Products with the zeros of padding are included, but not products with the zeros of a dilated input.
-    """
+    """Count the products with zeros of padding, but not with zeros of a dilated input."""
     kernel = inputs[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * outputs[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the number of operations of LU factorizations of matrices of shape (m, n).
-
-    The number for each matrix is n^2 (m - n / 3) if m >= n, and m^2 (n - m / 3) otherwise.
-    """
+    """Count n^2 (m - n / 3) operations for a matrix of m >= n rows, and m^2 (n - m / 3) otherwise."""
     a = inputs[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // (3 * long)
@@ -81,7 +67,9 @@ _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
     "transcendental": lambda params, x, y: y[0].size,
     "per_operand": lambda params, x, y: x[0].size if params.get("axes", True) else 0,
     "per_update": lambda params, x, y: x[2].size,
-    "integer_pow": _count_integer_pow,
+    "integer_pow": lambda params, x, y: (  # repeated squaring
+        y[0].size * (abs(params["y"]).bit_length() + params["y"].bit_count() - 2 + (params["y"] < 0))
+    ),
     "one_minus_square": lambda params, x, y: 3 * y[0].size,  # (1 + x) (1 - x), since JAX 0.11
     "polynomial": lambda params, x, y: 2 * (len(x) - 2) * y[0].size,  # Horner's rule, since JAX 0.12
     "dot_general": lambda params, x, y: (
@@ -117,16 +105,16 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
     """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
-    counts = [_count_equation(equation) for equation in used]
-    return sum(flops for flops, _ in counts), sum(transcendentals for _, transcendentals in counts)
+    flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
+    return sum(flops), sum(transcendentals)
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
     """Return (flops, transcendentals) of an equation of a jaxpr, including the jaxprs in its parameters."""
     name, params = equation.primitive.name, equation.params
     if name in ("scan", "while"):
-        trips = params["length"] if name == "scan" else trip_count(equation)
-        flops, transcendentals = _count_jaxpr(params["jaxpr" if name == "scan" else "body_jaxpr"])
+        body, trips = ("jaxpr", params["length"]) if name == "scan" else ("body_jaxpr", trip_count(equation))
+        flops, transcendentals = _count_jaxpr(params[body])
         return trips * flops, trips * transcendentals
     if name == "cond":
         return max(map(_count_jaxpr, params["branches"]), key=sum)
@@ -150,11 +138,7 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return a list of the jaxprs in the parameters of an equation of a jaxpr.
-
-    If JAX defines the primitive of the equation by an expansion to other primitives, the list contains only
-    the jaxpr of the expansion.
-    """
+    """Return the jaxprs in the parameters of an equation, or the expansion of its primitive."""
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):
@@ -178,21 +162,16 @@ def trip_count(equation: Any) -> int:
         strict=True,
     )
     for start, tested, before, after in carried:
-        ends = [
-            e.invars[1]
-            for e in condition.eqns
-            if (e.primitive.name, e.invars[:1], e.outvars) == ("lt", [tested], condition.outvars)
-        ]
-        steps = [
-            e.invars[1]
-            for e in body.eqns
-            if (e.primitive.name, e.invars[:1], e.outvars) == ("add", [before], [after])
-        ]
-        values = [
-            int(v.val)
-            for v in (start, *ends, *steps)
-            if isinstance(v, Literal) and isinstance(v.val, int | np.integer)
-        ]
+        ends = _second_operands(condition, "lt", tested, condition.outvars)
+        steps = _second_operands(body, "add", before, [after])
+        literals = [v.val for v in (start, *ends, *steps) if isinstance(v, Literal)]
+        values = [int(value) for value in literals if isinstance(value, int | np.integer)]
         if len(ends) == len(steps) == 1 and len(values) == 3 and values[2] > 0:
             return max(0, math.ceil((values[1] - values[0]) / values[2]))
     raise KeyError("trip count")
+
+
+def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any]) -> list[Any]:
+    """Return the second operand of each equation `results = primitive first second`."""
+    wanted = primitive, [first], results
+    return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == wanted]

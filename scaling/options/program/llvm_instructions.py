@@ -1,11 +1,9 @@
 """Count the instructions that a CPU executes in each kernel of a program, from the LLVM IR that XLA writes.
 
 XLA compiles each kernel to a function in LLVM IR. The optimized IR shows what HLO does not: which loops are
-vectorized or unrolled, and which values are computed outside of a loop.
-
-A basic block is a sequence of instructions that ends with a branch. The number of its executions is estimated
-from the trip counts of the loops that contain it, and from the branches inside of them. A branch that depends
-on a loop counter is counted exactly. Any other branch is assumed to be taken half of the time.
+vectorized or unrolled, and which values are computed outside of a loop. The number of executions of a basic
+block is estimated from the trip counts of the loops that contain it, and from the branches inside of them. A
+branch that depends on a loop counter is counted exactly. Any other branch is taken half of the time.
 """
 
 import math
@@ -76,20 +74,16 @@ class LoopCounter(NamedTuple):
 def dump_options(folder: str) -> dict[str, str]:
     """Return the compiler options that make XLA write the LLVM IR of a program to a folder.
 
-    jaxlib 0.11 writes the IR only if the second option names LLVM. An option that also names MLIR can end the
-    process.
+    jaxlib 0.11 needs the second option. An option that also names MLIR can end the process.
     """
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
 
 def count_operations(folder: Path) -> dict[str, float]:
-    """Return a dict from the name of each CPU kernel to the number of operations of one execution.
+    """Return the number of operations of one execution of each CPU kernel, by name.
 
-    The unit is an arithmetic operation of a vectorized loop in float32: an instruction counts as many
-    operations as float32 numbers fit into a vector register.
-
-    Args:
-        folder: the folder with the LLVM IR of a program that was compiled with the options of `dump_options`.
+    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. The unit is an operation
+    of a vectorized loop in float32: an instruction counts one for each float32 number of a vector register.
     """
     operations = dict[str, float]()
     for path in folder.glob(_FILES):
@@ -103,10 +97,9 @@ def count_operations(folder: Path) -> dict[str, float]:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield (name, blocks) for each function in a text of LLVM IR.
+    """Yield the name of each function in a text of LLVM IR, and the lines of its basic blocks by label.
 
-    `blocks` is a dict from the label of each basic block to a list of its instructions, one line each. The
-    label of the first block is "".
+    The label of the first block is "".
     """
     name, blocks, lines = "", dict[str, list[str]](), list[str]()
     for row in text.splitlines():
@@ -125,8 +118,7 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 class LlvmFunction:
     """The control flow of an LLVM function: the successors of its blocks, its loops and their trip counts.
 
-    Args:
-        blocks: the basic blocks of the function, in the form that `parse_functions` yields.
+    The argument `blocks` has the form that `parse_functions` yields.
     """
 
     def __init__(self, blocks: dict[str, list[str]]) -> None:
@@ -144,10 +136,7 @@ class LlvmFunction:
         self.trips = {head: self._count_trips(head) for head in self.loops}
 
     def count_instructions(self, bits: int) -> float:
-        """Return the total time of the instructions that all work groups execute, in units of an addition.
-
-        A vector of more than `bits` bits, the size of a register, counts once for each register.
-        """
+        """Return the time of the instructions of all work groups, in additions of vectors of `bits` bits."""
         executions = self.count_executions()
         return self._count_work_groups() * sum(
             executions[label] * instruction_cost(line, bits)
@@ -156,7 +145,7 @@ class LlvmFunction:
         )
 
     def count_executions(self) -> dict[str, float]:
-        """Return a dict from the label of each block to its number of executions in one work group."""
+        """Return the number of executions of each block in one work group, by label."""
         executions = defaultdict[str, float](float)
         executions[self.order[0]] = 1.0
         for label in self.order:
@@ -168,11 +157,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return, for each of `targets`, how often a block continues with it.
-
-        `targets` are the successors of the block, without the heads of loops that contain the block.
-        `executions` is a dict from the label of each block to its number of executions.
-        """
+        """Return how often a block continues with each of its successors `targets`."""
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
@@ -189,7 +174,7 @@ class LlvmFunction:
         return [count / len(targets) for _ in targets]
 
     def _count_taken(self, condition: str, count: float, executions: dict[str, float]) -> float:
-        """Return how often a condition holds, if its block is executed `count` times."""
+        """Return how often a condition holds if its block is executed `count` times."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
@@ -199,8 +184,8 @@ class LlvmFunction:
         for head, first, step in self._find_counters(comparison.value):
             trips = self.trips[head] or 0
             if 0 < trips <= _MAX_COUNTED_TRIPS:
-                share = sum(compare(first + i * step, comparison.bound) for i in range(trips)) / trips
-                return min(count, share * max(count, executions[head]))
+                fraction = sum(compare(first + i * step, comparison.bound) for i in range(trips)) / trips
+                return min(count, fraction * max(count, executions[head]))
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
@@ -231,14 +216,11 @@ class LlvmFunction:
         return min(containing, key=lambda head: len(self.loops[head]), default=None)
 
     def _count_trips(self, head: str) -> int | None:
-        """Return the trip count of a loop, the smallest of those at its exits, or None if it is unknown."""
+        """Return the smallest trip count at the exits of a loop, or None if it is unknown."""
         body = self.loops[head]
-        branches = [
-            _BRANCH.match(self.blocks[label][-1])
-            for label in body
-            if any(target not in body for target in self.successors[label])
-        ]
-        counts = (self._trips_until_exit(branch[1], head) for branch in branches if branch)
+        exits = [label for label in body if not body.issuperset(self.successors[label])]
+        branches = filter(None, (_BRANCH.match(self.blocks[label][-1]) for label in exits))
+        counts = (self._trips_until_exit(branch[1], head) for branch in branches)
         return min(filter(None, counts), default=None)
 
     def _trips_until_exit(self, condition: str, head: str) -> int | None:
@@ -253,10 +235,7 @@ class LlvmFunction:
         return max(1, math.ceil((comparison.bound - counter.first) / counter.step) + 1)
 
     def _find_counters(self, value: str, head: str | None = None) -> Iterator[LoopCounter]:
-        """Yield the loop counters that a value may be equal to.
-
-        Only counters of the loop at `head` are considered, or of all loops if `head` is None.
-        """
+        """Yield the counters of the loop at `head`, or of all loops, that a value may be equal to."""
         for phi, offset in self._find_phis(value, head):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
@@ -264,18 +243,14 @@ class LlvmFunction:
                 yield LoopCounter(block, self._initial_value(phi) + offset, steps[0])
 
     def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
-        """Return a list of (phi instruction, offset), such that a value may be the phi plus the offset.
-
-        Only phi instructions in the block `head` are considered, or in the heads of all loops if it is None.
-        """
+        """Return the phi instructions of `head` or of all loops, and the offset of a value from each."""
         phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
             value, offset = pending.pop()
-            text = self.definitions.get(value, "")
-            block = self.block_of.get(value, "")
             if value in visited:
                 continue
             visited.add(value)
+            text, block = self.definitions.get(value, ""), self.block_of.get(value, "")
             if match := _SUM.match(text):
                 pending.append((match[1], offset + int(match[2])))
             elif text.startswith("phi i") and block in self.loops and head in (None, block):
@@ -291,11 +266,10 @@ class LlvmFunction:
         """
         pending, visited = [phi], set[str]()
         while pending:
-            texts = [self.definitions.get(name, "") for name in pending]
             visited.update(pending)
+            texts = [self.definitions.get(name, "") for name in pending]
             phis = [text for text in texts if text.startswith("phi i")]
-            constants = [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]
-            if constants:
+            if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
             pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
         return 0
@@ -323,7 +297,7 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
 def _find_loops(
     order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return a dict from the label of the head of each loop to the labels of all blocks of the loop."""
+    """Return the labels of the blocks of each loop, by the label of its head."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:
@@ -342,7 +316,7 @@ def _find_loops(
 def instruction_cost(line: str, bits: int) -> float:
     """Return the time of a line of LLVM IR, such as "%z = fmul float %x, %y", in units of an addition.
 
-    A vector of more than `bits` bits, the size of a register, counts once for each register.
+    A vector counts once for each register of `bits` bits.
     """
     match = _ASSIGNMENT.match(line)
     text = match[2] if match else line
