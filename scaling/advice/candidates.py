@@ -36,22 +36,17 @@ def list_candidates(
     mode: str | None = None,
     may_split_seeds: bool = True,
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
-    """Return (cases to compare, dict from excluded case to reason, shape of the derivative).
+    """Return the cases to compare, the reason for each excluded case, and the shape of the derivative.
 
-    Args:
-        base: a case with the workload, its sizes and inputs. Its AD mode is ignored.
-        devices: the numbers of devices to compare. If None, all cases have the layout of `base`.
-        mode: the only AD mode to consider, or None.
-        may_split_seeds: whether the seeds may be partitioned over more devices than points.
+    The AD mode of `base` is ignored. If `devices` is None, all cases have its layout. If `mode` is given, no
+    other AD mode is considered. With `may_split_seeds`, more devices than points partition the seeds.
     """
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    layouts = [base]
-    if devices is not None:
-        layouts = [_choose_layout(base, count, may_split_seeds) for count in devices]
+    layouts = [base] if devices is None else [_choose_layout(base, n, may_split_seeds) for n in devices]
     modes = [mode] if mode else _list_modes(base, built, sizes)
-    reasons: dict[Case, tuple[str, str] | None] = {}  # case -> (code, text) of why it is excluded, or None
+    reasons = dict[Case, tuple[str, str] | None]()  # (code, text) of why a case is excluded, or None
     for incomplete in _enumerate_cases(layouts, modes, built, sizes):
         case = completion.complete(incomplete)
         case_workload = workload.build(case)
@@ -112,10 +107,10 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
 
 
 def find_coloring(base: Case) -> Coloring | None:
-    """Return the coloring that needs the fewest seeds: of the columns or of the rows of the Jacobian.
+    """Return the coloring of the columns or of the rows of the Jacobian that needs fewer seeds.
 
-    Return None if the coloring needs more than half of the seeds of the dense Jacobian, if the target is not
-    a Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
+    Return None if it needs more than half of the seeds of the dense Jacobian, if the target is not a
+    Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
     """
     sparse = load_option("sparse")
     base = completion.complete(base)
@@ -132,25 +127,20 @@ def find_coloring(base: Case) -> Coloring | None:
         colorings = [sparse.detect_coloring(case, built) for case in cases]
     except (Refusal, MemoryError):
         return None
-    best: Coloring = min(colorings, key=_count_colors)
-    return best if 2 * _count_colors(best) <= fewest else None
+    count_colors = lambda coloring: coloring.column_count or coloring.row_count  # noqa: E731
+    best: Coloring = min(colorings, key=count_colors)
+    return best if 2 * count_colors(best) <= fewest else None
 
 
 def count_operations(jaxpr: Any) -> float:
-    """Return the number of arithmetic operations and transcendental functions of a jaxpr.
-
-    Return 0 if the jaxpr is None or contains an operation whose cost is unknown.
-    """
-    counts = None if jaxpr is None else jaxpr_flops.count_operations(jaxpr)
-    return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
-
-
-def _count_colors(coloring: Coloring) -> int:
-    """Return the number of colors, which is the number of seeds of the compressed Jacobian."""
-    return coloring.column_count or coloring.row_count
+    """Return the arithmetic operations and transcendental functions of a jaxpr, or 0 if they are unknown."""
+    if jaxpr is None:
+        return 0.0
+    counts = jaxpr_flops.count_operations(jaxpr)
+    return (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of an AD mode without chunk and block on the fewest devices, or None if none exists."""
+    """Return the case of an AD mode without chunk and block on the fewest devices, or None."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

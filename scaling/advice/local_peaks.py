@@ -1,8 +1,7 @@
 """Return the hardware model of this machine for `scaling.advise`: FLOP/s, bandwidth and latencies.
 
 The model of a GPU is read from conf/hardware. The peaks of a CPU are measured with few samples, and stored as
-records in the user's cache folder. A peak that was measured while other processes used the CPU is measured
-again for the next advice. plan/calibration.py converts the peaks to a hardware model.
+records in the user's cache folder. plan/calibration.py converts them to a hardware model.
 """
 
 import contextlib
@@ -34,29 +33,34 @@ _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, t
 
 def read_hardware(name: str) -> Hardware:
     """Return the hardware model in conf/hardware/NAME.yaml. Raise `Refusal` if there is no such file."""
-    files = {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
+    files = _list_files()
     if name not in files:
         raise unknown_name("hardware", name, files)
     return machines.from_config(yaml.safe_load(files[name].read_text()))
 
 
+def _list_files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
+
+
 def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its GPU or TPU.
 
-    Args:
-        cases: the cases whose device counts and dtypes determine which peaks of a CPU are measured.
-        cores: the processor cores that this process is bound to, or None.
+    The peaks of a CPU that bound `cases` are measured. `cores` are the cores that this process is bound to.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
         timings = pool_processes(_load_or_measure_peaks(cases, cores))
         return calibration.calibrate(read_hardware("cpu"), timings, bound_only=False)
-    models = (read_hardware(path.stem) for path in (configuration_folder() / "hardware").glob("*.yaml"))
+    models = map(read_hardware, _list_files())
     return next((model for model in models if model.device_kind == device.device_kind), None)
 
 
 def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -> list[Record]:
-    """Return one record for each peak measurement that `cases` need, from the cache or measured now."""
+    """Return one record for each peak measurement that `cases` need, from the cache or measured now.
+
+    A peak that was measured only while other processes used the CPU is measured again.
+    """
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     cached = store.load(folder).records if folder.is_dir() else []
@@ -65,7 +69,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
     peaks, writer = list[Record](), Writer(folder)
     for case in machine_peaks.peak_cases(cases, "cpu"):
         records = [record for record in cached if record.case == case]
-        if all(record.marked for record in records):  # not measured yet, or always disturbed
+        if all(record.marked for record in records):
             devices, record = jax.devices("cpu")[: case.devices], Record(case, "failed", this_environment)
             records.append(run_case.run_case(record, devices, "cpu", _SAMPLING))
             with contextlib.suppress(OSError):  # without a cache, peaks are measured again next time
@@ -77,9 +81,6 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the device kind, XLA flags, jaxlib version and number of bound cores of an environment.
-
-    A cached peak is used only in an environment with the same values.
-    """
+    """Return the values of an environment that must be equal to use a cached peak."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

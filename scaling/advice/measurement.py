@@ -1,8 +1,8 @@
 """Measure the candidates of `scaling.advise` in alternating turns within a time budget; drop the slower ones.
 
 In each round, every remaining candidate takes one turn of samples. After the round, a candidate is dropped if
-it is significantly slower than the fastest one, or more than twice as slow. The functions of `run_case` check
-the derivative of a candidate before the first turn.
+it is significantly slower than the fastest one, or more than twice as slow. `run_case` checks each derivative
+before the first turn.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, ratio_interval
-from scaling.plan.compile_worker import RecordFields
+from scaling.plan.compile_pool import RecordFields
 
 CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
 _PREPARING = 0.6  # fraction of the budget after which no further candidate is compiled and checked
@@ -33,17 +33,11 @@ def measure_candidates(
     cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
-    """Measure cases until the fastest is known or the time is spent. Return a dict from case to record.
+    """Measure cases until the fastest is known or `budget` seconds are spent. Return the record of each case.
 
-    The dict omits cases that were not run. After Ctrl-C, the dict contains the cases measured so far.
-
-    Args:
-        cases: the candidates for the same derivative.
-        fields: a dict from case to the record fields of its compiled program. Only cases with the status
-            "planned" are measured. Those with a `text`, which doubts their prediction, are measured last.
-        budget: the time in seconds.
-        cores: the processor cores that this process is bound to, or None.
-        note: a function that is called with each line of text about the progress.
+    Cases that were not run are omitted, also after Ctrl-C. Only cases with the status "planned" in `fields`,
+    the record fields of their programs, are measured. Cases with a doubtful prediction, which have a `text`,
+    are measured last. This process is bound to `cores`. `note` is called with text about the progress.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     feasible = [case for case in cases if fields[case].get("status") == "planned"]
@@ -59,7 +53,9 @@ def measure_candidates(
                 if is_late and not all(attempt.ended for attempt in attempts.values()):
                     continue
                 note(f"compiling and checking candidate {len(attempts) + 1} of {len(feasible)}")
-                attempts[case] = _prepare_case(case, cores)
+                devices = jax.devices()[: case.devices]
+                group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
+                attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
             _take_turns(attempts, deadline, note)
         except KeyboardInterrupt:
             note("interrupted: the advice so far")
@@ -67,18 +63,8 @@ def measure_candidates(
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
 
 
-def _prepare_case(case: Case, cores: Sequence[int] | None) -> Attempt:
-    """Compile a case and check its derivative. Return an `Attempt` that can take turns of samples."""
-    devices = jax.devices()[: case.devices]
-    group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
-    return run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
-
-
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Sample all candidates in rounds. End after the deadline or when the fastest is known.
-
-    The first round is completed even after the deadline, so that every candidate has samples.
-    """
+    """Sample all candidates in one or more rounds, until the deadline or until the fastest is known."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
@@ -93,12 +79,10 @@ def _order_by_promise(
     work: Mapping[Case, float],
     doubtful: Container[Case] = (),
 ) -> list[Case]:
-    """Return the cases in the order in which they are measured, without those predicted to be slow.
+    """Return the cases in the order in which they are measured, without cases that are predicted to be slow.
 
-    The fastest case of each mode and device count is first, and the cases in `doubtful` are last. Otherwise,
-    cases are sorted by predicted time. Cases over `_MOST_PREDICTED` times the shortest time are omitted.
-    Cases without a prediction are sorted by their operations. `predicted` is a dict from case to seconds, and
-    `work` is a dict from case to its counted operations.
+    They are sorted by predicted seconds, or by operations (`work`) without a prediction. The fastest case of
+    each mode and device count comes first, and the cases in `doubtful` come last.
     """
     ordered = sorted(cases, key=lambda case: (predicted.get(case, 0.0), work.get(case, 0.0)))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -108,11 +92,7 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and all cases that may be as fast.
-
-    Return [] if the measurement is decided: no other case may be as fast, or all such cases are within 3 % of
-    the fastest.
-    """
+    """Return the fastest case and all that may be as fast, or [] if they are within 3 % of it."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))

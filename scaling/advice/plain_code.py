@@ -1,7 +1,7 @@
 """Write the Python code that `scaling.advise` prints: the derivative of a function, with JAX and NumPy only.
 
 The code defines one function with the name of the target, such as `jacobian` or `hvp`, for a batch of points.
-Its arguments and its result are those of `Advice.jacobian`, which executes the code.
+`Advice.jacobian` executes the code, and describes its arguments and its result.
 """
 
 import base64
@@ -96,10 +96,8 @@ _RESERVED = {  # names that the code defines or uses; a function or argument wit
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
     """Return Python code that defines the derivative of the function of a problem for a batch of points.
 
-    Args:
-        problem: the function, its inputs and the kind of derivative.
-        case: the AD mode, chunk, block and number of devices of the code.
-        coloring: the column or row colors with which the code compresses the Jacobian, or None.
+    `case` determines the AD mode, the chunk, the block and the number of devices. With a `coloring`, the code
+    compresses the columns or rows of the Jacobian.
     """
     names = list(problem.arguments)
     if (_RESERVED | {_name_in_code(problem)}) & set(names):
@@ -114,11 +112,12 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
     if problem.dtype == "float64":
         imports.append('jax.config.update("jax_enable_x64", True)')
-    function_lines = [problem.import_line] if problem.import_line else []
+    lines = [problem.import_line] if problem.import_line else []
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
-        function_lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
-        imports = []
-    return "\n".join([*imports, *function_lines, "", text])
+        lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
+    else:
+        lines = [*imports, *lines]
+    return "\n".join([*lines, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
@@ -135,12 +134,10 @@ def _name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression): the expression is the derivative of a batch and may use definitions.
+    """Return (definitions, expression) for the derivative of a batch; the expression may use the definitions.
 
-    Args:
-        case: the block size and the number of devices.
-        has_points_axis: a dict from argument name to whether the argument has a leading axis of points.
-        derivative: an expression for the function that returns the derivative at one point.
+    `has_points_axis` states for each argument whether it has a leading axis of points. `derivative` is an
+    expression for the function that returns the derivative at one point.
     """
     code = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -161,10 +158,7 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression): the expression is the derivative at one point.
-
-    `names` are the names of the arguments in the code, in the order of `problem.arguments`.
-    """
+    """Return (definitions, expression) for the derivative at one point, with these argument names."""
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
@@ -178,7 +172,10 @@ def _write_derivative(
             value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"  # a pytree or array with one number
         parameters, body = [*names, "v"], _write_product(problem, case)
     elif case.mode == "mixed":
-        body = _write_mixed(problem, case)
+        forward = tuple(problem.wrt.index(name) for name in (case.forward or "").split("+"))
+        reverse = tuple(k for k in range(len(problem.wrt)) if k not in forward)
+        order = np.argsort([*forward, *reverse]).tolist()
+        body = _MIXED.format(forward=forward, reverse=reverse, order=order)
     elif coloring is not None or case.chunk is not None:
         definitions, body = _write_jacobian(problem, case, coloring)
     else:
@@ -188,40 +185,27 @@ def _write_derivative(
     return definitions + text, "derivative"
 
 
-def _write_mixed(problem: Problem, case: Case) -> str:
-    """Return the body of `derivative` for mode=mixed: some inputs in forward mode, others in reverse mode."""
-    forward = tuple(problem.wrt.index(name) for name in (case.forward or "").split("+"))
-    reverse = tuple(k for k in range(len(problem.wrt)) if k not in forward)
-    order = np.argsort([*forward, *reverse]).tolist()
-    return _MIXED.format(forward=forward, reverse=reverse, order=order)
-
-
 def _write_product(problem: Problem, case: Case) -> str:
     """Return the body of `derivative` for a product of the Hessian or of J^T J and a direction v."""
-    inputs, outputs = (
-        sum(leaf.size for leaf in jax.tree.leaves(structs))
-        for structs in (problem.input_structs(), problem.output_structs())
-    )
+    structs = problem.input_structs(), problem.output_structs()
+    inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     return _PRODUCTS[problem.target, case.mode].format(transform="jacfwd" if inputs <= outputs else "jacrev")
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
     """Return (definitions, body) of `derivative` for a Jacobian in chunks of seeds or of colors."""
+    is_reverse, definitions = case.mode in _REVERSE_MODES, ""
+    seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _SLICES
+    values: dict[str, Any] = {"chunk": case.chunk}
     if coloring is not None:
         is_reverse, definitions = coloring.columns is None, _write_coloring(coloring)
         shape = (coloring.pattern.outputs, coloring.pattern.inputs)
-        is_large = shape[0] * shape[1] >= _MIN_SCATTERED
-        result = (_SCATTERED if is_large else _MASKED).format(
-            function="row" if is_reverse else "column", transposed="" if is_reverse else ".T", shape=shape,
-            count=coloring.column_count or coloring.row_count,
-            index="colors[rows], cols" if is_reverse else "colors[cols], rows",
-        )  # fmt: skip
+        template = _SCATTERED if shape[0] * shape[1] >= _MIN_SCATTERED else _MASKED
+        index = "colors[rows], cols" if is_reverse else "colors[cols], rows"
+        values = {"shape": shape, "count": coloring.column_count or coloring.row_count, "index": index}
         seed = "jnp.asarray(colors == i, flat.dtype)"
-    else:
-        is_reverse, definitions = case.mode in _REVERSE_MODES, ""
-        function, transposed = ("row", "") if is_reverse else ("column", ".T")
-        result = _SLICES.format(function=function, chunk=case.chunk, transposed=transposed)
-        seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
+    function, transposed = ("row", "") if is_reverse else ("column", ".T")
+    result = template.format(function=function, transposed=transposed, **values)
     body = (_ROWS if is_reverse else _COLUMNS).format(seed=seed) + result
     # The derivative of an array with respect to an array is an array. A gradient is like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []

@@ -13,7 +13,8 @@ from scaling.advice.candidates import CODED, count_operations
 from scaling.core import memory
 from scaling.core.case import Case
 from scaling.plan import plan_study
-from scaling.plan.compile_worker import RecordFields, TracedCase, describe_failure
+from scaling.plan.compile_pool import RecordFields
+from scaling.plan.compile_worker import TracedCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers import cores
 
@@ -24,16 +25,11 @@ _MOST_WORK = 10.0
 def predict_candidates(
     cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None] = lambda text: None
 ) -> dict[Case, RecordFields]:
-    """Compile cases, and return a dict from case to the record fields of its program.
+    """Compile cases for a machine, and return the record fields of each program, with the predicted time.
 
-    The record fields are a dict that contains the memory in bytes and the predicted time. If a case does not
-    fit into memory or is not compiled, its field `status` is not "planned", and `text` states the reason.
-    After Ctrl-C, the result contains only the cases that were compiled before.
-
-    Args:
-        cases: the candidates for the same derivative.
-        hardware: the machine for which times are predicted.
-        note: a function that is called with each line of text about the progress.
+    If a case does not fit into memory or is not compiled, its field `status` is not "planned", and `text`
+    states the reason. After Ctrl-C, the result contains only the cases that were compiled before. `note` is
+    called with each line of text about the progress.
     """
     fields: dict[Case, RecordFields] = {}
     traced: dict[Case, TracedCase] = {}
@@ -63,7 +59,7 @@ def predict_candidates(
 
 
 def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs, and yield each case with its record fields as soon as it is compiled."""
+    """Yield each case with its record fields as soon as its program is compiled."""
     pool = ThreadPoolExecutor(len(cores.usable_cores()))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
@@ -78,9 +74,9 @@ def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, Re
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Find the cases that need more than `_MOST_WORK` times as many operations as the cheapest dense case.
+    """Return an explanation for each case with over `_MOST_WORK` times the operations of another dense case.
 
-    Return a dict from each such case to an explanation. `work` is a dict from case to number of operations.
+    `work` is the number of operations of each case.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
@@ -93,7 +89,7 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
 
 
 def _compile(traced: TracedCase) -> RecordFields:
-    """Compile a traced case, and return its record fields, which describe the error if it fails."""
+    """Compile a traced case, and return its record fields, which may describe a failure."""
     try:
         return traced.compile()
     except Exception as error:

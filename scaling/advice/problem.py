@@ -41,8 +41,8 @@ class Problem:
 
     Attributes:
         arguments: the names of the inputs, in the order of the parameters of the function.
-        points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. The arrays in
-            `points` have a leading axis of points.
+        points, shared: for each input a pytree of arrays or `jax.ShapeDtypeStruct`. In `points`, they have a
+            leading axis of points.
         wrt: the names of the differentiated inputs.
         target: the kind of derivative, one of `TARGETS`.
         dtype: the dtype of all floating-point inputs.
@@ -70,18 +70,18 @@ class Problem:
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
-        """Return the shapes and dtypes of each argument at one point, a pytree of `jax.ShapeDtypeStruct`."""
+        """Return a pytree of `jax.ShapeDtypeStruct` for each argument at one point."""
         per_point = lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype)  # noqa: E731
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
     def input_structs(self) -> list[Any]:
-        """Return one pytree of `jax.ShapeDtypeStruct` for each differentiated input at one point."""
+        """Return a pytree of `jax.ShapeDtypeStruct` for each differentiated input at one point."""
         structs = self.structs_at_point()
         return [structs[k] for k in self.argnums]
 
     def output_structs(self) -> Any:
-        """Return the shapes and dtypes of the function's result, as a pytree of `jax.ShapeDtypeStruct`."""
+        """Return the result of the function at one point as a pytree of `jax.ShapeDtypeStruct`."""
         return jax.eval_shape(self.function, *self.structs_at_point())
 
 
@@ -93,10 +93,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Check the arguments of `scaling.advise`, and return them as a `Problem`.
-
-    Raise `Refusal` if an argument is invalid, or if the inputs do not match the parameters of the function.
-    """
+    """Return the arguments of `scaling.advise` as a `Problem`. Raise `Refusal` for invalid arguments."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if target not in TARGETS:
@@ -128,10 +125,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Return a dict from input name to a pytree of arrays or `jax.ShapeDtypeStruct` in the dtypes of JAX.
-
-    `group` is the name of the inputs in messages: "points" or "shared".
-    """
+    """Return the inputs of a `group`, "points" or "shared", with the dtypes of JAX."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -161,7 +155,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in `wrt` without duplicates. Raise `Refusal` if an input is not floating point."""
+    """Return the names in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -174,9 +168,9 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the positional parameters of a function.
+    """Return the inputs in the order of the parameters of a function.
 
-    Raise `Refusal` if the function cannot be called with exactly these inputs by position.
+    Raise `Refusal` if it cannot be called with exactly these inputs by position.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -206,12 +200,9 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Return a context manager that registers a problem as a workload and yields a `Case` of this workload.
+    """Register a problem as a workload, and yield a `Case` of this workload.
 
-    Args:
-        problem: the function with its inputs.
-        whole_mode: a function of the whole batch that computes the derivative for mode=vmap_grad, or None if
-            this mode is not available.
+    `whole_mode` computes the derivative of the whole batch for mode=vmap_grad, or is None without this mode.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     workload = Workload(
@@ -241,15 +232,12 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def name_user_function(text: str) -> str:
-    """Return a message with the names of temporary workloads replaced by the names of their functions."""
+    """Replace the names of temporary workloads in a message by the names of their functions."""
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
 def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs of a workload as positional arguments of the user's function.
-
-    Integers and booleans, which a workload passes as int32, are converted to the dtypes of the user's arrays.
-    """
+    """Return inputs as arguments of the function, with its dtypes in place of int32."""
     restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
     user_inputs = {**problem.points, **problem.shared}
     return [jax.tree.map(restore, inputs[name], user_inputs[name]) for name in problem.arguments]
@@ -260,8 +248,8 @@ def _gauss_newton_workload(
 ) -> Workload:
     """Return a workload whose result is the product J^T J v, with J the Jacobian of the function f.
 
-    The function of this workload is z -> J(x)^T f(z), where x is a second input with the values of z. Its
-    Jacobian with respect to z is J^T J. The direction v is the point, as for target=hvp.
+    Its function is z -> J(x)^T f(z), where x is a second input with the values of z. The Jacobian with
+    respect to z is J^T J. The direction v is the point, as for target=hvp.
     """
     suffix = "_fixed" + "_" * max(map(len, problem.arguments))  # no argument name ends with this suffix
     copies = {name + suffix: name for name in problem.wrt}
@@ -286,11 +274,10 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int) -> Any:
-    """Return a pytree with one `InputSpec` for each array of an input.
+    """Return an `InputSpec` for each array of an input with `point_axes` axes of points (0 or 1).
 
-    The rows are the values of the array. For a `jax.ShapeDtypeStruct`, the rows are random numbers that
-    depend on the name of the input, or zeros for integers. Integers are converted to int32 modulo 2**32.
-    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0.
+    The rows are the values of the array. For a `jax.ShapeDtypeStruct` they are random numbers that depend on
+    the name, or zeros for integers. Integers are converted to int32 modulo 2**32.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
