@@ -1,4 +1,4 @@
-"""Peaks of this machine: measured once if nothing disturbs them, otherwise until nothing does; the best are used."""
+"""Peaks of this machine: measured once if nothing disturbs them, otherwise up to four times; the best are used."""
 
 import dataclasses
 
@@ -44,3 +44,8 @@ def test_an_undisturbed_peak_is_measured_once(runs):
 def test_a_disturbed_peak_is_measured_again_until_one_is_not_and_the_fastest_of_them_is_used(runs):
     runs += [(3.0, True), (5.0, True), (4.0, False)]
     assert [peak(), peak(), peak(), peak()] == [3.0, 3.0, 4.0, 4.0]
+
+
+def test_a_peak_on_a_busy_machine_is_measured_four_times(runs):
+    runs += [(seconds, True) for seconds in (3.0, 5.0, 2.0, 4.0)]
+    assert [peak() for _ in range(6)] == [3.0, 3.0, 2.0, 2.0, 2.0, 2.0]
