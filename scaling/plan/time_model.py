@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtr
 
 from scaling.core.case import Case
 from scaling.plan.hardware import Hardware, Rates
@@ -197,7 +197,7 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations
-    above = (1 - fraction) * stats.norm.sf(grid) + fraction * stats.norm.sf(grid - shift)
+    above = (1 - fraction) * ndtr(-grid) + fraction * ndtr(shift - grid)
     exceedance = -np.expm1(np.log(uniform) / devices)  # probability that one device exceeds the maximum
     maximum = np.interp(-np.log(exceedance), -np.log(above), grid)
     return np.maximum(np.exp(hardware.jitter * maximum), 1.0 if devices > 1 else 0.0)
