@@ -1,8 +1,8 @@
 """Workload `ceiling`: the peak benchmarks of a machine, functions such as copy, matmul and all-reduce.
 
-The functions measure the peak FLOP/s, the peak bandwidth and the least dispatch latency, which limit the
-performance of all other workloads. They are not differentiated. A point (batch element) is a vector of k
-elements, or a k x k matrix for `matmul` and `transpose`. The targets are:
+The functions measure the peak FLOP/s, the peak bandwidth and the least latency, which limit the performance
+of all other workloads. They are not differentiated. A point (batch element) is a vector of k elements, or a
+k x k matrix for `matmul` and `transpose`. The targets are:
 
     copy            negate each element, for arrays that are larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -32,75 +32,65 @@ from scaling.core.workload import Inputs, InputSpec, Reference, Workload, unifor
 TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
-# Functions of an element x, a fraction s in (0, 1] and the array library. The terms of a sum are independent,
-# so that a core computes several of them at a time. A chain of dependent terms would measure the latency.
+_Function = tuple[Callable[..., Any], int]  # a function of arrays of NumPy or JAX, and the terms of its sums
+
+# Functions of an element x and a fraction s in (0, 1]. The terms of a sum are independent, so that a core
+# computes several of them at a time. A chain of dependent terms would measure the latency.
 _TERM: dict[str | None, Callable[..., Any]] = {
-    "transcendental": lambda x, s, xp: xp.exp(-s * x),
-    "arithmetic": lambda x, s, _: (x + s) * (x - s),
-    "division": lambda x, s, _: 1 / (x + s),
+    "transcendental": lambda x, s: x.__array_namespace__().exp(-s * x),
+    "arithmetic": lambda x, s: (x + s) * (x - s),
+    "division": lambda x, s: 1 / (x + s),
 }
 
 
-def _sum_terms(target, terms, x, xp=jnp):
-    """Return the sum of the terms of a target, such as "division", for each element of the array x.
-
-    `terms` is the number of terms, and `xp` is the array library, NumPy or jax.numpy.
-    """
-    return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
+def _sum_terms(target, terms, x):
+    """Return the sum of the terms of a target, such as "division", for each element of the array x."""
+    return sum(_TERM[target](x, j / terms) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
     """Return the sum of x over the points of all devices, repeated for each point of this device.
 
-    x has the shape (points of this device, k), and so does the result. If each device has one point, the
-    function is an all-reduce without other work.
+    If each device has one point, the function is an all-reduce without other work.
     """
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
 
-def _reference_from_values(function: Callable[..., np.ndarray]) -> Callable[[Inputs], Reference]:
-    """Return a function from a dict of inputs to a `Reference` with values and an empty derivative.
-
-    `function` returns the values, an array of shape (points, ...). It takes the inputs as keyword arguments.
-    """
+def workload(case: Case) -> Workload:
+    """Return the `Workload` of the benchmark named by `case.target`, such as "copy"."""
+    k, terms, points, target = case.sizes["k"], case.sizes["terms"], case.points, case.target
+    # All terms of a product are positive. The coarser rounding of its factors or result does not accumulate.
+    product_terms = k if case.precision == "highest" else 16
+    product_terms = 1 if case.dtype == "bfloat16" else product_terms
+    negate: _Function = (lambda x: -x, 1)
+    sum_over_points: _Function = (lambda x: x * points, points)
+    functions: dict[str | None, _Function] = {
+        "copy": negate,
+        "call": negate,
+        "matmul": (lambda x, w: x @ w, product_terms),
+        "reduction": (lambda x: x.sum(axis=-1), k),
+        "transpose": (lambda x: x.swapaxes(-1, -2), 1),
+        "all_reduce": sum_over_points,
+        "collective": sum_over_points,
+        **{name: (functools.partial(_sum_terms, name, terms), terms) for name in _TERM},
+    }
+    function, longest_sum = functions[target]
+    is_collective = target in ("all_reduce", "collective")
+    x = uniform(k, k) if target in ("matmul", "transpose") else uniform(k)
+    if is_collective:  # all points are equal, so that the reference can sum them without having them all
+        x = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
 
     def reference(inputs: Inputs) -> Reference:
         value = function(**inputs)
         return Reference(value.reshape(len(value), -1), np.empty(0))
 
-    return reference
-
-
-def workload(case: Case) -> Workload:
-    """Return the `Workload` of the benchmark named by `case.target`, such as "copy"."""
-    k, terms = case.sizes["k"], case.sizes["terms"]
-    vector, matrix = {"x": uniform(k)}, {"x": uniform(k, k)}
-    if case.target == "matmul":
-        # All terms are positive. The coarser rounding of the factors or of the result does not accumulate.
-        rounded_terms = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
-        product = lambda x, w: x @ w  # noqa: E731
-        reference = _reference_from_values(product)
-        return Workload(product, matrix, {"w": uniform(k, k)}, reference=reference, terms=rounded_terms)
-    if case.target in _TERM:
-        function = functools.partial(_sum_terms, case.target, terms)
-        reference = _reference_from_values(functools.partial(function, xp=np))
-        return Workload(function, vector, reference=reference, terms=terms)
-    if case.target == "reduction":
-        reference = _reference_from_values(lambda x: x.sum(axis=1))
-        return Workload(lambda x: x.sum(), vector, reference=reference, terms=k)
-    if case.target == "transpose":
-        return Workload(lambda x: x.T, matrix, reference=_reference_from_values(lambda x: x.swapaxes(1, 2)))
-    if case.target in ("all_reduce", "collective"):
-        # All points are equal, so that the reference can compute the sum over all points from some of them.
-        equal_rows = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
-        total = lambda x: x * case.points  # noqa: E731
-        return Workload(
-            total,
-            {"x": equal_rows},
-            whole_modes={"value": _sum_over_points},
-            reference=_reference_from_values(total),
-            terms=case.points,
-        )
-    return Workload(lambda x: -x, vector, reference=_reference_from_values(lambda x: -x))
+    return Workload(
+        function,
+        points={"x": x},
+        shared={"w": uniform(k, k)} if target == "matmul" else {},
+        whole_modes={"value": _sum_over_points} if is_collective else {},
+        reference=reference,
+        terms=longest_sum,
+    )

@@ -1,11 +1,13 @@
-"""Workload `linear`: the Jacobian of a linear layer with respect to its weights.
+"""Workload `linear`: the Jacobian of a linear layer with respect to its weights, summed over the outputs.
 
-The function is forward(X, W) = X @ W, where X of shape (n, p) and W of shape (p, o) are uniformly random. The
-layer has p inputs and o outputs. A point (batch element) is one of the n rows of X. The Jacobian with respect
-to W is summed over the outputs. `batch: vmap` differentiates the function of each point, and `batch: whole`
-differentiates the function of all points in one call. The handwritten modes evaluate formulas. The mode
-`vmap_grad` differentiates each output only with respect to the single column of W that it depends on.
+The function is forward(X, W) = X @ W, where X of shape (n, p) and W of shape (p, o) are uniformly random. A
+point (batch element) is one of the n rows of X. `batch: vmap` differentiates the function of each point, and
+`batch: whole` differentiates the function of all points in one call. The mode `vmap_grad` differentiates each
+output only with respect to the single column of W that it depends on.
 """
+
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,53 +22,34 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return the outputs X @ W of the layer, where X is one point of shape (p,) or a batch of shape (n, p).
-
-    W has the shape (p, o). The result has the shape (o,) or (n, o).
-    """
+    """Return the outputs X @ W for one point X of shape (p,) or a batch X of shape (n, p)."""
     return X @ W
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each output with respect to its column of W, an array of shape (n, p, o)."""
+    """Return the gradient of each output with respect to its column of W, of shape (n, p, o)."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` for a batch X of shape (n, p) by a handwritten formula.
-
-    `names` contains the names of the inputs to differentiate with respect to: "W", "X" or both. The
-    derivative of sum i with respect to W[j, k] is X[i, j], an array of shape (n, p, o). The derivative with
-    respect to X[i, j] is the sum of row j of W, an array of shape (n, p). For both inputs, these arrays are
-    flattened to rows and concatenated.
-    """
+    """Return the derivative of `(X @ W).sum(axis=1)` by the inputs in `names`, of shape (n, inputs)."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
         "X": jnp.broadcast_to(jnp.sum(W, axis=1), (n, p)),
     }
-    if len(names) == 1:
-        return by_input[names[0]]
     return jnp.concatenate([by_input[name].reshape(n, -1) for name in names], axis=1)
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` for one point x by a handwritten formula, of shape (inputs,).
-
-    The formula consists of products with arrays of ones. `names` contains the names of the inputs to
-    differentiate with respect to: "W", "X" or both.
-    """
+    """Return the derivative of `(x @ W).sum()` at one point by products with ones, of shape (inputs,)."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected outputs of shape (n, o) and Jacobians of shape (n, o, inputs) for n points.
-
-    The Jacobians are with respect to the inputs in `names`: "W", "X" or both. `inputs` is a dict with the
-    arrays "X" of shape (n, p) and "W" of shape (p, o).
-    """
+    """Return the expected outputs, of shape (n, o), and Jacobians, of shape (n, o, inputs)."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {
@@ -80,10 +63,12 @@ def workload(case: Case) -> Workload:
     """Return the `Workload` of a linear layer with p inputs and o outputs."""
     p, o = case.sizes["p"], case.sizes["o"]
     names = tuple((case.wrt or "W").split("+"))
-    handwritten_modes = {
-        "analytic": lambda X, W: _analytic(names, X, W),
+    modes: dict[str, Callable] = {
+        "analytic": functools.partial(_analytic, names),
         "analytic_vmap": lambda X, W: jax.vmap(lambda x: _analytic_point(names, x, W))(X),
     }
+    if names == ("W",):
+        modes["vmap_grad"] = _vmap_grad
     return Workload(
         function=forward,
         points={"X": uniform(p)},
@@ -91,7 +76,7 @@ def workload(case: Case) -> Workload:
         wrt="W",
         reduce="outputs",
         whole=forward,
-        whole_modes=handwritten_modes | ({"vmap_grad": _vmap_grad} if names == ("W",) else {}),
-        reference=lambda inputs: _reference(names, inputs),
+        whole_modes=modes,
+        reference=functools.partial(_reference, names),
         terms=max(p, o),
     )

@@ -10,6 +10,9 @@ the centers, which are the input `support` of shape (m, d). If d is 1, the point
 spaced on [-1, 1], as in the thread. Otherwise their elements are uniformly random between -1 and 1.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,39 +29,24 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for m centers y by a matrix product, an array of shape (m,).
-
-    x has the shape (1,), and `support` contains the centers in the shape (m, 1).
-    """
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
 def _source_rowwise(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for m centers y without a matrix product, an array of shape (m,).
-
-    x has the shape (1,), and `support` contains the centers in the shape (m, 1).
-    """
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
 def _squared_rowwise(x, support):
-    """Return exp(-|x - y|^2 / 2) for m centers y without a matrix product, an array of shape (m,).
-
-    x has the shape (d,), and `support` contains the centers in the shape (m, d).
-    """
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _squared_product(x, support):
-    """Return exp(-|x - y|^2 / 2) for m centers y by a matrix product, an array of shape (m,).
-
-    x has the shape (d,), and `support` contains the centers in the shape (m, d).
-    """
     return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
 
 
+# Functions of one point x, of shape (d,), and the centers `support`. They return K(x, y), of shape (m,).
 FUNCTIONS = {
     ("source", "product"): _source_product,
     ("source", "rowwise"): _source_rowwise,
@@ -68,11 +56,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected kernel values of shape (points, m) and Jacobians of shape (points, m, inputs).
-
-    The Jacobians are with respect to the inputs in `names`: "x", "support" or both. `inputs` is a dict with
-    the arrays "x" of shape (points, d) and "support" of shape (m, d).
-    """
+    """Return the expected kernel values, of shape (points, m), and Jacobians by the inputs in `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -93,10 +77,9 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the derivative of the kernel with respect to x for a batch by a handwritten formula.
+    """Return the derivative by x of a batch, of shape (points, m, d), or its sum over the axis m.
 
-    x has the shape (points, d) and `support` the shape (m, d). The result has the shape (points, m, d). If
-    `summed` is true, it is summed over the axis m. In the variant `source`, the axis d is omitted.
+    In the variant `source`, the axis d is omitted.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -109,11 +92,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the derivative of the kernel with respect to x for one point by a handwritten formula.
-
-    x has the shape (d,) and `support` the shape (m, d). The result has the shape (m, d). If `summed` is true,
-    it is summed over the axis m.
-    """
+    """Return the derivative by x at one point, of shape (m, d), or its sum over the axis m."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -136,11 +115,10 @@ def workload(case: Case) -> Workload:
             f"sizes.d={d} needs variant=squared, because the formula of variant=source is one-dimensional"
         )
     summed, names = case.target == "grad_map", tuple((case.wrt or "x").split("+"))
-    analytic_modes = {
-        "analytic": lambda x, support: _analytic(variant, summed, x, support),
-        "analytic_vmap": lambda x, support: jax.vmap(
-            lambda point: _analytic_point(variant, summed, point, support)
-        )(x),
+    at_point = functools.partial(_analytic_point, variant, summed)
+    analytic_modes: dict[str, Callable] = {
+        "analytic": functools.partial(_analytic, variant, summed),
+        "analytic_vmap": lambda x, support: jax.vmap(at_point, in_axes=(0, None))(x, support),
     }
     support = _linspace_input(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
@@ -150,6 +128,6 @@ def workload(case: Case) -> Workload:
         wrt="x",
         reduce="outputs" if summed else None,
         whole_modes=analytic_modes if names == ("x",) else {},
-        reference=lambda inputs: _reference(variant, names, inputs),
+        reference=functools.partial(_reference, variant, names),
         terms=max(m, d) if summed else d,
     )
