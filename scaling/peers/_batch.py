@@ -1,42 +1,31 @@
-"""Compute the Jacobians of a batch one seed at a time, for AD libraries that have JVPs or VJPs but no vmap.
+"""Class `Batch`: the function and the inputs of a case, for an AD library that computes the whole batch.
 
-A seed is a tangent or cotangent vector. The points (batch elements) are independent of each other. Therefore
-a seed that is repeated for all points yields, in a single pass over the batch, one column or one row of the
-Jacobian of every point.
+The points (batch elements) are independent of each other. Therefore a seed (a tangent or cotangent vector)
+that is repeated for all points yields one column or one row of the Jacobian of every point in a single pass.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from scaling.core.case import SECOND, Case
-from scaling.core.memory import available_bytes
+from scaling.core.case import Case
 from scaling.core.modes import TANGENT
 from scaling.peers import formulas
-from scaling.peers.interface import first_reason
+from scaling.peers.interface import Check, Prepared, first_reason, memory_check
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The batched function of a case and its inputs.
-
-    Attributes:
-        case, workload: the case and its workload.
-        sizes: the shape of the derivative.
-        function: a function from the arrays in `x` to an array of shape (points, ...), or to the sum of its
-            elements if `sizes.summed` is true.
-        x: the inputs to differentiate with respect to. Each has a leading axis of points, except for shared
-            inputs that `copied_inputs` does not return.
-    """
+    """The batched function of a case and the inputs to differentiate with respect to."""
 
     case: Case
     workload: Any
-    sizes: Any
+    sizes: Any  # the `DerivativeShape` of the case
+    # The function from the arrays in `x` to an array of shape (points, ...), or to its sum if `sizes.summed`.
     function: Callable[..., Any]
-    x: tuple[np.ndarray, ...]
+    x: tuple[Any, ...]  # arrays with an axis of points, except for shared inputs that are not copied
 
     @property
     def rows_per_sum(self) -> int:
@@ -54,13 +43,10 @@ class Batch:
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return the columns of the Jacobian: one array of shape (columns, points, outputs) for each input.
+        """Return the columns of the Jacobian, of shape (columns, points, outputs), for each input.
 
-        If the workload reduces the Jacobian, the last axis is summed.
-
-        Args:
-            push: a function from (index, tangent of `x[index]`) to the tangent of the outputs.
-            size: the value of the nonzero elements of each tangent.
+        `push` maps an index and a tangent of `x[index]`, with the nonzero elements `size`, to the tangent of
+        the outputs. If the workload reduces the Jacobian, the last axis is summed.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -72,11 +58,10 @@ class Batch:
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of the Jacobian: one array of shape (rows, *shape of the input) for each input.
+        """Return the rows of the Jacobian, of shape (rows, *shape of the input), for each input.
 
-        Args:
-            pull: a function from a cotangent of the outputs to a tuple with the cotangent of each input.
-            like: an array with the shape and dtype of the outputs.
+        `pull` maps a cotangent of the outputs to a tuple with the cotangent of each input. `like` has the
+        shape and dtype of the outputs.
         """
         sums: list[list[np.ndarray]] = []
         for k, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
@@ -87,10 +72,7 @@ class Batch:
         return [np.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the Jacobians as one array of shape (points, outputs, inputs).
-
-        `parts` are the arrays that `columns` or `rows` returns.
-        """
+        """Return Jacobians of shape (points, outputs, inputs) from the result of `columns` or `rows`."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -100,26 +82,24 @@ class Batch:
 
 
 def make_batch(
-    case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
+    case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the batched function of a case, from formulas.py, and its inputs as a `Batch`.
+    """Return the batch of a case whose function is in formulas.py.
 
-    Args:
-        arrays: a dict from the name of an input to its values.
-        library: an array library with NumPy's API, such as `autograd.numpy`.
-        log_gamma: the logarithm of the gamma function in this library.
+    `inputs` are arrays of `library`, which has NumPy's API. `log_gamma` is its log-gamma function.
     """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
-    # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
-    inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
-    for name in copied_inputs(case, workload):
-        inputs[name] = np.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
+    copies = {
+        name: library.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
+        for name in copied_inputs(case, workload)
+    }
+    arrays = {**inputs, **copies}
 
     def function(*x: Any) -> Any:
-        y = formula(**inputs | dict(zip(workload.names, x, strict=True)))
+        y = formula(**{**arrays, **dict(zip(workload.names, x, strict=True))})
         return library.sum(y) if sizes.summed else y
 
-    return Batch(case, workload, sizes, function, tuple(inputs[name] for name in workload.names))
+    return Batch(case, workload, sizes, function, tuple(arrays[name] for name in workload.names))
 
 
 def copied_inputs(case: Case, workload: Any) -> set[str]:
@@ -129,6 +109,19 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
     """
     has_vjp = case.ad_mode.uses_reverse and case.batch == "vmap"
     return set(workload.names) & set(workload.shared) if has_vjp else set()
+
+
+def prepare(
+    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], library: Any, log_gamma: Any,
+    differentiate: Callable[[Batch], list[np.ndarray]],
+) -> Prepared:  # fmt: skip
+    """Return the function value or, by `differentiate`, the derivative of a case in a library like NumPy."""
+    # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
+    inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
+    batch = make_batch(case, workload, sizes, inputs, library, log_gamma)
+    if case.ad_mode.is_value:
+        return Prepared(lambda: batch.function(*batch.x), np.asarray)
+    return Prepared(lambda: differentiate(batch), batch.collect, passes=sizes.passes)
 
 
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
@@ -144,31 +137,23 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
         flat[:, column] = 0
 
 
-def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why an AD library that uses formulas.py cannot run a case, or None if it can.
-
-    `modes` contains the names of the AD modes that the library offers.
-    """
+def reason_to_skip(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
+    """Return why a library that offers the AD modes `modes` by `prepare` cannot run a case, or None."""
     return first_reason(
-        formulas.check_workload(case),
+        *formulas.checks(case, modes),
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
-    ) or why_unsupported(case, workload, sizes, modes)
+        *checks(case, workload, sizes),
+    )
 
 
-def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why an AD library cannot run a case, or None if it can.
+def checks(case: Case, workload: Any, sizes: Any) -> list[Check]:
+    """Return the checks of chunk and memory for `first_reason`.
 
-    `modes` contains the names of the AD modes that the library offers. The mode, the chunk and the memory are
-    checked. The memory is estimated as twice the size of the result, because the result is copied, plus eight
-    times the size of the largest intermediate array.
+    The memory is estimated as twice the size of the result, because the result is copied, plus eight times
+    the size of the largest intermediate array.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     largest = max(sizes.inputs, sizes.outputs * (case.sizes.get("d", 1) if case.variant == "squared" else 1))
     needed = case.points * (2 * result + 8 * largest) * (8 if case.dtype == "float64" else 4)
-    available = available_bytes() or math.inf
-    return first_reason(
-        (case.target in SECOND, f"{case.engine} offers no {case.target}"),
-        (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
-        (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
-        (needed > available, f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB"),
-    )
+    chunk = (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk")
+    return [chunk, memory_check(needed)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.modes import TANGENT
-from scaling.peers import _seeds
+from scaling.peers import _batch
 from scaling.peers.interface import Prepared
 
 PACKAGES = ("autograd", "numpy", "scipy")
@@ -19,31 +19,26 @@ MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    return _seeds.why_not_offered(case, workload, sizes, MODES)
+    return _batch.reason_to_skip(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` object whose `call` traces the function and differentiates it with autograd."""
+    """Return a derivative that traces the function with autograd at each call."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
-    batch = _seeds.make_batch(case, workload, sizes, arrays, autograd.numpy, gammaln)
-    if case.ad_mode.is_value:
-        return Prepared(lambda: batch.function(*batch.x), np.asarray)
     differentiate = _columns if case.ad_mode.seed == TANGENT else _rows
-    return Prepared(lambda: differentiate(batch), batch.collect, passes=sizes.passes)
+    return _batch.prepare(case, workload, sizes, arrays, autograd.numpy, gammaln, differentiate)
 
 
-def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Compute the columns of the Jacobian by JVPs, and return them in the form of `Batch.columns`."""
+def _columns(batch: _batch.Batch) -> list[np.ndarray]:
     from autograd import make_jvp
 
     jvps = [make_jvp(batch.function, index)(*batch.x) for index in range(len(batch.x))]
     return batch.columns(lambda index, seed: jvps[index](seed)[1])
 
 
-def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
+def _rows(batch: _batch.Batch) -> list[np.ndarray]:
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)

@@ -1,11 +1,10 @@
 """Peer: CasADi (a symbolic SX graph of one point, differentiated once and evaluated at every point).
 
-The graph is built once. With `jit: false`, CasADi's virtual machine evaluates it. With `jit: true`, it is
-compiled as C code by `cc`. In both cases, CasADi divides the loop over the points among threads. With `batch:
-whole`, a single graph contains all points. `compile_seconds` is the time to differentiate and compile the
-graph of the function. CasADi computes in float64 only.
+With `jit: false`, CasADi's virtual machine evaluates the graph. With `jit: true`, it is compiled as C code by
+`cc`. In both cases, CasADi divides the loop over the points among threads. With `batch: whole`, a single
+graph contains all points. `compile_seconds` is the time to differentiate and compile the graph.
 
-A sweep is one forward or reverse differentiation of the graph. A sweep yields one compressed column or row of
+A sweep is one forward or reverse differentiation of the graph, which yields one compressed column or row of
 the Jacobian. The modes `jacfwd` and `jacrev` select forward or reverse sweeps (`ad_weight`), and `passes` is
 the number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph.
 The dense result includes the zeros, and the time to write them is included in the measured time.
@@ -31,7 +30,6 @@ THREADS = True
 JIT = (False, True)
 
 _WEIGHTS = {"jacfwd": 0, "jacrev": 1, "grad_of_sum": 1}  # ad_weight: 0 is forward, 1 is reverse
-_MODES = ("value", *_WEIGHTS)
 _MOST_INSTRUCTIONS = 2_000_000  # maximum number of instructions of a graph
 _MOST_COMPILED = 40_000  # maximum if the graph is compiled. Compilation takes several seconds.
 _MOST_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
@@ -39,45 +37,32 @@ _MOST_COPIED = 2**27  # maximum number of elements if the shared inputs are copi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
+    is_whole, is_value = case.batch == "whole", case.ad_mode.is_value
+    m, d, p, o = (case.sizes.get(name, 1) for name in "mdpo")
+    instructions_of_point = {"rbf": m * (5 + 3 * d), "linear": 2 * p * o, "residual": 400, "poisson": 6}
+    value = instructions_of_point.get(case.workload, 0) * (case.points if is_whole else 1)
+    graph = value * (1 if is_value else 3)
+    most = _MOST_COMPILED if case.jit else _MOST_INSTRUCTIONS
+    too_large = f"too large{' to compile' if case.jit else ''}; the limit is {most:,}"
+    copied = case.points * sum(math.prod(spec.shape) for spec in workload.shared.values())
     return first_reason(
-        formulas.check_workload(case),
-        (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),
+        *formulas.checks(case, ("value", *_WEIGHTS)),
         (case.dtype != "float64", "CasADi computes in float64"),
         (case.chunk is not None, "casadi computes all seeds at once; omit chunk"),
-        (case.workload == "poisson" and case.ad_mode.is_value,
-         "CasADi has no logarithm of the gamma function"),
-        (case.batch == "whole" and case.devices > 1, "the graph of a whole batch runs on one core"),
+        (case.workload == "poisson" and is_value, "CasADi has no logarithm of the gamma function"),
+        (is_whole and case.devices > 1, "the graph of a whole batch runs on one core"),
         (case.jit and shutil.which("cc") is None,
          "casadi with jit=true needs a C compiler, cc, on the PATH; jit=false needs none"),
-    ) or _why_too_large(case, workload, sizes)  # fmt: skip
-
-
-def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return text that states why the graph of a case is too large to build or to evaluate, or None."""
-    s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
-    # The instructions of the function of one point.
-    per_point = {
-        "rbf": s["m"] * (5 + 3 * s["d"]),
-        "linear": 2 * s["p"] * s["o"],
-        "residual": 400,
-        "poisson": 6,
-    }
-    value = per_point[case.workload] * (case.points if case.batch == "whole" else 1)
-    graph = value * (1 if case.ad_mode.is_value else 3)
-    most = _MOST_COMPILED if case.jit else _MOST_INSTRUCTIONS
-    copied = case.points * sum(math.prod(spec.shape) for spec in workload.shared.values())
-    too_large = f"too large{' to compile' if case.jit else ''}; the limit is {most:,}"
-    return first_reason(
         (graph > most, f"a graph of about {graph:,} scalars is {too_large}"),
         (value * sizes.passes > _MOST_SWEPT,
          f"{sizes.passes:,} sweeps over about {value:,} scalars take too long"),
-        (case.batch != "whole" and copied > _MOST_COPIED,
+        (not is_whole and copied > _MOST_COPIED,
          f"copies of the shared inputs for all points have {copied:,} elements, more than {_MOST_COPIED:,}"),
     )  # fmt: skip
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Build the CasADi graph of the derivative, and return a `Prepared` object whose `call` evaluates it."""
+    """Build the CasADi graph of the derivative, which is evaluated at all points."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
     symbols, y = _trace(case, workload, sizes, arrays)
@@ -107,7 +92,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with one row per point, padded to `count` rows by the last point.
+    """Return an input in float64 with one row per point, padded to `count` rows by repeating the last point.
 
     A shared input is repeated in every row. With `batch: whole`, the array has a single row with all points.
     """
@@ -123,7 +108,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return (dict from input name to symbols, outputs) of one point, or of all points if `batch: whole`.
+    """Return (symbols by input name, outputs) of one point, or of all points if `batch: whole`.
 
     The symbols and the outputs are column vectors. Their elements are in the row-major order of the arrays.
     """
@@ -152,9 +137,12 @@ def _build_graph(
     if not case.jit:
         return ca.Function("point", inputs, outputs), passes
     with tempfile.TemporaryDirectory() as folder:  # the loaded library remains usable without its file
-        # Straight-line scalar code runs as fast with -O1 as with -O3, which compiles several times slower.
-        flags, directory = ["-O1", "-march=native"], f"{folder}/"
-        options = {"compiler": "cc", "flags": flags, "directory": directory, "cleanup": False}
+        options = {
+            "compiler": "cc",
+            "flags": ["-O1", "-march=native"],  # scalar code is as fast as with -O3, and compiles faster
+            "directory": f"{folder}/",
+            "cleanup": False,
+        }
         jit: dict[str, Any] = {"jit": True, "compiler": "shell", "jit_options": options, "jit_cleanup": False}
         return ca.Function("point", inputs, outputs, jit), passes
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import Case
-from scaling.peers import _seeds
-from scaling.peers.interface import Prepared
+from scaling.peers import _batch
+from scaling.peers.interface import Prepared, first_reason
 
 PACKAGES = ("enzyme_ad",)
 JIT = (True,)
@@ -25,9 +25,12 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    if not case.ad_mode.is_value and _has_sort(case, workload):
-        return "Enzyme crashes when it differentiates a sort"  # enzyme_ad 0.0.16
-    return _seeds.why_unsupported(case, workload, sizes, MODES)
+    return first_reason(
+        (not case.ad_mode.is_value and _has_sort(case, workload),
+         "Enzyme crashes when it differentiates a sort"),  # enzyme_ad 0.0.16
+        (case.mode not in MODES, f"{case.engine} offers {', '.join(MODES)}"),
+        *_batch.checks(case, workload, sizes),
+    )  # fmt: skip
 
 
 def _has_sort(case: Case, workload: Any) -> bool:
@@ -41,7 +44,7 @@ def _has_sort(case: Case, workload: Any) -> bool:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Compile the derivative by Enzyme with XLA. Return a `Prepared` object whose `call` runs the program."""
+    """Compile the derivative by Enzyme with XLA."""
     import jax
 
     with (
@@ -49,12 +52,12 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
         jax.default_matmul_precision(case.precision),
     ):
         function, x, constants = _batch_function(case, workload, arrays)
-        batch = _seeds.Batch(case, workload, sizes, function, x)
+        batch = _batch.Batch(case, workload, sizes, function, x)
         differentiate = _columns if case.mode == "jacfwd" else _rows
 
         def derivative(x: tuple, constants: dict) -> Any:
             f = lambda *z: function(z, constants)  # noqa: E731
-            return f(*x) if case.ad_mode.is_value else differentiate(batch, f, x)
+            return f(*x) if case.ad_mode.is_value else differentiate(jax, batch, f, x)
 
         start = time.perf_counter()
         compiled = jax.jit(derivative).lower(x, constants).compile()
@@ -73,13 +76,12 @@ def _batch_function(case: Case, workload: Any, arrays: dict[str, np.ndarray]) ->
     `x` is a tuple of the differentiated inputs, and `constants` a dict from the name to each other input.
     """
     import jax
-    import jax.numpy as jnp
     from enzyme_ad.jax import enzyme_jax_ir
 
-    inputs = {name: jnp.asarray(array) for name, array in arrays.items()}
-    copied = _seeds.copied_inputs(case, workload)
+    inputs = {name: jax.numpy.asarray(array) for name, array in arrays.items()}
+    copied = _batch.copied_inputs(case, workload)
     for name in copied:
-        inputs[name] = jnp.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
+        inputs[name] = jax.numpy.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
 
     def function(x: tuple, constants: dict) -> Any:
         named = constants | dict(zip(workload.names, x, strict=True))
@@ -92,45 +94,40 @@ def _batch_function(case: Case, workload: Any, arrays: dict[str, np.ndarray]) ->
     return enzyme_jax_ir()(function), x, inputs
 
 
-def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
+def _columns(jax: Any, batch: _batch.Batch, f: Callable, x: tuple) -> list[Any]:
     """Compute the columns of the Jacobian by JVPs, and return them in the form of `Batch.columns`."""
-    import jax
-    import jax.numpy as jnp
 
     def column(index: int, k: Any) -> Any:
         by_input = lambda a: f(*x[:index], a, *x[index + 1 :])  # noqa: E731
-        seed = _unit_seed(x[index], batch.points_per_tangent(index), k)
+        seed = _unit_seed(jax, x[index], batch.points_per_tangent(index), k)
         tangent = jax.jvp(by_input, (x[index],), (seed,))[1]
         return tangent.reshape(batch.case.points, -1).sum(axis=1) if batch.workload.reduce else tangent
 
     counts = [a.size // batch.points_per_tangent(index) for index, a in enumerate(x)]
     return [
-        jax.lax.map(functools.partial(column, index), jnp.arange(count)) for index, count in enumerate(counts)
+        jax.lax.map(functools.partial(column, index), jax.numpy.arange(count))
+        for index, count in enumerate(counts)
     ]
 
 
-def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
+def _rows(jax: Any, batch: _batch.Batch, f: Callable, x: tuple) -> list[Any]:
     """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
-    import jax
-    import jax.numpy as jnp
-
     y, vjp = jax.vjp(f, *x)
     if batch.case.ad_mode.single_seed:
-        return [row[None] for row in vjp(jnp.ones_like(y))]
+        return [row[None] for row in vjp(jax.numpy.ones_like(y))]
     points, per_sum = batch.points_per_cotangent, batch.rows_per_sum
 
     def sum_of_rows(group: Any) -> tuple:
-        zeros = tuple(jnp.zeros_like(a) for a in x)
-        row = lambda k: vjp(_unit_seed(y, points, group * per_sum + k))  # noqa: E731
+        zeros = tuple(jax.numpy.zeros_like(a) for a in x)
+        row = lambda k: vjp(_unit_seed(jax, y, points, group * per_sum + k))  # noqa: E731
         add = lambda k, sums: tuple(map(operator.add, sums, row(k)))  # noqa: E731
         return jax.lax.fori_loop(0, per_sum, add, zeros, unroll=min(per_sum, _UNROLLED_ROWS))
 
-    return jax.lax.map(sum_of_rows, jnp.arange(y.size // points // per_sum))
+    return jax.lax.map(sum_of_rows, jax.numpy.arange(y.size // points // per_sum))
 
 
-def _unit_seed(like: Any, points: int, k: Any) -> Any:
+def _unit_seed(jax: Any, like: Any, points: int, k: Any) -> Any:
     """Return an array with the shape of `like` in which element k of every point is 1 and all others 0."""
-    import jax.numpy as jnp
-
     width = like.size // points
-    return jnp.broadcast_to((jnp.arange(width) == k).astype(like.dtype), (points, width)).reshape(like.shape)
+    seed = (jax.numpy.arange(width) == k).astype(like.dtype)
+    return jax.numpy.broadcast_to(seed, (points, width)).reshape(like.shape)

@@ -1,52 +1,43 @@
 """The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
 The functions accept a single point or a batch with a leading axis of points. `_linear` also accepts a
-separate copy of W for each point. The argument `np` is the array library: numpy, autograd.numpy, torch or
-jax.numpy.
+separate copy of W for each point. The argument `np` is the array library, such as numpy or torch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from scaling.core.case import Case
+from scaling.peers.interface import Check
 
 KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
-def check_workload(case: Case) -> tuple[bool, str]:
-    """Return (whether this module lacks the workload of a case, text that says so) for `first_reason`."""
-    text = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
-    return case.workload not in KNOWN, text
+def checks(case: Case, modes: Iterable[str]) -> list[Check]:
+    """Return the checks of the workload and of the AD mode, which must be in `modes`, for `first_reason`."""
+    functions = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
+    return [
+        (case.workload not in KNOWN, functions),
+        (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
+    ]
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function to differentiate in a case. Its keyword arguments are the inputs of the workload.
 
-    Args:
-        case: a case with one of the workloads of this module.
-        np: the array library, with NumPy's API.
-        log_gamma: the logarithm of the gamma function in this library. Only the value of `poisson` needs it.
+    `log_gamma` is the logarithm of the gamma function. Only the value of `poisson` needs it.
     """
     if case.workload == "rbf":
-        functions = {
-            ("source", "product"): _rbf_product, ("source", "rowwise"): _rbf_rowwise,
-            ("squared", "product"): _rbf_squared_product, ("squared", "rowwise"): _rbf_squared,
-        }  # fmt: skip
         default = "rowwise" if case.variant == "squared" else "product"
-        return partial(functions[case.variant or "source", case.formulation or default], np)
+        return partial(_RBF[case.variant or "source", case.formulation or default], np)
     if case.workload == "residual":
-        dot = _dot if case.formulation == "dot" else _dot_as_sum
-        return partial(_residual_scalar if case.variant == "scalar" else _residual, np, dot)
+        dot = _dot_by_einsum if case.formulation == "dot" else _dot_by_sum
+        return partial(_residual, np, dot, case.variant == "scalar")
     return partial(_linear, np) if case.workload == "linear" else partial(_poisson, np, log_gamma)
 
 
 def _rbf_product(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) of shape (..., m), for x of shape (..., 1) and y of shape (m, 1).
-
-    The centers y are `support`, and xy is computed by a matrix product. The result is a radial basis function
-    (RBF) only for x and y in {0, 1}, where x^2 = x and y^2 = y.
-    """
     return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
 
 
@@ -56,13 +47,21 @@ def _rbf_rowwise(np, x, support):
 
 
 def _rbf_squared(np, x, support):
-    """Return exp(-|x - y|^2 / 2) of shape (..., m), for x of shape (..., d) and y of shape (m, d)."""
     return np.exp(-0.5 * np.sum((x[..., None, :] - support) ** 2, -1))
 
 
 def _rbf_squared_product(np, x, support):
-    """Return the same values as `_rbf_squared`, computed with a matrix product."""
     return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
+
+
+# The kernel K(x, y), of shape (..., m), for x of shape (..., d) and the centers `support` of shape (m, d). It
+# is exp(-(x + y - 2xy) / 2) with d = 1 in the variant `source`, and exp(-|x - y|^2 / 2) in `squared`.
+_RBF = {
+    ("source", "product"): _rbf_product,
+    ("source", "rowwise"): _rbf_rowwise,
+    ("squared", "product"): _rbf_squared_product,
+    ("squared", "rowwise"): _rbf_squared,
+}
 
 
 def _linear(np, X, W):
@@ -70,30 +69,25 @@ def _linear(np, X, W):
     return X @ W if len(W.shape) == 2 else (X[..., None, :] @ W)[..., 0, :]
 
 
-def _dot_as_sum(np, a, b):
-    return np.sum(a * b, -1)
-
-
-def _dot(np, a, b):
+def _dot_by_einsum(np, a, b):
     return np.einsum("...i,...i->...", a, b)
 
 
-def _residual(np, dot, d, m):
+def _dot_by_sum(np, a, b):
+    return np.sum(a * b, -1)
+
+
+def _residual(np, dot, is_scalar, d, m):
     """Return d minus its least-squares fit by a Gaussian, for d of shape (..., 21) and m of shape (...).
 
-    The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10. Only its amplitude is fitted.
+    The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10. Only its amplitude is fitted. If
+    `is_scalar` is true, return the sum of the squares of this residual.
     """
-    f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
-    return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
-
-
-def _grid(np, like):
     grid = np.arange(-10.0, 11.0)
-    return grid.to(like) if hasattr(grid, "to") else grid.astype(like.dtype)
-
-
-def _residual_scalar(np, dot, d, m):
-    return np.sum(_residual(np, dot, d, m) ** 2, -1)
+    grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
+    f = np.exp(-1.5 * (grid - m[..., None]) ** 2)
+    residual = d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
+    return np.sum(residual**2, -1) if is_scalar else residual
 
 
 def _poisson(np, log_gamma, c, lam):

@@ -1,4 +1,4 @@
-"""Interface of peers, the other AD libraries: import of the module for `engine=NAME`, and class `Prepared`.
+"""The interface of peers, the AD libraries other than JAX: `Prepared`, and functions that import a peer.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -33,25 +33,27 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
+from scaling.core.memory import available_bytes
 from scaling.core.timing import Samples, Sampling
 
 _BUILT_IN = ("autograd", "casadi", "enzyme", "julia", "numpy", "torch")  # the modules of this folder
 _INSTALL = "pip install 'ad-scaling[peers]'"
 
+Check = tuple[Any, str]  # (whether a case cannot run for a reason, text that states the reason)
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """A derivative function prepared by another AD library (a peer), ready to be called and timed.
+    """A function value or derivative prepared by a peer, ready to be called and timed.
 
     Attributes:
-        call: a function that computes the complete derivative. It must not return before the computation is
-            finished.
-        collect: a function that converts the result of `call` to an array of shape (points, outputs, inputs).
+        call: computes the complete derivative, and returns after the computation is finished.
+        collect: converts the result of `call` to an array of shape (points, outputs, inputs).
             `shape.result_shape` defines this shape.
-        compile_seconds: the time of compilation or tracing in seconds, or None if there is neither.
+        compile_seconds: the time of compilation or tracing, or None if there is neither.
         passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
-        sample: a function that samples the run time with a benchmark tool of the peer. If it is None, `call`
-            is timed in the same way as JAX.
+        sample: samples the run time with a benchmark tool of the peer. If it is None, `call` is timed in the
+            same way as JAX.
     """
 
     call: Callable[[], Any]
@@ -62,10 +64,9 @@ class Prepared:
 
 
 def module(engine: str) -> ModuleType:
-    """Import and return the module that runs an AD library other than JAX.
+    """Import and return the module of an engine: a name such as "julia/ForwardDiff", or an import path.
 
-    `engine` is a name, such as "torch" or "julia/ForwardDiff", or an import path. Raise `Refusal` if the
-    module cannot be imported or lacks the functions of a peer.
+    Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in _BUILT_IN else name
@@ -89,23 +90,25 @@ def module(engine: str) -> ModuleType:
 
 def engines() -> list[str]:
     """Return all values of `engine` for the peers in this package, such as "torch" or "julia/ForwardDiff"."""
-    modules = {name: importlib.import_module(f"scaling.peers.{name}") for name in _BUILT_IN}
-    systems = {name: getattr(peer, "SYSTEMS", ("",)) for name, peer in modules.items()}
-    return [f"{name}/{system}" if system else name for name in systems for system in systems[name]]
+    names: list[str] = []
+    for name in _BUILT_IN:
+        systems = getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ())
+        names += [f"{name}/{system}" for system in systems] or [name]
+    return names
 
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return a dict from the name of each package of an engine to its version.
+    """Return the version of each package of an engine, or None for a package that is not installed.
 
-    The version of a package that is not installed is None. For a peer of the user, the dict also contains the
-    name of its module with a hash of its source. The dict is empty for JAX: every record has its version.
+    For a peer of the user, the dict also contains a hash of the source of its module. It is empty for JAX,
+    whose version is in every record.
     """
     if engine == JAX:
         return {}
     peer, (name, _, system) = module(engine), engine.partition("/")
     if callable(getattr(peer, "versions", None)):
-        by_package = peer.versions(system) if system else peer.versions()
+        by_package = peer.versions(system)
     else:
         by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
     if name not in _BUILT_IN:
@@ -131,11 +134,9 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that its AD library determines, as a dict from field name to value.
+    """Return the fields of a case that its peer determines: `jit`, and fixed values of options of JAX.
 
-    An AD library other than JAX computes the whole batch with threads in a single process. Therefore fields
-    that select options of JAX, such as `api` and `block`, get a fixed value. `jit` gets a value that the
-    library supports.
+    A peer computes the whole batch with threads in a single process.
     """
     supported = getattr(module(case.engine), "JIT", (False,))
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
@@ -147,17 +148,14 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations that only the AD library of a case offers, or () if the library is JAX."""
+    """Return the formulations that only the peer of a case offers, or () if its engine is JAX."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return (reason, error message) if the AD library of a case cannot run the case, or None if it can.
-
-    The reason is "not_offered" or "not_installed".
-    """
+    """Return why a peer cannot run a case, as ("not_offered" or "not_installed", text), or None if it can."""
     peer = module(case.engine)
     only_jax = "is implemented for engine=jax only, not for"
     reason = first_reason(
@@ -173,14 +171,13 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
     return ("not_installed", text) if text else None
 
 
-def reshape_result(case: Case, result: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of an AD library in a shape. Raise `Refusal` if its number of elements differs."""
-    if np.size(result) != math.prod(shape):
-        returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
-        raise Refusal(f"{returned}, where {shape} is expected")
-    return np.asarray(result).reshape(shape)
+def memory_check(needed_bytes: int, fix: str = "") -> Check:
+    """Return the check that the memory of this machine suffices, for `first_reason`."""
+    available = available_bytes() or math.inf
+    text = f"needs about {needed_bytes / 1e9:.3g} GB, has {available / 1e9:.3g} GB{fix}"
+    return needed_bytes > available, text
 
 
-def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the text of the first (condition, text) whose condition is true, or None if all are false."""
+def first_reason(*checks: Check) -> str | None:
+    """Return the text of the first check whose condition is true, or None if all are false."""
     return next((text for condition, text in checks if condition), None)

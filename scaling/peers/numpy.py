@@ -9,7 +9,7 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.modes import STEPS
-from scaling.peers import _seeds
+from scaling.peers import _batch
 from scaling.peers.interface import Prepared
 
 PACKAGES = ("numpy", "scipy")
@@ -17,24 +17,18 @@ MODES = ("value", "finite_difference")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    return _seeds.why_not_offered(case, workload, sizes, MODES)
+    return _batch.reason_to_skip(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` object whose `call` computes the derivative. Nothing is compiled."""
+    """Return the function value or the finite differences. Nothing is compiled."""
     from scipy.special import gammaln
 
-    batch = _seeds.make_batch(case, workload, sizes, arrays, np, gammaln)
-    if case.ad_mode.is_value:
-        return Prepared(lambda: batch.function(*batch.x), np.asarray)
-    return Prepared(lambda: _finite_differences(batch), batch.collect, passes=sizes.passes)
+    return _batch.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
 
 
-def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the forward differences (f(x + h e) - f(x)) / h for each unit vector e of the inputs x.
-
-    The result has the form of `Batch.columns`. The step h depends on the dtype.
-    """
+def _finite_differences(batch: _batch.Batch) -> list[np.ndarray]:
+    """Return (f(x + h e) - f(x)) / h for each unit vector e of the inputs x, with the step h of the dtype."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

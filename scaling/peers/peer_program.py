@@ -1,22 +1,22 @@
-"""Prepare the program of a peer (an AD library other than JAX) for a case, so that it can be timed."""
+"""Prepare the program of a peer, an AD library other than JAX, so that it can be timed."""
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
 from scaling.core import compile_case, inputs, shape
-from scaling.core.case import Case
+from scaling.core.case import Case, Refusal
 from scaling.core.run_case import Attempt, PlacedProgram, describe_memory_shortage
 from scaling.core.workload import Workload
 from scaling.peers import interface
 
 
 def prepare_program(attempt: Attempt, case: Case, workload: Workload) -> PlacedProgram:
-    """Return the program of an AD library other than JAX, with the inputs of a case in memory.
+    """Return the program of a peer for a case. Its compile time and number of passes are noted in `attempt`.
 
-    The compile time in seconds and the number of passes are noted in the record of `attempt`. Raise
-    `TooLarge` if the inputs and the result do not fit into memory.
+    Raise `TooLarge` if the inputs and the result do not fit into memory.
     """
     group, sizes = attempt.group, shape.derivative_shape(case, workload)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
@@ -30,6 +30,10 @@ def prepare_program(attempt: Attempt, case: Case, workload: Workload) -> PlacedP
     attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
 
     def collect(result: object) -> np.ndarray:
-        return interface.reshape_result(case, prepared.collect(result), expected_shape)
+        array = prepared.collect(result)
+        if np.size(array) != math.prod(expected_shape):
+            returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(array)}"
+            raise Refusal(f"{returned}, where {expected_shape} is expected")
+        return np.asarray(array).reshape(expected_shape)
 
     return PlacedProgram(case, workload, sizes, prepared.call, collect, prepared.sample)

@@ -1,57 +1,34 @@
 """Tests of the engine casadi: supported cases are correct, interpreted and compiled; others are skipped with a reason."""
 
 import itertools
-import os
 import shutil
 
 import pytest
 
-from scaling.core import environment
+from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 
 pytest.importorskip("casadi", reason="scripts/peers installs it")
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-import jax
 
-from scaling.core import inputs, run_case, shape, workload
+from scaling.core import inputs, shape, workload
 from scaling.core.case import BATCHES, MODES, Case
-from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.peers import casadi as peer
-from scaling.study import applicability, completion
+from scaling.study import completion
+from tests.support import peer_problems
+from tests.support.peer_problems import LINEAR
 
 pytestmark = pytest.mark.peer
 
-jax.config.update("jax_enable_x64", True)
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
 
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
-CUBE = {"workload": "rbf", "variant": "squared", "points": 7, "sizes": {"m": 5, "d": 3}}
-LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 4, "o": 3}}
-PROBLEMS = {
-    "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
-    "rbf rowwise": {"workload": "rbf", "points": 5, "sizes": {"m": 6}, "formulation": "rowwise"},
-    "rbf in three dimensions": CUBE,
-    "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
-    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 6}},
+PROBLEMS = peer_problems.PROBLEMS | {
     "rbf kernel": {"workload": "rbf", "target": "kernel", "points": 7, "sizes": {"m": 5}},
-    "linear by W": LINEAR,
     "linear by X": LINEAR | {"wrt": "X"},
-    "linear by both": LINEAR | {"wrt": "X+W"},
-    "residual by m": {"workload": "residual", "points": 5},
-    "residual by d": {"workload": "residual", "points": 5, "wrt": "d", "formulation": "dot"},
-    "residual by both": {"workload": "residual", "points": 5, "wrt": "m+d"},
-    "residual scalar": {"workload": "residual", "points": 5, "wrt": "d+m", "variant": "scalar"},
-    "poisson": {"workload": "poisson", "points": 9},
 }
 
 
 def make_case(**fields):
     return completion.complete(Case(**{"engine": "casadi", "dtype": "float64", "jit": False} | fields))
-
-
-def skip_reason(case):
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def cases(problems, devices=(1, 2), **fields):
@@ -61,21 +38,15 @@ def cases(problems, devices=(1, 2), **fields):
     for (name, problem), mode, batch in itertools.product(problems.items(), MODES, BATCHES):
         for count in next(turn):
             case = make_case(**problem | {"mode": mode, "batch": batch, "devices": count} | fields)
-            if skip_reason(case) is None:
+            if reason_to_skip(case) is None:
                 parameters.setdefault(case.key, pytest.param(case, id=f"{name}-{mode}-{batch}-{count}"))
                 break
     return list(parameters.values())
 
 
-def run(case, sampling=ONCE):
-    return run_case.run_case(
-        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", sampling
-    )
-
-
 @pytest.mark.parametrize("case", cases(PROBLEMS))
 def test_every_supported_case_equals_the_reference_at_every_point(case):
-    record = run(case)
+    record = run_once(case)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance and record.error < 1e-10
     assert record.compile_seconds > 0
@@ -89,7 +60,7 @@ COMPILED = {
 
 @pytest.mark.parametrize("case", cases(COMPILED, devices=(2,), jit=True))
 def test_compiled_cases_are_correct(case):
-    record = run(case)
+    record = run_once(case)
     assert record.status == "ok", record.text
     assert record.error < 1e-10
 
@@ -120,14 +91,14 @@ def test_every_mode_and_batch_is_supported_for_some_problem():
     ],
 )
 def test_an_unsupported_case_is_skipped_with_the_reason(fields, message):
-    reason, text = skip_reason(make_case(**fields))
+    reason, text = reason_to_skip(make_case(**fields))
     assert reason == "not_offered" and message in text
 
 
 def test_without_a_compiler_a_jit_case_is_skipped_not_interpreted(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert "cc" in skip_reason(make_case(workload="residual", points=3, jit=True))[1]
-    assert skip_reason(make_case(workload="residual", points=3, jit=False)) is None
+    assert "cc" in reason_to_skip(make_case(workload="residual", points=3, jit=True))[1]
+    assert reason_to_skip(make_case(workload="residual", points=3, jit=False)) is None
 
 
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=needs_cc)])
@@ -139,7 +110,7 @@ def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(jit, monke
         return derivative * 1.001, passes
 
     monkeypatch.setattr(peer, "_derivative", wrong)
-    record = run(make_case(workload="residual", points=4, jit=jit))
+    record = run_once(make_case(workload="residual", points=4, jit=jit))
     assert (record.status, record.reason, record.seconds) == ("failed", "wrong_answer", [])
 
 
@@ -167,6 +138,8 @@ def test_forward_and_reverse_mode_build_different_graphs():
 @needs_cc
 def test_the_folder_of_a_compiled_graph_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    record = run(make_case(workload="poisson", points=4, jit=True), Sampling(least=7, most=7, warm_up=0.001))
+    record = run_once(
+        make_case(workload="poisson", points=4, jit=True), Sampling(least=7, most=7, warm_up=0.001)
+    )
     assert record.status == "ok" and len(record.seconds) == 7
     assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import stat
@@ -14,40 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from scaling.core import environment
+from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-import jax
-
-from scaling.core import run_case, shape, workload
+from scaling.core import shape, workload
 from scaling.core.case import Case, Refusal
-from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.peers import interface, julia
-from scaling.study import applicability, completion
+from scaling.study import completion
+from tests.support import peer_problems
+from tests.support.peer_problems import LINEAR
 
 pytestmark = pytest.mark.thin(8, "peer")
 
-jax.config.update("jax_enable_x64", True)
-
-ONCE = Sampling(least=1, most=3, seconds=0.1, warm_up=0.0)
-CUBE = {"workload": "rbf", "variant": "squared", "points": 7, "sizes": {"m": 5, "d": 3}}
-LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 4, "o": 3}}
-PROBLEMS = {
-    "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
-    "rbf rowwise": {"workload": "rbf", "points": 7, "sizes": {"m": 5}, "formulation": "rowwise"},
-    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 6}},
-    "rbf in three dimensions": CUBE,
-    "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
-    "linear by W": LINEAR,
-    "linear by both": LINEAR | {"wrt": "W+X"},
+SAMPLING = Sampling(least=1, most=3, seconds=0.1, warm_up=0.0)
+PROBLEMS = peer_problems.PROBLEMS | {
     "linear by both in reverse order": LINEAR | {"wrt": "X+W"},
     "linear as a whole batch": LINEAR | {"batch": "whole"},
-    "residual by m": {"workload": "residual", "points": 4},
-    "residual by d": {"workload": "residual", "points": 4, "wrt": "d", "formulation": "dot"},
-    "residual by both": {"workload": "residual", "points": 4, "wrt": "m+d"},
-    "residual scalar": {"workload": "residual", "points": 4, "wrt": "d+m", "variant": "scalar"},
-    "poisson": {"workload": "poisson", "points": 9},
     "poisson as a whole batch": {"workload": "poisson", "points": 9, "batch": "whole"},
 }
 PEER_FOLDER = Path(julia.__file__).parent
@@ -181,21 +162,14 @@ def make_case(**fields):
     return completion.complete(Case(**{"engine": "julia/ForwardDiff", "dtype": "float64"} | fields))
 
 
-def skip_reason(case):
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
-
-
 def run(case):
-    return run_case.run_case(
-        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE
-    )
+    return run_once(case, SAMPLING)
 
 
 @pytest.mark.parametrize("system", julia.SYSTEMS)
 def test_without_julia_every_system_is_skipped_with_install_instructions(system, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    reason, text = skip_reason(
+    reason, text = reason_to_skip(
         make_case(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
     )
     assert reason == "not_installed"
@@ -226,7 +200,7 @@ def test_a_missing_package_disables_only_the_systems_that_load_it(absent, fake_j
         is_affected = absent in (*packages, *SHARED)
         case = make_case(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
         expected = ("not_installed", f"{absent} is not installed; {julia.INSTALL}") if is_affected else None
-        assert skip_reason(case) == expected, system
+        assert reason_to_skip(case) == expected, system
 
 
 def test_a_manifest_of_format_1_is_read_and_a_damaged_one_gives_no_versions(fake_julia, tmp_path):
@@ -243,7 +217,7 @@ def test_a_package_missing_in_the_environment_is_named(fake_julia, tmp_path, mon
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
     write_manifest(tmp_path / "other", omitted=["Enzyme"])
     case = make_case(workload="residual", points=3, engine="julia/Enzyme", mode="jacrev")
-    assert skip_reason(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
+    assert reason_to_skip(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
 
 
 @pytest.mark.covering(1)
@@ -254,7 +228,7 @@ def test_a_package_missing_in_the_environment_is_named(fake_julia, tmp_path, mon
 def test_arrays_are_passed_to_julia_and_back_in_order(problem, mode, dtype, fake_julia):
     log = fake_julia()
     case = make_case(**problem | {"mode": mode, "dtype": dtype})
-    assert skip_reason(case) is None
+    assert reason_to_skip(case) is None
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance
@@ -381,7 +355,7 @@ def _command_line(process):
     ],
 )
 def test_an_unsupported_case_is_skipped_with_the_reason(fields, message):
-    reason, text = skip_reason(make_case(**{"workload": "poisson", "points": 3} | fields))
+    reason, text = reason_to_skip(make_case(**{"workload": "poisson", "points": 3} | fields))
     assert reason == "not_offered" and message in text
 
 
@@ -417,8 +391,8 @@ def test_the_script_implements_every_formulation_and_mode():
 def test_results_of_the_real_systems_are_correct(problem, system):
     for mode in (*julia.MODES[system], "value", "finite_difference"):
         case = make_case(**problem | {"engine": f"julia/{system}", "mode": mode})
-        if skip_reason(case) is not None:
-            assert skip_reason(case)[0] != "not_installed", skip_reason(case)
+        if reason_to_skip(case) is not None:
+            assert reason_to_skip(case)[0] != "not_installed", reason_to_skip(case)
             continue
         record = run(case)
         assert record.status == "ok", (mode, record.text)

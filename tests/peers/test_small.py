@@ -3,61 +3,34 @@
 import dataclasses
 import importlib.util
 import itertools
-import os
 import subprocess
 import sys
 
 import pytest
 
-from scaling.core import environment
+from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-import jax
-
-from scaling.core import run_case, shape, workload
+from scaling.core import shape, workload
 from scaling.core.case import BATCHES, Case
-from scaling.core.record import Record
-from scaling.core.timing import Sampling
-from scaling.peers import _seeds, enzyme, interface
-from scaling.study import applicability, completion
+from scaling.peers import _batch, enzyme, interface
+from scaling.study import completion
+from tests.support import peer_problems
+from tests.support.peer_problems import CUBE, LINEAR, RBF
 
 pytestmark = pytest.mark.peer
 
-jax.config.update("jax_enable_x64", True)
-
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
 NEEDS = {"numpy": "numpy", "autograd": "autograd", "enzyme": "enzyme_ad"}
 DTYPES = {
     "numpy": ("float64", "float32"),
     "autograd": ("float64", "float32"),
     "enzyme": ("float64", "float32", "bfloat16"),
 }
-RBF = {"workload": "rbf", "points": 7, "sizes": {"m": 5}}
-CUBE = {"workload": "rbf", "variant": "squared", "points": 5, "sizes": {"m": 11, "d": 3}}
-LINEAR = {"workload": "linear", "points": 7, "sizes": {"p": 3, "o": 2}}
-SCALAR = {"workload": "residual", "points": 5, "variant": "scalar"}
-PROBLEMS = {
-    "rbf": RBF,
-    "rbf rowwise": RBF | {"formulation": "rowwise"},
-    "rbf in three dimensions": CUBE,
-    "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
-    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 6}},
+PROBLEMS = peer_problems.PROBLEMS | {
     "rbf grad in three dimensions": CUBE | {"target": "grad"},
-    "linear by W": LINEAR,
     "linear of many outputs": {"workload": "linear", "points": 3, "sizes": {"p": 4, "o": 20}},
     "linear by X": LINEAR | {"wrt": "X"},
-    "linear by both": LINEAR | {"wrt": "X+W"},
     "residual by m": {"workload": "residual", "points": 300},
-    "residual by both": {"workload": "residual", "points": 5, "wrt": "d+m"},
-    "residual with dot": {"workload": "residual", "points": 5, "wrt": "d", "formulation": "dot"},
-    "residual scalar": SCALAR | {"wrt": "m+d"},
-    "poisson": {"workload": "poisson", "points": 9},
 }
-
-
-def skip_reason(case):
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def supported_cases(engine, problem, modes):
@@ -66,16 +39,14 @@ def supported_cases(engine, problem, modes):
     cases, turn = {}, itertools.cycle(DTYPES[engine])
     for mode, batch in itertools.product(modes, BATCHES):
         case = completion.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": engine}))
-        if skip_reason(case) is None and case not in cases:
+        if reason_to_skip(case) is None and case not in cases:
             cases[case] = dataclasses.replace(case, dtype=next(turn))
     return list(cases.values())
 
 
 def run(case):
     pytest.importorskip(NEEDS[case.engine], reason="scripts/peers installs it")
-    return run_case.run_case(
-        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE
-    )
+    return run_once(case)
 
 
 def check_correct(record):
@@ -135,8 +106,8 @@ def test_enzyme_skips_the_derivative_of_a_sort_instead_of_crashing(tmp_path, mon
     ("enzyme", "jacfwd"), ("enzyme", "jacrev"),
 ])  # fmt: skip
 def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(engine, mode, name, monkeypatch):
-    seeds, seed = _seeds.unit_seeds, enzyme._unit_seed
-    monkeypatch.setattr(_seeds, "unit_seeds", lambda like, rows, size=1.0: seeds(like, rows, 1.001 * size))
+    seeds, seed = _batch.unit_seeds, enzyme._unit_seed
+    monkeypatch.setattr(_batch, "unit_seeds", lambda like, rows, size=1.0: seeds(like, rows, 1.001 * size))
     monkeypatch.setattr(enzyme, "_unit_seed", lambda *args: 1.001 * seed(*args))
     record = run(
         completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"}))
@@ -182,12 +153,12 @@ def test_chunks_of_seeds_are_not_supported(engine, mode):
 @pytest.mark.parametrize("engine", NEEDS)
 def test_more_than_one_core_is_not_supported(engine):
     case = completion.complete(Case(**RBF, engine=engine, mode="value", devices=7))
-    assert skip_reason(case) == ("not_offered", f"{engine} uses one core")
+    assert reason_to_skip(case) == ("not_offered", f"{engine} uses one core")
 
 
 @pytest.mark.parametrize("engine", NEEDS)
 def test_a_case_that_does_not_fit_in_memory_is_skipped_with_both_sizes(engine, monkeypatch):
-    monkeypatch.setattr(_seeds, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(interface, "available_bytes", lambda: 10**9)
     fields = {"engine": engine, "mode": "finite_difference" if engine == "numpy" else "jacrev"}
     text = skip_text(workload="residual", wrt="d", points=300_000, **fields)
     assert text == "needs about 1.26 GB, has 1 GB"

@@ -7,44 +7,21 @@ import sys
 
 import pytest
 
-from scaling.core import environment
+from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 
 pytest.importorskip("torch", reason="scripts/peers installs it")
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-import jax
 
-from scaling.core import inputs, run_case, shape, workload
+from scaling.core import inputs, shape, workload
 from scaling.core.case import BATCHES, DTYPES, Case
-from scaling.core.record import Record
-from scaling.core.timing import Sampling
-from scaling.peers import formulas
+from scaling.peers import formulas, interface
 from scaling.peers import torch as peer
-from scaling.study import applicability, completion
+from scaling.study import completion
+from tests.support import peer_problems
+from tests.support.peer_problems import LINEAR, RBF
 
 pytestmark = pytest.mark.peer
 
-jax.config.update("jax_enable_x64", True)
-
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
-RBF = {"workload": "rbf", "points": 7, "sizes": {"m": 5}}
-CUBE = {"workload": "rbf", "variant": "squared", "points": 7, "sizes": {"m": 5, "d": 3}}
-LINEAR = {"workload": "linear", "points": 4, "sizes": {"p": 5, "o": 3}}
-SCALAR = {"workload": "residual", "points": 5, "variant": "scalar"}
-PROBLEMS = {
-    "rbf": RBF,
-    "rbf rowwise": RBF | {"formulation": "rowwise"},
-    "rbf in three dimensions": CUBE,
-    "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
-    "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 6}},
-    "linear by W": LINEAR,
-    "linear by X": LINEAR | {"wrt": "X"},
-    "linear by both": LINEAR | {"wrt": "W+X"},
-    "residual by m": {"workload": "residual", "points": 5},
-    "residual by both": {"workload": "residual", "points": 5, "wrt": "d+m"},
-    "residual with dot": {"workload": "residual", "points": 5, "wrt": "d", "formulation": "dot"},
-    "residual scalar": SCALAR | {"wrt": "m+d"},
-    "poisson": {"workload": "poisson", "points": 6},
-}
+PROBLEMS = peer_problems.PROBLEMS | {"linear by X": LINEAR | {"wrt": "X"}}
 SUPPORTED_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
@@ -55,14 +32,9 @@ def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
         chunk = next(turn)
         rest = {"mode": mode, "batch": batch, "dtype": dtype, "chunk": chunk, "engine": "torch", "jit": False}
         case = completion.complete(Case(**problems[name] | rest | fields))
-        if skip_reason(case) is None:
+        if reason_to_skip(case) is None:
             names.setdefault(case, f"{name}-{mode}-{batch}-{dtype}-{chunk}")
     return [pytest.param(case, id=name) for case, name in names.items()]
-
-
-def skip_reason(case):
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def skip_text(**fields):
@@ -70,12 +42,6 @@ def skip_text(**fields):
     case = completion.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
     return peer.reason_to_skip(case, built, shape.derivative_shape(case, built))
-
-
-def run(case):
-    return run_case.run_case(
-        Record(case, "failed", {"digest": "test", "platform": "cpu"}), jax.devices()[:1], "cpu", ONCE
-    )
 
 
 def check_correct(record):
@@ -97,7 +63,7 @@ EAGER = [
 
 @pytest.mark.parametrize("case", EAGER)
 def test_every_supported_case_equals_the_reference_at_every_point(case):
-    record = run(case)
+    record = run_once(case)
     check_correct(record)
     assert record.compile_seconds is None
     assert (record.passes is None) == (case.mode == "value")
@@ -105,7 +71,7 @@ def test_every_supported_case_equals_the_reference_at_every_point(case):
 
 @pytest.mark.parametrize("case", cases({"rbf": RBF}, ["jacrev"], ["bfloat16"], [2], jit=True))
 def test_compiled_cases_are_correct_and_record_their_compile_time(case):
-    record = run(case)
+    record = run_once(case)
     check_correct(record)
     assert record.compile_seconds > 0
 
@@ -114,7 +80,7 @@ def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
     correct = formulas.function
     monkeypatch.setattr(formulas, "function", lambda *args: lambda **x: correct(*args)(**x) * 1.001)
     for mode in ("jacfwd", "jacrev"):
-        record = run(completion.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
+        record = run_once(completion.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
         assert (record.status, record.reason) == ("failed", "wrong_answer")
         assert not record.seconds
 
@@ -150,7 +116,7 @@ def test_jit_without_a_compiler_is_not_supported(monkeypatch, tmp_path):
 
 
 def test_a_case_that_does_not_fit_in_memory_is_skipped_with_both_sizes(monkeypatch):
-    monkeypatch.setattr(peer, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(interface, "available_bytes", lambda: 10**9)
     large = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
     assert skip_text(**large).startswith("needs about 8") and "has 1 GB" in skip_text(**large)
     assert skip_text(**large, chunk=8) is None

@@ -3,17 +3,14 @@
 The value of `engine` is `julia/` and the name of one of these packages, such as `julia/ForwardDiff`. A worker
 starts `measure.jl` as a child process, writes the inputs to files, and sends requests as lines of JSON: to
 prepare the derivative, to call it, and to sample its run time with BenchmarkTools. `julia` must be on the
-PATH. `install()` creates the environment `environments/ad-scaling` in the Julia depot and installs the
-packages there. It does not write into this Python package.
+PATH. `install()` creates the environment `environments/ad-scaling` in the Julia depot.
 
 `measure.jl` was not timed on a current version of Julia, and not run with Enzyme and DifferentiationInterface
-(docs/sources.md). If a case fails with one of these two, the cause may be an error in `measure.jl`. Every
-result is checked.
+(docs/sources.md). If a case fails with one of these two, the cause may be an error in `measure.jl`.
 
-`compile_seconds` is the time to prepare a case (configurations and tapes) plus the time of the first call,
-including compilation, but neither the start of Julia nor the loading of packages. BenchmarkTools takes the
-timing samples. In contrast to the other engines, it stops only after a number of samples or a time, not at a
-width of the confidence interval.
+`compile_seconds` is the time to prepare a case (configurations and tapes) and to call it once, without the
+start of Julia and the loading of packages. BenchmarkTools stops only after a number of samples or a time, not
+at a width of the confidence interval as for the other engines.
 
 `jit` affects only ReverseDiff, directly or through DifferentiationInterface: true compiles a tape for every
 point, and false records a tape at each call. `poisson` with batch=whole has additional formulations from a
@@ -35,7 +32,7 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.timing import Samples, Sampling
-from scaling.peers.formulas import check_workload
+from scaling.peers import formulas
 from scaling.peers.interface import Prepared, first_reason
 from scaling.workers.child_process import ChildProcess
 
@@ -47,10 +44,9 @@ MODES = {
     "DifferentiationInterface": ("jacfwd", "jacrev"),
 }
 SYSTEMS = tuple(MODES)
-_PACKAGES = {  # system -> packages in addition to those that all systems load, as in measure.jl
-    **{name: (name,) for name in MODES},
-    "DifferentiationInterface": ("DifferentiationInterface", "ForwardDiff", "ReverseDiff"),
-}
+# The packages that measure.jl loads for all systems, and those that it adds to the one that names a system.
+_COMMON_PACKAGES = ("ADTypes", "BenchmarkTools", "Distributions", "JSON", "SpecialFunctions")
+_MORE_PACKAGES = {"DifferentiationInterface": ("ForwardDiff", "ReverseDiff")}
 THREADS = True
 JIT = (True, False)
 FORMULATIONS = {"poisson": ("type_broadcast", "generator", "loop", "forward_inside", "broadcast")}
@@ -66,8 +62,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
     return first_reason(
-        check_workload(case),
-        (case.mode not in offered, f"{case.engine} offers {', '.join(offered)}"),
+        *formulas.checks(case, offered),
         (case.dtype not in ("float32", "float64"), "julia offers float32 and float64 only"),
         (case.ad_mode.finite_step and case.dtype != "float64",
          "the finite-difference step of 1e-6 requires float64"),
@@ -82,7 +77,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     )  # fmt: skip
 
 
-def versions(system: str = "") -> dict[str, str | None]:
+def versions(system: str) -> dict[str, str | None]:
     """Return the version of Julia, under "julia", and of each package of a system such as "ForwardDiff".
 
     The version of a package that is not installed is None.
@@ -90,23 +85,15 @@ def versions(system: str = "") -> dict[str, str | None]:
     if shutil.which("julia") is None:
         return {"julia": None}
     command = ["julia", "--version"]  # prints "julia version 1.11.2"
-    julia = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()[-1:]
-    installed = _installed_versions()
-    # Packages of the standard library have no version in Project.toml.
-    compatible = tomllib.loads((_FOLDER / "Project.toml").read_text())["compat"]
-    others = {name for names in _PACKAGES.values() for name in names} - set(_PACKAGES[system])
-    packages = [name for name in compatible if name != "julia" and name not in others]
-    return {"julia": next(iter(julia), None)} | {name: installed.get(name) for name in packages}
-
-
-def _installed_versions() -> dict[str, str | None]:
-    """Return a dict from the name to the version of each Julia package that `install()` installed."""
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     try:
-        entries = tomllib.loads((_environment_folder() / "Manifest.toml").read_text())
+        manifest = tomllib.loads((_environment_folder() / "Manifest.toml").read_text())
     except (OSError, ValueError):
-        return {}
-    packages = entries.get("deps", entries)  # Julia 1.5 lists the packages as top-level entries
-    return {name: each[0].get("version") for name, each in packages.items() if isinstance(each, list)}
+        manifest = {}
+    entries = manifest.get("deps", manifest)  # Julia 1.5 lists the packages as top-level entries
+    names = *_COMMON_PACKAGES, system, *_MORE_PACKAGES.get(system, ())
+    installed = {name: entries.get(name, [{}])[0].get("version") for name in names}
+    return {"julia": printed[-1] if printed else None} | installed
 
 
 def _environment_folder() -> Path:
@@ -124,7 +111,7 @@ def install() -> None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Start a Julia process, and return a `Prepared` object that computes the derivative in this process."""
+    """Return a derivative that is computed in a new Julia process."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
     is_summed = bool(workload.reduce) and not is_value
