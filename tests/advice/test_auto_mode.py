@@ -5,15 +5,13 @@ import pytest
 from scaling.advice import local_peaks
 from scaling.analysis import findings, summary
 from scaling.cli.main import main
-from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.modes import HESSIAN
-from scaling.core.record import Record
 from scaling.plan import plan_study
 from scaling.study import completion
 from scaling.workers.schedule import PreflightResult
 from tests.support import ceilings, made_up
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 
 WIDE = {"workload": "linear", "points": 8, "sizes": {"p": 64, "o": 2}}  # many inputs, few outputs
 TALL = {"workload": "residual", "points": 64, "wrt": "m"}  # one input, many outputs
@@ -26,10 +24,9 @@ def made_up_peaks(monkeypatch):
 
 
 def run(**fields):
-    import jax
 
     case = completion.complete(Case(**{"mode": "auto", "api": "jit"} | fields))
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_once(case)
 
 
 @pytest.mark.parametrize("layout", [

@@ -8,6 +8,7 @@ import pytest
 from scaling.analysis import forecast
 from scaling.analysis.forecast import forecasts, plan_answers
 from tests.support.planned import plan, too_large
+from tests.support.records import only
 
 FILES = {"mine": {"scaling": ["strong"], "hardware": {"title": "A machine", "price": 3.6, "memory": 10**9}}}
 WEAK = {"mine": FILES["mine"] | {"scaling": ["weak"]}}
@@ -21,11 +22,6 @@ def predict(*plans, files=FILES):
 def strong(*times, **fields):
     """Return plans of one case on 1, 2, 4, ... devices with these predicted seconds."""
     return [plan(seconds, 2**k, **fields) for k, seconds in enumerate(times)]
-
-
-def only(items):
-    (item,) = items
-    return item
 
 
 def test_strong_curve_is_one_case_on_several_device_counts():

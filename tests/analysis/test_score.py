@@ -8,7 +8,7 @@ import pytest
 from scaling.analysis import plan_scores as errors
 from scaling.analysis.timings import pool_processes
 from tests.support.planned import case_of, plan
-from tests.support.records import record
+from tests.support.records import only, record
 
 
 def measured(seconds, devices=1, kind="A processor", **fields):
@@ -18,11 +18,6 @@ def measured(seconds, devices=1, kind="A processor", **fields):
 
 def plan_scores(plans, records):
     return errors.plan_scores(plans, pool_processes(records))
-
-
-def only(items):
-    (item,) = items
-    return item
 
 
 def test_ratio_is_the_predicted_over_the_measured_time():

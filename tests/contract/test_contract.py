@@ -10,22 +10,18 @@ import random
 import jax
 import pytest
 
-from scaling.core import check, inputs, layout, modes, run_case, shape, workload
+from scaling.core import check, inputs, layout, modes, shape, workload
 from scaling.core.case import Case
 from scaling.core.modes import HESSIAN
-from scaling.core.record import SKIPPED, Record
+from scaling.core.record import SKIPPED
 from scaling.study import applicability, completion
 from tests.support import pairs
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 from tests.support.problems import AXES, PROBLEMS, can_run, case_of, has_second_derivatives
 
 ROWS, IMPOSSIBLE = pairs.read_rows()
 EAGER = [row for row in ROWS if not row[-1]]  # not compiled, the slowest
 BY_DEFAULT = ROWS[:56] + EAGER[:4]  # sorted by the number of pairs that they add
-
-
-def run(case: Case) -> Record:
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +30,7 @@ def run(case: Case) -> Record:
     ids=lambda row: "-".join(str(value) for value in row),
 )
 def test_every_method_gives_the_reference_and_communicates_only_for_split_data(row):
-    record = run(case_of(row))
+    record = run_once(case_of(row))
     if record.status == "skipped":
         few_bits = record.case.dtype == "bfloat16"  # a long sum or a sum that cancels has no correct digit
         assert record.reason == "no_digits" and (few_bits or record.case.mode == "finite_difference")
@@ -93,7 +89,7 @@ def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, mon
     monkeypatch.setitem(
         modes.MODES, mode, dataclasses.replace(modes.MODES[mode], linear_map=wrong, quadratic_sum=None)
     )
-    record = run(completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
+    record = run_once(completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds
 
@@ -132,7 +128,7 @@ def test_a_single_wrong_point_is_detected_at_any_position(name, reference):
 )
 def test_chunks_of_seeds_with_a_remainder_give_the_reference(name, mode, api, split):
     fields = PROBLEMS[name] | {"mode": mode, "api": api, "split": split, "devices": 2, "dtype": "float64"}
-    record = run(completion.complete(Case(**fields | {"chunk": 3})))
+    record = run_once(completion.complete(Case(**fields | {"chunk": 3})))
     assert record.status == "ok", record.text
     assert record.error < 1e-10
 

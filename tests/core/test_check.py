@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import check, inputs, layout, process_cache, run_case, workload
+from scaling.core import check, inputs, layout, process_cache, workload
 from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import InputSpec
-from scaling.core.record import Record
 from scaling.core.shape import Pattern, derivative_shape
 from scaling.core.workload import Reference, Workload, normal, uniform
 from scaling.study import completion
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 from tests.support.problems import PROBLEMS
 
 pytestmark = pytest.mark.thin(20, "contract")
@@ -50,7 +49,7 @@ def measure(built, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
     case = Case(
         "poisson", target="gradient", points=6, wrt=built.wrt, mode=mode, dtype=dtype, api="jit", batch=batch
     )
-    record = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    record = run_once(case)
     process_cache.clear("expected result")
     return record
 
@@ -110,7 +109,7 @@ def test_a_reference_that_is_one_percent_off_fails_the_case(monkeypatch):
 
     for built, reason in ((right, None), (dataclasses.replace(right, reference=wrong), "wrong_answer")):
         use_workload(built, monkeypatch)
-        record = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+        record = run_once(case)
         assert record.reason == reason
     process_cache.clear("expected result")
 
@@ -146,7 +145,7 @@ def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
 
 def test_a_sum_whose_rounding_leaves_no_correct_digit_is_skipped():
     case = completion.complete(Case("rbf", points=100, mode="jacfwd", api="jit", dtype="bfloat16"))
-    record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", ONCE)
+    record = run_once(case)
     assert (record.status, record.reason, record.seconds) == ("skipped", "no_digits", [])
     assert "100 terms" in record.text
 

@@ -7,15 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import check, layout, run_case, workload
+from scaling.core import check, layout, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.inputs import InputSpec
-from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
 from scaling.options.reference import evaluations, fd_check
 from scaling.study import completion
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 
 pytestmark = pytest.mark.thin(20, "contract")
 
@@ -51,7 +50,7 @@ def measure(built, monkeypatch, **fields):
     """Return the record of a case of this workload."""
     use_workload(built, monkeypatch)
     case = completion.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_once(case)
 
 
 def gradient_workload(n):

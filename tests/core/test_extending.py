@@ -2,28 +2,18 @@
 
 import dataclasses
 import itertools
-import os
 import re
 import sys
 import types
 
 import pytest
 
-from scaling.core import environment
-
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-import jax
-
 from scaling.core import case as cases
-from scaling.core import modes, reductions, run_case
+from scaling.core import modes, reductions
 from scaling.core.case import Case
-from scaling.core.record import Record
-from scaling.core.timing import Sampling
 from scaling.study import completion
+from tests.support.devices import run_once
 from tests.support.paths import TOP
-
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_enable_x64", True)
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (TOP / "docs" / "adding_a_mode.md").read_text(), re.DOTALL)
 LAYOUTS = (
@@ -32,13 +22,6 @@ LAYOUTS = (
     {"api": "shard_map", "devices": 4, "split": "seeds"},
     {"api": "pmap", "devices": 4, "split": "both", "mesh": "2x2", "chunk": 3},
 )
-
-
-def run(case):
-    """Return the record of a case on this machine."""
-    sampling = Sampling(least=1, most=1, warm_up=0.0)
-    blank = Record(case, "ok", {"digest": "test", "platform": "cpu"})
-    return run_case.run_case(blank, jax.devices()[: case.devices], "cpu", sampling)
 
 
 def run_example(module, table, block, monkeypatch):
@@ -57,11 +40,11 @@ def test_a_mode_is_added_by_one_value(layout, monkeypatch):
     case = completion.complete(
         Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
     )
-    record = run(case)  # a central difference of a linear function has only rounding errors
+    record = run_once(case)  # a central difference of a linear function has only rounding errors
     assert (record.status, record.reason) in (("ok", None), ("failed", "wrong_answer")), record.text
     assert record.error < 1e-6
     monkeypatch.setitem(modes.MODES, name, exact)
-    assert run(case).status == "ok"
+    assert run_once(case).status == "ok"
 
 
 @pytest.mark.thin(3, "contract")
@@ -73,7 +56,7 @@ def test_a_reduction_is_added_by_one_value(mode, layout, monkeypatch):
         layout = layout | {"split": "points", "mesh": None}
     name = run_example(reductions, "REDUCTIONS", 1, monkeypatch)
     case = completion.complete(Case("residual", points=4, mode=mode, reduce=name, dtype="float64", **layout))
-    record = run(case)
+    record = run_once(case)
     assert record.status == "ok", record.text
     assert record.error < 1e-12
     wrong = dataclasses.replace(
@@ -83,7 +66,7 @@ def test_a_reduction_is_added_by_one_value(mode, layout, monkeypatch):
         of_jacobians=lambda J, x: 1.001 * abs(J).sum(axis=(1, 2)),
     )
     monkeypatch.setitem(reductions.REDUCTIONS, name, wrong)
-    assert run(case).reason == "wrong_answer"
+    assert run_once(case).reason == "wrong_answer"
 
 
 def test_a_field_of_a_case_is_added_by_one_line_and_changes_no_key(monkeypatch):

@@ -4,15 +4,14 @@ import dataclasses
 
 import pytest
 
-from tests.support.devices import HERE, ONCE  # isort: skip  # before JAX is used
+from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import modes, run_case, shape, workload
+from scaling.core import modes
 from scaling.core.case import Case, Refusal
-from scaling.core.record import Record
-from scaling.study import applicability, completion
+from scaling.study import completion
 
 LAPLACIAN_MODES = tuple(name for name, mode in modes.MODES.items() if mode.order == 2)
 PROBLEM = {"workload": "residual", "points": 6, "wrt": "d+m", "variant": "scalar", "target": "laplacian"}
@@ -31,13 +30,7 @@ LAYOUTS = {
 
 def run(**fields):
     case = completion.complete(Case(**{"dtype": "float64"} | PROBLEM | fields))
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
-
-
-def reason_to_skip(**fields):
-    case = completion.complete(Case(**PROBLEM | fields))
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
+    return run_once(case)
 
 
 @pytest.mark.thin(7, "contract")
@@ -188,7 +181,7 @@ def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatc
     ids=str,
 )  # fmt: skip
 def test_a_mode_and_a_target_that_do_not_go_together_are_skipped_with_a_reason(fields, text):
-    assert text in reason_to_skip(**fields)[1]
+    assert text in reason_to_skip(completion.complete(Case(**PROBLEM | fields)))[1]
 
 
 def test_a_mode_of_the_laplacian_alone_selects_its_target():

@@ -11,9 +11,7 @@ import sys
 
 import pytest
 
-from scaling.core import environment
-
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+from tests.support.devices import HERE, ONCE, reason_to_skip, run_once  # isort: skip  # before JAX is used
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
@@ -21,17 +19,11 @@ from jax.sharding import AxisType, Mesh
 from scaling.core import compile_case, layout, run_case, shape, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.record import Record
-from scaling.core.timing import Sampling
 from scaling.options import host_offload
-from scaling.study import applicability, completion
+from scaling.study import completion
 
 pytestmark = pytest.mark.thin(30, "contract")
 
-jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
-jax.config.update("jax_enable_x64", True)
-
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
-ENVIRONMENT = {"digest": "test", "platform": "cpu"}
 PROBLEMS = {  # few device counts divide these sizes evenly
     "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
     "rbf in three dimensions": {"workload": "rbf", "points": 5, "variant": "squared", "sizes": {"d": 3, "m": 11}},
@@ -56,7 +48,7 @@ def run(fields: dict) -> Record:
     """Return the record of a case with a single sample."""
     case = completion.complete(Case(**{"dtype": "float64"} | fields))
     case = completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
-    return run_case.run_case(Record(case, "failed", ENVIRONMENT), jax.devices()[: case.devices], "cpu", ONCE)
+    return run_once(case)
 
 
 def run_and_check(fields: dict, sends: bool = False) -> Record:
@@ -66,11 +58,6 @@ def run_and_check(fields: dict, sends: bool = False) -> Record:
     assert record.error <= record.tolerance and record.error < 1e-10
     assert any(record.collectives.values()) == sends
     return record
-
-
-def reason_to_skip(case: Case) -> tuple[str, str] | None:
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def modes_of(problem: str) -> tuple[str, ...]:
@@ -198,7 +185,7 @@ def test_every_call_recomputes_the_whole_jacobian_stored_on_the_host():
     )
     built = workload.build(case)
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
-    prepared = run_case._compile_and_check(run_case.Attempt(Record(case, "ok", ENVIRONMENT), group, ONCE))
+    prepared = run_case._compile_and_check(run_case.Attempt(Record(case, "ok", HERE), group, ONCE))
     first = prepared.call().copy()
     prepared.call()[:] = np.nan
     assert np.array_equal(prepared.call(), first) and first.shape == shape.result_shape(
@@ -353,7 +340,7 @@ def test_known_blocks_are_tried_first():
     )
     known = {"block": 3, "chunk": None, "storage": "device"}
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
-    prepared = run_case.prepare_case(Record(case, "failed", ENVIRONMENT), group, ONCE, known)
+    prepared = run_case.prepare_case(Record(case, "failed", HERE), group, ONCE, known)
     assert (first := prepared.record.blocks["probes"][0]) | known == first
 
 

@@ -4,37 +4,26 @@ import collections
 import dataclasses
 import itertools
 import math
-import os
 import re
 import sys
 import types
 
 import pytest
 
-from scaling.core import environment
-
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+from tests.support import devices  # isort: skip  # before JAX is used
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scaling.core import compile_case, inputs, run_case, shape, workload
 from scaling.core.case import REDUCTIONS, Case, Refusal
-from scaling.core.record import Record
-from scaling.core.timing import Sampling
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
 from scaling.results.store import load
-from scaling.study import applicability, completion, user_workload
+from scaling.study import completion, user_workload
 from tests.support.small_plan import plans, write
 
 pytestmark = pytest.mark.thin(50, "contract")
-
-jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
-jax.config.update("jax_enable_x64", True)
-
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
-ENVIRONMENT = {"digest": "test", "platform": "cpu"}
 
 
 def sines(number, *sizes):
@@ -135,8 +124,7 @@ def complete_case(**fields):
 
 
 def reason_to_skip(**fields):
-    case, built = complete_case(**fields)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
+    return devices.reason_to_skip(complete_case(**fields)[0])
 
 
 def compute(**fields):
@@ -148,8 +136,7 @@ def compute(**fields):
 
 
 def measure(**fields):
-    case, _ = complete_case(**fields)
-    return run_case.run_case(Record(case, "failed", ENVIRONMENT), jax.devices()[: case.devices], "cpu", ONCE)
+    return devices.run_once(complete_case(**fields)[0])
 
 
 def assert_same_result(fields, wrt="params", flat_wrt="w+b+s+t"):

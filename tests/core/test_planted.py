@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.support.devices import ONCE  # noqa: F401  # sets up the devices
+from tests.support import devices  # noqa: F401
 from tests.support.paths import TOP
 
 TABLES = str(TOP / "scripts" / "benchmarks")

@@ -1,16 +1,13 @@
 """The sparse examples: Jacobians and patterns are right, studies expand, and the table of the page fits its data."""
 
-import jax
 import numpy as np
 import pytest
 
 from examples import brusselator, diffusion, pages, side_by_side
 from examples.brusselator_stages import measure
-from scaling.core import run_case
 from scaling.core.case import Case
-from scaling.core.record import Record
 from scaling.study import completion
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 from tests.support.paths import TOP
 
 JACOBIANS = {"brusselator": {"side": 4}, "diffusion": {"n": 9}}
@@ -18,7 +15,7 @@ JACOBIANS = {"brusselator": {"side": 4}, "diffusion": {"n": 9}}
 
 def run(**fields):
     case = completion.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    return run_once(case)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@ import pytest
 
 from examples import classifier, pages, side_by_side
 from examples.curvature import measure, products
-from scaling.core import run_case
 from scaling.core.case import Case
-from scaling.core.record import Record
 from scaling.study import completion
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 from tests.support.paths import TOP
 
 VARIANTS = pytest.mark.parametrize(
@@ -21,7 +19,7 @@ SIZES = {"rows": 6, "pixels": 5, "width": 32}
 
 def run(**fields):
     case = completion.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    return run_once(case)
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,16 @@
 """Tests of the examples of GradBench: right derivatives in JAX and in C++, studies that expand, tables that fit."""
 
-import os
-
-import jax
 import pytest
 
 from examples.gradbench import problems, table
-from scaling.core import environment, inputs, run_case, workload
+from scaling.core import inputs, workload
 from scaling.core.case import Case
-from scaling.core.record import Record
-from scaling.core.timing import Sampling
 from scaling.study import completion
+from tests.support.devices import run_once
 from tests.support.paths import TOP
-
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-jax.config.update("jax_enable_x64", True)
 
 CELLS = problems.small_cells()
 NAMES = [cell.problem for cell in CELLS]
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
 MODES = {"bundle_adjustment": ("vmap_grad", "jacrev"), "hand_tracking": ("vmap_grad", "jacfwd")}
 
 
@@ -30,8 +22,7 @@ def make_case(cell, **fields):
 @pytest.mark.parametrize("cell", CELLS, ids=NAMES)
 def test_each_example_passes_the_check_in_its_modes(cell):
     for mode in MODES.get(cell.problem, ("jacrev",)):
-        blank = Record(make_case(cell, mode=mode), "failed", {"digest": "test", "platform": "cpu"})
-        record = run_case.run_case(blank, jax.devices()[:1], "cpu", ONCE)
+        record = run_once(make_case(cell, mode=mode))
         assert (record.status, record.text) == ("ok", None) and record.error <= record.tolerance
 
 

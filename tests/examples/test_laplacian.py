@@ -4,15 +4,14 @@ import json
 
 import pytest
 
-from tests.support.devices import HERE, ONCE  # isort: skip  # before JAX is used
+from tests.support.devices import run_once  # isort: skip  # before JAX is used
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from examples import laplacian, measure_laplacian
-from scaling.core import inputs, run_case, workload
+from scaling.core import inputs, workload
 from scaling.core.case import Case
-from scaling.core.record import Record
 from scaling.study import completion
 from tests.support.paths import TOP
 
@@ -29,7 +28,7 @@ def make_case(**fields):
 @pytest.mark.parametrize("mode", measure_laplacian.MODES)
 def test_every_mode_of_the_study_gives_the_laplacian_of_the_network(mode, dtype):
     case = make_case(mode=mode, dtype=dtype)
-    record = run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+    record = run_once(case)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance
 

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 from tests.support.paths import TOP
 
 import jax  # isort: skip
 
 from examples.memory import atoms, genes, measure, page, scaled_rows, tangent_kernel
-from scaling.core import run_case
-from scaling.core.record import Record
 from scaling.study import completion
 from scaling.study.grid import expand_study
 
@@ -42,9 +40,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_is_right_at_a_small_size(case):
-    record = run_case.run_case(
-        Record(completion.complete(case), "failed", HERE), jax.devices()[:1], "cpu", ONCE
-    )
+    record = run_once(completion.complete(case))
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance and record.checked["entries"] == 1
 

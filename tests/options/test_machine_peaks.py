@@ -1,31 +1,21 @@
 """Tests of machine peaks: a study measures every peak and latency that bounds its cases, and each does its work."""
 
 import dataclasses
-import os
 
 import pytest
 
-from scaling.core import environment
-
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
-import jax
+from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 import jax.numpy as jnp
 
-from scaling.core import run_case, shape, workload
+from scaling.core import workload
 from scaling.core.case import PEAKS, Case
-from scaling.core.record import Record
-from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
-from scaling.study import applicability, completion
+from scaling.study import completion
 from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 
 pytestmark = pytest.mark.thin(3, "thorough")
 
-jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
-jax.config.update("jax_enable_x64", True)
-
-ONCE = Sampling(least=1, most=1, warm_up=0.0)
 DTYPES, PRECISIONS = ["float32", "float64", "bfloat16"], ["highest", "default"]
 STUDY = {"workload": "mine", "devices": [1, 2, 4], "dtype": DTYPES, "precision": PRECISIONS}
 
@@ -40,15 +30,6 @@ def shrink(case):
     points_per_device = 1 if case.target in ("all_reduce", "collective", "call") else 2
     return dataclasses.replace(
         case, sizes={**case.sizes, "k": min(case.sizes["k"], 24)}, points=points_per_device * case.devices
-    )
-
-
-def run(case):
-    return run_case.run_case(
-        Record(case, "failed", {"digest": "test", "platform": "cpu"}),
-        jax.devices()[: case.devices],
-        "cpu",
-        ONCE,
     )
 
 
@@ -93,11 +74,7 @@ def test_a_peak_is_a_case_that_can_run_with_the_same_work_per_device(platform, d
     peaks = peak_cases(platform, devices=devices)
     for case in peaks:
         assert completion.complete(case) == case, "all fields are set"
-        built = workload.build(case)
-        assert (
-            case.points % devices == 0
-            and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
-        )
+        assert case.points % devices == 0 and reason_to_skip(case) is None
     work = [
         {
             (c.target, c.dtype, c.precision, machine_peaks.peak_work(c))
@@ -124,7 +101,7 @@ SMALL = list(dict.fromkeys(shrink(case) for case in peak_cases()))
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: f"{c.target}-{c.devices}-{c.dtype}-{c.precision}")
 def test_every_peak_is_correct_and_does_its_nominal_work(case):
-    record = run(case)
+    record = run_once(case)
     assert record.status == "ok", record.text
     assert any(record.collectives.values()) == (case.target in ("all_reduce", "collective"))
     if case.kind == "ceiling":
@@ -160,11 +137,11 @@ def test_a_peak_that_omits_work_is_a_wrong_answer(target, monkeypatch):
     built = workload.build(case)
     changes = {"whole_modes": {"value": WRONG[target]}} if built.whole_modes else {"function": WRONG[target]}
     monkeypatch.setattr(ceiling, "workload", lambda _: dataclasses.replace(built, **changes))
-    record = run(case)
+    record = run_once(case)
     assert (record.status, record.reason) in (("failed", "wrong_answer"), ("failed", "collective"))
 
 
 def test_a_peak_of_any_size_can_be_requested_by_name():
     case = completion.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
-    assert (case.mode, dict(case.sizes), run(case).status) == ("value", {"k": 6, "terms": 1}, "ok")
+    assert (case.mode, dict(case.sizes), run_once(case).status) == ("value", {"k": 6, "terms": 1}, "ok")
     assert isinstance(GridCell(case).case, Case)

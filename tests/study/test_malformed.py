@@ -551,11 +551,6 @@ GOOD = (
 )
 
 
-def returning(expression, head=""):
-    """Return the source of a module whose workload() returns the expression."""
-    return f"{HEAD}{head}\ndef workload(case):\n    return {expression}\n"
-
-
 TABLES["workloads"] = {
     f"a module that {description}": user_module(content, pattern)
     for description, (content, pattern) in {

@@ -33,8 +33,8 @@ def record(
 
 
 def only(items):
-    assert len(items) == 1
-    return items[0]
+    (item,) = items
+    return item
 
 
 def weak(work=((1e6, 1e3),) * 3, **fields):

@@ -1,5 +1,6 @@
 """A made-up results folder to publish, and helpers that compare it with what was published."""
 
+import collections
 import json
 import os
 import subprocess
@@ -103,3 +104,8 @@ def clear_environment(patch, folder: Path) -> None:
             patch.delenv(name)
     patch.setenv("NETRC", str(folder / "no-netrc"))
     patch.setenv("WANDB_CONFIG_DIR", str(folder / "no-config"))
+
+
+def states(outcome: Any) -> dict[str, int]:
+    """Return the number of runs in each state of the outcome of a publish."""
+    return dict(sorted(collections.Counter(outcome.states.values()).items()))

@@ -8,18 +8,12 @@ from scaling.core.record import Writer
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
-from tests.support.wandb_server import ENTITY, Server, run_server
+from tests.support.wandb_server import ENTITY, Server
 from tests.support.wandb_study import record, write_results
 
 pytestmark = pytest.mark.wandb
 
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=10)
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    with run_server(monkeypatch, tmp_path) as running:
-        yield running
 
 
 def views(server: Server) -> dict[str, dict]:

@@ -18,7 +18,7 @@ from scaling.wandb.publish import publish as published
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
-from tests.support.wandb_study import offline_copies, read_back, record, runs_of, write_results
+from tests.support.wandb_study import offline_copies, read_back, record, runs_of, states, write_results
 
 pytestmark = pytest.mark.wandb
 
@@ -44,11 +44,6 @@ def published_folder(tmp_path_factory):
 def copy(published_folder, tmp_path):
     """Return a copy of the published folder that the test may change."""
     return Path(shutil.copytree(published_folder[0], tmp_path / "made", symlinks=True))
-
-
-def states(outcome) -> dict[str, int]:
-    values = list(outcome.states.values())
-    return {state: values.count(state) for state in sorted(set(values))}
 
 
 def test_rows_and_config_of_offline_copies_are_readable_by_wandb(published_folder):

@@ -22,7 +22,7 @@ from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_server
 from tests.support.wandb_server import ENTITY, KEY, run_server
-from tests.support.wandb_study import is_published, offline_copies, record, runs_of, write_results
+from tests.support.wandb_study import is_published, offline_copies, record, runs_of, states, write_results
 
 pytestmark = pytest.mark.wandb
 
@@ -30,17 +30,6 @@ NOWHERE = "http://127.0.0.1:9"
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=5, dashboard=False)
 QUICK = dataclasses.replace(SETTINGS, timeout=2)
 REMOTE = "https://someone:hunter22@git.example.org/secret/project.git"
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    with run_server(monkeypatch, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return write_results(tmp_path / "made")
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +50,6 @@ def published_copy(published, server, tmp_path):
     for name in ("runs", "views", "projects"):
         setattr(server, name, copy.deepcopy(getattr(original, name)))
     return server, Path(shutil.copytree(made, tmp_path / "made"))
-
-
-def states(outcome) -> dict[str, int]:
-    values = list(outcome.states.values())
-    return {state: values.count(state) for state in sorted(set(values))}
 
 
 def test_server_gets_exactly_the_rows_of_the_records_and_a_second_publish_adds_none(published):

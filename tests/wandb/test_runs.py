@@ -19,11 +19,6 @@ from tests.support.wandb_study import SECONDS, record, runs_of, write_results, w
 ROOT = Path(scaling.__file__).parents[1]
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return write_results(tmp_path / "made")
-
-
 def metric_values(run, stem: str) -> dict[str, list]:
     """Return the values of each metric whose name begins with `stem`."""
     names = {name for row in run.rows for name in row if name.startswith(stem)}

@@ -8,18 +8,12 @@ from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up, wandb_cases
 from tests.support.wandb_cases import STUDIES, cases_of, config_shape, records_of, select_curves
-from tests.support.wandb_server import ENTITY, run_server
+from tests.support.wandb_server import ENTITY
 from tests.support.wandb_study import is_published, runs_of, write_results
 
 pytestmark = pytest.mark.wandb
 
 SETTINGS = TrackingSettings(entity=ENTITY, timeout=20, dashboard=False)
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    with run_server(monkeypatch, tmp_path) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling.core import layout, run_case, workload
+from scaling.core import layout, workload
 from scaling.core.case import Case
-from scaling.core.record import Record
 from scaling.study import completion
-from tests.support.devices import HERE, ONCE
+from tests.support.devices import run_once
 
 LINEAR = {"workload": "linear", "points": 6, "sizes": {"p": 3, "o": 2}}
-
-
-def run(case):
-    """Return the record of a case, measured once."""
-    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
 def test_the_recorded_text_of_an_exception_contains_no_path_and_no_secret(monkeypatch):
@@ -26,7 +20,7 @@ def test_the_recorded_text_of_an_exception_contains_no_path_and_no_secret(monkey
 
     monkeypatch.setenv("SOME_TOKEN", "s3cr3t-v4lue")
     monkeypatch.setattr(workload, "build", fail)
-    record = run(Case(**LINEAR, api="jit"))
+    record = run_once(Case(**LINEAR, api="jit"))
     assert (record.status, record.reason) == ("failed", "error")
     assert record.text.startswith("ValueError: no <SOME_TOKEN> in data.csv")
     assert "s3cr3t" not in record.text and "/home" not in record.text
@@ -47,5 +41,5 @@ def test_a_program_with_unexpected_collectives_fails(split, monkeypatch):
     case = completion.complete(Case(**LINEAR, split=split, devices=2))
     for lay_out_program, outcome in ((lay_out, ("ok", None)), (add_all_reduce, ("failed", "collective"))):
         monkeypatch.setattr(layout, "lay_out", lay_out_program)
-        record = run(case)
+        record = run_once(case)
         assert (record.status, record.reason) == outcome, record.text

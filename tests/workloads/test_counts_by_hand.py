@@ -4,24 +4,17 @@ tests/options/test_program_stats.py has the formulas of `linear`, and of `rbf` w
 and written by any program: each argument that the result depends on once, and the result once.
 """
 
-import os
-
 import pytest
 
-from scaling.core import environment, memory, workload
-from scaling.core.case import Case
-
-os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+from tests.support.devices import HERE  # noqa: F401  # isort: skip  # before JAX is used
 import jax
 
-from scaling.core import layout, timing
+from scaling.core import layout, memory, timing, workload
+from scaling.core.case import Case
 from scaling.options.program import jaxpr_flops
 from scaling.study import completion
 
 pytestmark = pytest.mark.thin(4, "thorough")
-
-jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
-jax.config.update("jax_enable_x64", True)
 
 FLOAT = 4  # bytes
 N, M = 48, 1200  # rbf: points and support points
