@@ -147,7 +147,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) 
 
 
 def checks(case: Case, workload: Any, sizes: Any) -> list[Check]:
-    """Return the checks of chunk and memory for `first_reason`.
+    """Return checks of the chunk and the memory for `first_reason`.
 
     The memory is estimated as twice the size of the result, because the result is copied, plus eight times
     the size of the largest intermediate array.

@@ -15,7 +15,7 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def checks(case: Case, modes: Iterable[str]) -> list[Check]:
-    """Return the checks of the workload and of the AD mode, which must be in `modes`, for `first_reason`."""
+    """Return checks for `first_reason`: this module has the workload, and `modes` contains the AD mode."""
     functions = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
     return [
         (case.workload not in KNOWN, functions),

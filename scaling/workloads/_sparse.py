@@ -1,4 +1,4 @@
-"""Dense Jacobians of the workloads `arrowhead` and `stencil`, made from their nonzeros."""
+"""The derivatives of the workloads `arrowhead` and `stencil`: nonzeros, and dense Jacobians made from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,14 +26,14 @@ def derivative_fields(
         return sparse._replace(derivative=to_dense(Pattern(rows, columns, n, n), sparse.derivative[:, 0]))
 
     def scatter(formula: Callable) -> Callable:
-        def jacobians(**inputs: Any) -> Any:
+        def jacobian(**inputs: Any) -> Any:
             values = formula(**inputs)
             rows, columns = pattern()
-            return jnp.zeros((len(values), n, n), values.dtype).at[:, rows, columns].set(values)
+            return jnp.zeros((*values.shape[:-1], n, n), values.dtype).at[..., rows, columns].set(values)
 
-        return jacobians
+        return jacobian
 
-    modes = {"analytic": entries, "analytic_vmap": jax.vmap(at_point)}
     if case.seeds != "colored":
-        modes = {mode: scatter(formula) for mode, formula in modes.items()}
+        entries, at_point = scatter(entries), scatter(at_point)
+    modes = {"analytic": entries, "analytic_vmap": jax.vmap(at_point)}
     return {"pattern": pattern, "nonzeros": nonzeros, "reference": reference, "whole_modes": modes}

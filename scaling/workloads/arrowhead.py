@@ -41,6 +41,13 @@ def _entries(x):
     return jnp.concatenate([x**2, pairs.reshape(len(x), -1)], axis=1)
 
 
+def _jacobians(x):
+    """Return the dense Jacobians, of shape (points, n, n), by slices, which are faster than a scatter."""
+    index = np.arange(1, x.shape[1])
+    J = jnp.zeros((*x.shape, x.shape[1]), x.dtype).at[:, 0].set(x**2).at[:, 1:, 0].set(x[:, 1:])
+    return J.at[:, index, index].set(x[:, :1] + x[:, 1:])
+
+
 def _entries_at_point(x):
     """Return the nonzeros, of shape (3 n - 2,), of one point x, each from its row and column index."""
     rows, columns = _pattern(x.size)
@@ -65,10 +72,14 @@ def workload(case: Case) -> Workload:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")
     # The first output is a sum of n terms. An entry of the Jacobian is a sum of at most two terms.
     has_long_sum = case.ad_mode.is_value or case.ad_mode.finite_step
+    pattern = functools.partial(_pattern, n)
+    fields = derivative_fields(case, n, pattern, _nonzeros, _entries, _entries_at_point)
+    if case.seeds != "colored":
+        fields["whole_modes"]["analytic"] = _jacobians
     return Workload(
         function=_function,
         points={"x": uniform(n, low=0.5, high=1.5)},
         wrt="x",
         terms=n if has_long_sum else 2,
-        **derivative_fields(case, n, functools.partial(_pattern, n), _nonzeros, _entries, _entries_at_point),
+        **fields,
     )

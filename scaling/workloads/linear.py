@@ -33,12 +33,14 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` by the inputs in `names`, of shape (n, inputs)."""
+    """Return the derivative of `(X @ W).sum(axis=1)` by the inputs in `names`, of shape (n, ...)."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
         "X": jnp.broadcast_to(jnp.sum(W, axis=1), (n, p)),
     }
+    if len(names) == 1:
+        return by_input[names[0]]
     return jnp.concatenate([by_input[name].reshape(n, -1) for name in names], axis=1)
 
 
