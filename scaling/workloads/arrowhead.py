@@ -10,12 +10,13 @@ T. F. Coleman and A. Verma use this matrix as an example of bicoloring in SIAM J
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
+from scaling.core.shape import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
-from scaling.workloads._sparse import derivative_fields
 
 SIZES = {"n": 64}
 TARGETS = ("jacobian",)
@@ -34,25 +35,22 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.concatenate([np.arange(n, dtype=np.int32), pairs.reshape(-1)])
 
 
-def _entries(x):
-    """Return the nonzeros, of shape (points, 3 n - 2), of a batch x of shape (points, n)."""
+def _analytic(colored: bool, x):
+    """Return the Jacobians of a batch x, of shape (points, n, n), or their nonzeros if `colored` is true."""
     first, tail = x[:, :1], x[:, 1:]
-    pairs = jnp.stack([tail, first + tail], axis=2)
-    return jnp.concatenate([x**2, pairs.reshape(len(x), -1)], axis=1)
-
-
-def _jacobians(x):
-    """Return the dense Jacobians, of shape (points, n, n), by slices, which are faster than a scatter."""
+    if colored:
+        return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
     index = np.arange(1, x.shape[1])
-    J = jnp.zeros((*x.shape, x.shape[1]), x.dtype).at[:, 0].set(x**2).at[:, 1:, 0].set(x[:, 1:])
-    return J.at[:, index, index].set(x[:, :1] + x[:, 1:])
+    J = jnp.zeros((*x.shape, x.shape[1]), x.dtype).at[:, 0].set(x**2).at[:, 1:, 0].set(tail)
+    return J.at[:, index, index].set(first + tail)
 
 
-def _entries_at_point(x):
-    """Return the nonzeros, of shape (3 n - 2,), of one point x, each from its row and column index."""
+def _analytic_point(colored: bool, x):
+    """Return the same for one point x, with each nonzero computed from its row and column index."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
-    return jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
+    entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
+    return entries if colored else jnp.zeros((x.size, x.size), x.dtype).at[rows, columns].set(entries)
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
@@ -65,21 +63,29 @@ def _nonzeros(inputs: Inputs) -> Reference:
     return Reference(value, derivative)
 
 
+def _reference(inputs: Inputs) -> Reference:
+    """Return the same as `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
+    reference, n = _nonzeros(inputs), inputs["x"].shape[1]
+    return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
+
+
 def workload(case: Case) -> Workload:
     """Return the `Workload` of a function whose Jacobian is an n x n arrowhead matrix."""
-    n = case.sizes["n"]
+    n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")
     # The first output is a sum of n terms. An entry of the Jacobian is a sum of at most two terms.
     has_long_sum = case.ad_mode.is_value or case.ad_mode.finite_step
-    pattern = functools.partial(_pattern, n)
-    fields = derivative_fields(case, n, pattern, _nonzeros, _entries, _entries_at_point)
-    if case.seeds != "colored":
-        fields["whole_modes"]["analytic"] = _jacobians
     return Workload(
         function=_function,
         points={"x": uniform(n, low=0.5, high=1.5)},
         wrt="x",
+        whole_modes={
+            "analytic": functools.partial(_analytic, colored),
+            "analytic_vmap": jax.vmap(functools.partial(_analytic_point, colored)),
+        },
+        reference=_reference,
         terms=n if has_long_sum else 2,
-        **fields,
+        pattern=functools.partial(_pattern, n),
+        nonzeros=_nonzeros,
     )

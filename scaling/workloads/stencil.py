@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
+from scaling.core.shape import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
-from scaling.workloads._sparse import derivative_fields
 
 SIZES = {"side": 16}
 TARGETS = ("jacobian",)
@@ -71,10 +71,14 @@ def _entries_of_columns(u):
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
-def _entries(u):
-    """Return the nonzeros, of shape (points, 5 n), of a batch u: the diagonal overwrites the columns."""
+def _analytic(colored: bool, u):
+    """Return the Jacobians of a batch u, of shape (points, n, n), or their nonzeros if `colored` is true."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
+    if not colored:
+        n = diagonal.shape[1]
+        J = jnp.zeros((len(u), n, n), u.dtype).at[:, rows, columns].set(off_diagonal[:, columns])
+        return J.at[:, np.arange(n), np.arange(n)].set(diagonal)
     indices = np.flatnonzero(rows == columns).astype(np.int32)
     entries = jnp.take(off_diagonal, columns, axis=1, mode="clip")
     return entries.at[:, indices].set(
@@ -82,13 +86,14 @@ def _entries(u):
     )
 
 
-def _entries_at_point(u):
-    """Return the nonzeros, of shape (5 n,), of one state u, each from its row and column index."""
+def _analytic_point(colored: bool, u):
+    """Return the same for one state u, with each nonzero computed from its row and column index."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
     off_diagonal_at_column = jnp.take(off_diagonal, columns, mode="clip")
-    return jnp.where(rows == columns, diagonal_at_row, off_diagonal_at_column)
+    entries = jnp.where(rows == columns, diagonal_at_row, off_diagonal_at_column)
+    return entries if colored else jnp.zeros((u.size, u.size), u.dtype).at[rows, columns].set(entries)
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
@@ -105,19 +110,31 @@ def _nonzeros(inputs: Inputs) -> Reference:
     return Reference(value, derivative[:, None, :], value_terms, derivative_terms)
 
 
+def _reference(inputs: Inputs) -> Reference:
+    """Return the same as `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
+    reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
+    pattern = Pattern(*_pattern(side), side**2, side**2)
+    return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))
+
+
 def workload(case: Case) -> Workload:
     """Return the `Workload` of a reaction-diffusion equation on a periodic grid of side x side cells."""
-    side = case.sizes["side"]
+    side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
             f"sizes.side={side}: stencil needs side >= 3, because the neighbors of a cell must differ"
         )
     neighbors = _neighbors_by_rolls if case.formulation == "rolls" else _neighbors_by_slices
-    pattern = functools.partial(_pattern, side)
     return Workload(
         function=functools.partial(_rate, neighbors),
         points={"u": uniform(side, side, low=0.5, high=1.5)},
         wrt="u",
+        whole_modes={
+            "analytic": functools.partial(_analytic, colored),
+            "analytic_vmap": jax.vmap(functools.partial(_analytic_point, colored)),
+        },
+        reference=_reference,
         terms=7,
-        **derivative_fields(case, side**2, pattern, _nonzeros, _entries, _entries_at_point),
+        pattern=functools.partial(_pattern, side),
+        nonzeros=_nonzeros,
     )
