@@ -26,7 +26,7 @@ _PLOTS = {  # from kind of plot to title of its section
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
     """Create or update the W&B workspace and W&B report of a study, and return text with their URLs.
 
-    `current` is a dict from `TrackedRun.series` to the ID of the verified run on the W&B server.
+    `current` is a dict from `TrackedRun.series` to the ID of the verified run on the server.
     """
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series
@@ -40,7 +40,6 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
 
 
 def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any]], runs: Any) -> str:
-    """Create or update the W&B workspace of a study and return its URL. `runs` is a filter for W&B runs."""
     columns = ["run:displayName", *(f"config:{name}.value" for name in ("method", "api", "split", "host"))]
     workspace = ws.Workspace(
         entity=str(job.settings.entity), project=job.settings.project, name=title, sections=[
@@ -63,7 +62,6 @@ def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any
 
 
 def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]], runs: Any) -> str:
-    """Create or update the W&B report of a study and return its URL. `runs` is a filter for W&B runs."""
     entity, project = str(job.settings.entity), job.settings.project
     runset = wr.Runset(entity=entity, project=project, name="current runs", filters=runs)
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(job.sentences))]
@@ -91,13 +89,13 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, lis
         selected = ([plot for plot in plots if plot.x_count > 1] or plots)[:_MAX_PLOTS]
         if len(plots) > len(selected):
             title += f" ({len(selected)} of {len(plots)} plots; `scaling report` has all)"
-        selected.sort(key=lambda plot: plot.title)
-        sections[title] = [_make_line_plot(plot, bounds) for plot in selected]
-    for panels in sections.values():
-        width = 24 // min(2, len(panels) or 1)
-        for number, panel in enumerate(panels):
-            panel.layout = wr.Layout(x=number % 2 * width, y=number // 2 * 9, w=width, h=9)
-    return {title: panels for title, panels in sections.items() if panels}
+        if selected:
+            selected.sort(key=lambda plot: plot.title)
+            sections[title] = [_make_line_plot(plot, bounds) for plot in selected]
+            width = 24 // min(2, len(selected))
+            for number, panel in enumerate(sections[title]):
+                panel.layout = wr.Layout(x=number % 2 * width, y=number // 2 * 9, w=width, h=9)
+    return sections
 
 
 def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Define the job that publish.py sends to the W&B child process (remote.py): runs, plots and sentences.
+"""Define the job that publish.py sends to its W&B child process (remote.py): runs, plots and sentences.
 
 The module does not import SciPy or the analysis that computes the data.
 """
@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 
 
 class Line(NamedTuple):
-    """The key of a line in a plot: the environment digest, workload and AD method of its W&B run."""
+    """The environment, workload and AD method of a W&B run. They identify a line in a plot."""
 
     environment: str
     workload: str
@@ -28,10 +28,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """The data of a W&B line plot: a line of estimates for each W&B run.
+    """A line plot with a line for each W&B run.
 
-    The values are logged as `metric`, and the bounds of their 95 % intervals as `metric`_low and
-    `metric`_high.
+    The values are logged as `metric`, and the ends of their 95 % intervals as `metric`_low and `metric`_high.
     """
 
     kind: str  # strong, weak or size
@@ -51,13 +50,11 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run: its name, group, tags, config, history and summary."""
+    """The content of a W&B run. `config` contains its group ("study") and its job type ("kind")."""
 
     digest: str  # a hash of the entire content
     series: str  # an identifier that does not depend on the results
     name: str
-    group: str  # the name of the study
-    job_type: str  # "method", or "study" for the summary run
     tags: tuple[str, ...]
     config: Fields
     rows: list[Fields]  # the history: dicts from metric to value
@@ -66,11 +63,11 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class PublishJob:
-    """A publication: the settings, and the W&B runs, plots and sentences to publish."""
+    """The settings of a publication, and the W&B runs, plots and sentences to publish."""
 
     settings: TrackingSettings
     runs: tuple[TrackedRun, ...]  # the run of the study last
-    plots: tuple[Plot, ...]  # the plots of the dashboard
+    plots: tuple[Plot, ...]
     sentences: tuple[str, ...]
 
 
@@ -80,9 +77,6 @@ def ideal_metric(baseline: int) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the first line of an exception's message, without secrets and folder names.
-
-    The text has up to 200 characters. If the message is empty, it is the name of the exception class.
-    """
+    """Return up to 200 characters of the first line of an error message, without secrets and folder names."""
     line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(line)[:200].rstrip(" .")

@@ -108,15 +108,13 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Delete all files of wandb in a folder except the offline copies of runs.
-
-    The logs in the copies are deleted too, because they contain absolute paths.
-    """
-    copies = list(wandb_folder.glob("offline-run-*"))
-    extra = [path for path in wandb_folder.glob("*") if path not in copies]
-    for path in [*extra, *(copy / name for copy in copies for name in ("logs", "tmp"))]:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    """Delete all that wandb wrote except the offline copies of runs, and their logs, which contain paths."""
+    for path in wandb_folder.glob("*"):
+        is_copy = path.name.startswith("offline-run-")
+        for unneeded in [path / "logs", path / "tmp"] if is_copy else [path]:
+            with contextlib.suppress(OSError):
+                is_folder = unneeded.is_dir() and not unneeded.is_symlink()
+                shutil.rmtree(unneeded) if is_folder else unneeded.unlink()
 
 
 def _format_outcome(
@@ -140,10 +138,9 @@ def _format_outcome(
     if reasons:
         text = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
         yield f"{text}; the records in {folder} are whole, {command} tries again"
+    elif fields["mode"] == "disabled":
+        yield "nothing was sent, WANDB_MODE is disabled"
     elif not states:
-        why = (
-            f"there are no records in {folder}" if fields["mode"] != "disabled" else "WANDB_MODE is disabled"
-        )
-        yield f"nothing was sent, {why}"
+        yield f"nothing was sent, there are no records in {folder}"
     if "dashboard" in fields:
         yield fields["dashboard"]

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,20 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
     In mode `auto`, upload runs only if wandb finds an API key. `send_event` sends its keyword arguments to
     the parent process.
     """
-    server, settings, states = wandb.setup().settings, job.settings, dict[str, str]()
+    server, settings, sent = wandb.setup().settings, job.settings, set[str]()
 
-    def report_state(run: TrackedRun, state: str, why: str = "") -> None:
-        states[run.digest] = state
-        send_event(run=run.digest, state=state, reason=why and f"{run.name}: {why}")
+    def send_runs(send_run: Callable[[TrackedRun], tuple[str, str]], runs: Iterable[TrackedRun]) -> None:
+        """Call `send_run` with each run, and report the state and the problem that it returns or raises."""
+
+        def report(run: TrackedRun) -> None:
+            try:
+                state, problem = send_run(run)
+            except Exception as error:  # such as a rejected run or a full disk
+                return send_event(reason=f"{run.name}: {describe_error(error)}")
+            sent.add(run.digest)
+            return send_event(run=run.digest, state=state, reason=problem and f"{run.name}: {problem}")
+
+        _map_in_threads(report, runs)
 
     try:
         if settings.mode != "offline":
@@ -53,32 +62,19 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
             app = re.sub("//.*@", "//", server.app_url.rstrip("/"))
             send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
-            _publish_online(api, job, report_state, send_event)
+            _publish_online(api, job, send_runs, send_event)
     except Exception as error:
         if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no API key
             send_event(mode="offline")
         else:
             send_event(reason=describe_error(error))
-    for digest, state in states.items():
-        if state in ("published", "unchanged"):
-            _remove_copies(digest)  # `wandb sync` would send them again
-    unsent = [run for run in job.runs if run.digest not in states]
-
-    def write_copy(run: TrackedRun) -> None:
-        try:
-            report_state(run, _write_offline_copy(job, run))
-        except Exception as error:  # a full disk, or a folder that is not writable
-            send_event(reason=f"{run.name}: {describe_error(error)}")
-
-    _map_in_threads(write_copy, unsent)
+    unsent = [run for run in job.runs if run.digest not in sent]
+    send_runs(lambda run: (_write_offline_copy(job, run), ""), unsent)
     wandb.teardown()
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a W&B run unless a complete copy exists.
-
-    Return the state of the run: 'kept', or 'there before' if a complete copy existed.
-    """
+    """Write an offline copy of a W&B run, and return 'kept', or 'there before' if a complete copy exists."""
     if any(map(_is_complete, Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb"))):
         return "there before"
     _remove_copies(run.digest)
@@ -96,28 +92,23 @@ def _remove_copies(digest: str) -> None:
 
 
 def _publish_online(
-    api: wandb.Api, job: PublishJob, report_state: Callable[..., None], send_event: Callable[..., Any]
+    api: wandb.Api, job: PublishJob, send_runs: Callable[..., None], send_event: Callable[..., Any]
 ) -> None:
-    """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
-
-    `report_state` and `send_event` send the state of a run and other events to the parent process.
-    """
+    """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard."""
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # from series to ID of its correct run on the server
     wrong: set[str] = set()  # the IDs of uploaded runs with wrong content
 
-    def publish_run(run: TrackedRun) -> None:
-        try:
-            state, run_id, why = _publish_run(api, job, run, listed)
-        except Exception as error:  # a rejected run does not stop the others
-            return send_event(reason=f"{run.name}: {describe_error(error)}")
-        if why:
+    def publish_run(run: TrackedRun) -> tuple[str, str]:
+        state, run_id, problem = _publish_run(api, job, run, listed)
+        if problem:
             wrong.add(run_id)
         else:
             current[run.series] = run_id
-        return report_state(run, state, why)
+            _remove_copies(run.digest)  # `wandb sync` would send them again
+        return state, problem
 
-    _map_in_threads(publish_run, job.runs)
+    send_runs(publish_run, job.runs)
     changes = _map_in_threads(lambda stored: _update_tag(stored, current, wrong), _list_runs(api, job))
     send_event(superseded=sum(changes))
     if job.settings.dashboard:
@@ -127,7 +118,7 @@ def _publish_online(
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
     """Upload a run to the W&B server unless it contains an equal run, and read the run back.
 
-    Return the state ('unchanged', 'published' or 'differs'), the run ID, and the error message or ''.
+    Return the state ('unchanged', 'published' or 'differs'), the run ID, and an error message or ''.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
@@ -147,7 +138,7 @@ def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
     api.flush()  # discard cached listings
-    path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].group}
+    path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].config["study"]}
     try:
         page = api.runs(path, filters=filters, per_page=500, lazy=False)
         return [run for run in page]  # noqa: C416  `list()` would query the length, and hide its exceptions
@@ -158,7 +149,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
-    """Upload a run with wandb, or write an offline copy if `mode` is 'offline', and return the new run ID.
+    """Upload a run, or write an offline copy if `mode` is 'offline', and return the new run ID.
 
     Raise `OSError` if the offline copy is not complete.
     """
@@ -171,8 +162,9 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
         ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both anyway
     )  # fmt: skip
     wandb_run = wandb.init(
-        id=f"{run.digest}-{uuid.uuid4().hex[:6]}", name=run.name, group=run.group, job_type=run.job_type,
-        config=run.config, tags=(*settings.tags, *run.tags), mode=mode,  # type: ignore[arg-type]
+        id=f"{run.digest}-{uuid.uuid4().hex[:6]}", name=run.name, config=run.config,
+        group=run.config["study"], job_type=run.config["kind"], tags=(*settings.tags, *run.tags),
+        mode=mode,  # type: ignore[arg-type]
         project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new",
         settings=wandb_settings,
     )  # fmt: skip
@@ -192,10 +184,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log contains the exit record of its run.
-
-    The record is missing if the disk was full.
-    """
+    """Return whether a wandb log contains the exit record of its run, which a full disk prevents."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -205,19 +194,20 @@ def _is_complete(log: Path) -> bool:
 def _first_difference(run: TrackedRun, stored: Any) -> str:
     """Return the first part of a W&B run that differs on the server, such as 'config', or '' if none does."""
     try:
-        return next((name for name, is_equal in _comparisons(run, stored) if not is_equal), "")
+        if stored.state != "finished":
+            return "state"
+        history = sorted(stored.history(samples=_MAX_ROWS, pandas=False), key=lambda row: row["_step"])
+        rows = [{name: value for name, value in row.items() if name[0] != "_"} for row in history]
+        summary = {name: stored.summary_metrics.get(name) for name in run.summary}
+        is_equal = {
+            "name": (stored.name, stored.group) == (run.name, run.config["study"]),
+            "config": run.config.items() <= stored.config.items(),
+            "summary": summary == run.summary,
+            "rows": rows == run.rows,
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
         return "form"  # the run on the server has an unexpected structure
-
-
-def _comparisons(run: TrackedRun, stored: Any) -> Iterator[tuple[str, bool]]:
-    yield "state", stored.state == "finished"
-    yield "name", (stored.name, stored.group) == (run.name, run.group)
-    yield "config", run.config.items() <= stored.config.items()
-    yield "summary", all(stored.summary_metrics.get(name) == value for name, value in run.summary.items())
-    history = sorted(stored.history(samples=_MAX_ROWS, pandas=False), key=lambda row: row["_step"])
-    rows = [{name: value for name, value in row.items() if name[0] != "_"} for row in history]
-    yield "rows", rows == run.rows
+    return next((name for name, equal in is_equal.items() if not equal), "")
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from scaling.analysis.cases import Method, group_by, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
 from scaling.analysis.size_series import SizeSweep
-from scaling.core.case import Case, to_dict
+from scaling.core.case import to_dict
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric
@@ -52,12 +52,12 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
 
 
 def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
-    def plot_key(sweep: SizeSweep) -> tuple[Case, str, str, bool]:
-        case = replace(sweep.case, **_NO_METHOD, points=1, sizes={})
-        return case, sweep.swept, sweep.fixed_sizes, sweep.honest
-
-    for (case, swept, held, honest), group in group_by(sweeps, plot_key).items():
-        words = (f"{group[0].family} {held}".strip(), group[0].devices_text, group[0].call)
+    groups = group_by(
+        sweeps,
+        lambda s: (replace(s.case, **_NO_METHOD, points=1, sizes={}), s.swept, s.fixed_sizes, s.honest),
+    )
+    for (case, swept, fixed_sizes, honest), group in groups.items():
+        words = (f"{group[0].family} {fixed_sizes}".strip(), group[0].devices_text, group[0].call)
         title = ", ".join(words) + ("" if honest else ", oversubscribed")
         lines = {
             Line(sweep.environment, case.workload, method): {size: timing.estimate for size, timing in row}
@@ -81,32 +81,6 @@ def study_runs(findings: Findings, plots: Sequence[Plot]) -> list[TrackedRun]:
     return [*methods, _study_run(findings, plots)]
 
 
-def _make_run(
-    identity: Any, name: str, study: str, kind: str, records: Sequence[Record], tags: Iterable[str],
-    config: Fields, rows: Mapping[Any, Fields],
-) -> TrackedRun:  # fmt: skip
-    """Return the content of a W&B run that represents `records`.
-
-    The summary contains the number of records with each status.
-
-    Args:
-        identity: A JSON-serializable value that identifies the run and does not depend on the results.
-        study: The name of the study.
-        kind: "method" or "study".
-        config: Fields of the config. The case and environment fields that are equal in all records are added.
-        rows: A dict from sort key to row of the history.
-    """
-    series, counts = digest_of(identity), Counter(record.status for record in records)
-    first, *others = [_config_fields(record) for record in records]
-    config |= {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
-    config |= {"kind": kind, "study": study, "study_digest": digest_of(study), "series": series}
-    config, history = _encode_fields(config), [_encode_fields(rows[key]) for key in sorted(rows)]
-    summary = {"cases": len(records), **counts}
-    all_tags = tuple(tag[:64] for tag in (kind, *tags, *(("failures",) if counts["failed"] else ())))
-    config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
-    return TrackedRun(digest, series, _encode(name), _encode(study), kind, all_tags, config, history, summary)
-
-
 def _method_run(
     study: str, line: Line, records: Sequence[Record], plots: Iterable[Plot], several: bool
 ) -> TrackedRun:
@@ -116,9 +90,41 @@ def _method_run(
         for x, (value, low, high) in plot.lines.get(line, {}).items():
             bounds = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
             rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
-    config = {"method": line.method.name, "environment": line.environment}
+    config = {"method": line.method.name, "environment": line.environment, "kind": "method", "study": study}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
-    return _make_run([study, line], name, study, "method", records, tags, config, rows)
+    return _make_run([study, line], name, records, tags, config, rows)
+
+
+def _study_run(findings: Findings, plots: Iterable[Plot]) -> TrackedRun:
+    ideal: defaultdict[int, Fields] = defaultdict(dict)
+    for plot in plots:
+        for base in plot.baselines:
+            for devices in {x for line in plot.lines.values() for x in line if x >= base}:
+                ideal[devices] |= {"devices": devices, ideal_metric(base): devices / base}
+    name = findings.name
+    config = {"environments": " ".join(findings.environments), "kind": "study", "study": name}
+    return _make_run(name, name, findings.records, (), config, ideal)
+
+
+def _make_run(
+    identity: Any, name: str, records: Sequence[Record], tags: Iterable[str], config: Fields,
+    rows: Mapping[Any, Fields],
+) -> TrackedRun:  # fmt: skip
+    """Return the content of a W&B run that represents `records`.
+
+    `identity` is a JSON-serializable value that does not depend on the results, and `rows` is a dict from
+    sort key to row of the history. The case and environment fields that are equal in all records are added to
+    the config. The summary counts the records with each status.
+    """
+    series, counts = digest_of(identity), Counter(record.status for record in records)
+    first, *others = [_config_fields(record) for record in records]
+    common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
+    config = _encode_fields(common | config | {"study_digest": digest_of(config["study"]), "series": series})
+    history, summary = [_encode_fields(rows[key]) for key in sorted(rows)], {"cases": len(records), **counts}
+    failures = ["failures"] if counts["failed"] else []
+    all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *failures))
+    config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
+    return TrackedRun(digest, series, _encode(name), all_tags, config, history, summary)
 
 
 def _config_fields(record: Record) -> Fields:
@@ -130,23 +136,13 @@ def _config_fields(record: Record) -> Fields:
     return case | sizes | facts | {"host": ", ".join(map(str, environment.get("hosts") or ()))}
 
 
-def _study_run(findings: Findings, plots: Iterable[Plot]) -> TrackedRun:
-    ideal: defaultdict[int, Fields] = defaultdict(dict)
-    for plot in plots:
-        for base in plot.baselines:
-            for devices in {x for line in plot.lines.values() for x in line if x >= base}:
-                ideal[devices] |= {"devices": devices, ideal_metric(base): devices / base}
-    config, name = {"environments": " ".join(findings.environments)}, findings.name
-    return _make_run(name, name, name, "study", findings.records, (), config, ideal)
-
-
 def _encode_fields(fields: Fields) -> Fields:
     plain = {_encode(str(name)): _encode(value) for name, value in fields.items()}
     return {name: value for name, value in plain.items() if value is not None}
 
 
 def _encode(value: Any) -> Any:
-    """Return a value in the form in which W&B stores it: text, number, bool, JSON text or None.
+    """Return a value as W&B stores it: text, number, bool, JSON text or None.
 
     Floats are rounded to six digits, because the last bits may differ between machines. NaN and infinity
     become None, and lists and dicts become JSON text.

@@ -56,7 +56,7 @@ def test_rows_and_config_of_offline_copies_are_readable_by_wandb(published_folde
         assert (description["display_name"], description["run_group"], description["job_type"]) == (
             run.name,
             "made-up",
-            run.job_type,
+            run.config["kind"],
         )
         assert sorted(description["tags"]) == sorted(["smoke", *run.tags]) and lines[-1]["type"] == "exit"
         summary = {

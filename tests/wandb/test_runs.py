@@ -29,9 +29,9 @@ def test_each_workload_and_method_has_a_run_and_the_study_has_one(tmp_path):
     records = list(made_up.study(300))
     all_runs = runs_of(made_up.write(tmp_path / "made", records))
     pairs = {(row.case.workload, row.case.mode) for row in records if row.case.kind == "case"}
-    methods = [run for run in all_runs if run.job_type == "method"]
+    methods = [run for run in all_runs if run.config["kind"] == "method"]
     assert {(run.config["workload"], run.config["mode"]) for run in methods} == pairs
-    assert len(methods) == len(pairs) == len(all_runs) - 1 and all_runs[-1].job_type == "study"
+    assert len(methods) == len(pairs) == len(all_runs) - 1 and all_runs[-1].config["kind"] == "study"
     assert len({run.series for run in all_runs}) == len(all_runs)
 
 
@@ -77,7 +77,7 @@ def test_config_of_a_run_has_the_common_fields_of_its_cases_and_its_environment(
         "version_jax": "0.10.2", "device_kind": "A Processor", "kind": "method", "method": "jacrev (vmap)",
     }  # fmt: skip
     assert expected.items() <= run.config.items() and "devices" not in run.config
-    assert run.tags == ("method", "rbf", "jacrev", "shard_map") and run.group == "made-up"
+    assert run.tags == ("method", "rbf", "jacrev", "shard_map") and run.config["study"] == "made-up"
     assert run.summary == {"cases": 3, "ok": 3}
 
 
