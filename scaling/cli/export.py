@@ -21,6 +21,6 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     loaded = store.load(folder)
     written = exporting.write_exports(folder, formats, output, loaded)
     print_damaged(console, loaded.damaged)
-    print_lines(console, map(str, written))
-    if empty := exporting.list_empty(formats, written):
+    print_lines(console, (str(path) for paths in written.values() for path in paths))
+    if empty := [name for name, paths in written.items() if not paths]:
         print_lines(console, [exporting.describe_empty(empty)])

@@ -1,7 +1,7 @@
 """Make the tables and summary cards of a report that name the fastest AD mode of each problem.
 
-A problem is a function to differentiate with fixed input sizes. The tables contain measured times only. The
-cards contain predicted times if nothing was measured. All text is plain, without HTML or Markdown.
+A problem is a function with fixed input sizes. The tables contain measured times only, and the cards contain
+predicted times if nothing was measured. All text is plain, without HTML or Markdown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,11 +42,7 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return text that says how certain it is that `row.first` is the fastest AD method.
-
-    The text is 'sure', 'not sure: ' with the reasons, or 'not distinguished from the runner-up'. A different
-    text says that no other method was measured, or that an empty call takes as long.
-    """
+    """Return how certain it is that a method is the fastest, such as 'sure' or 'not sure: ' with reasons."""
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
@@ -57,27 +53,23 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
-    """Return the name of the problem that was timed, such as 'mlp width=8 points=64'.
-
-    The environment digest is appended if a workload was measured in several environments, and
-    'oversubscribed' if CPU devices shared cores.
-    """
+    """Return the name of a problem, such as 'mlp width=8 points=64', with the suffix of `Findings.suffix`."""
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
 def name_with_time(timing: Timing) -> str:
-    """Return the AD method and the median time of a timing as text, such as 'jacrev (vmap), 1.20 ms'."""
+    """Return the AD method and the median time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
     return f"{timing.method.name}, {format_duration(timing.median)}"
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with one row per problem: the fastest AD mode, its device count, and the runner-up."""
+    """Return a table of the fastest AD mode of each problem, its device count, and the runner-up."""
     rows = (_format_row(findings, row) for row in _keep_best_device_counts(findings.fastest))
     return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
 
 def device_table(findings: Findings) -> Table:
-    """Return a table with one row per problem and device count: the fastest AD mode and the runner-up."""
+    """Return a table of the fastest AD mode and the runner-up of each problem on each device count."""
     rows = (_format_row(findings, row) for row in findings.fastest)
     note = "The same for each number of devices."
     return make_table("each", "Fastest mode on each number of devices", note, rows)
@@ -100,10 +92,7 @@ def _format_row(findings: Findings, row: FastestMethod) -> dict[str, object]:
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return the summary cards of a report, one per differentiated function and environment.
-
-    If nothing was measured, return cards with predicted times, one per function and planned hardware.
-    """
+    """Return one summary card per function and environment, or per plan if nothing was measured."""
     if findings.timings:
         problems = largest_problems(findings.fastest)
         return [_measured_card(findings, rows, largest[0]) for rows, largest in problems]
@@ -137,9 +126,9 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
 
 
 def largest_planned(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the predicted scaling curves of the largest problem of each function, one list per function.
+    """Return a list of the predicted scaling curves of the largest problem for each function.
 
-    Lists of function values (without derivatives) come last. Larger problems come before smaller ones.
+    Function values come last, and larger problems before smaller ones.
     """
     families = group_by(curves, lambda curve: family_key(curve.case)).values()
     groups = []

@@ -16,15 +16,11 @@ _RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel
 
 
 def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return a JSON-compatible dict from the HTML anchor of each measured case to its detail panel.
+    """Return a JSON-compatible dict from the HTML anchor of each case with records to its detail panel.
 
-    A panel is a dict with `facts`, a list of texts such as 'compile 1.20 s to 1.40 s', and `samples`, a list
-    with [process name, time samples in seconds, indices of disturbed samples] for each process. `step` is n
-    if every n-th sample is contained.
-
-    Args:
-        cases: The HTML anchor and the (process name, record) pairs of each case. Cases without records are
-            omitted.
+    `cases` are pairs of HTML anchor and (process name, record) pairs. A panel is a dict with `facts`, a list
+    of texts such as 'compile 1.20 s to 1.40 s', and `samples`, a list with [process name, time samples in
+    seconds, indices of disturbed samples] for each process. It contains every `step`-th sample.
     """
     cases = list(cases)
     step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // _MAX_SAMPLES
@@ -61,10 +57,7 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 
 
 def samples_spec() -> Spec:
-    """Return the Vega-Lite specification of the plot of time samples in a detail panel, without data.
-
-    The script page.js inserts the samples of the selected case.
-    """
+    """Return the Vega-Lite specification of the plot of time samples, into which page.js inserts the data."""
     colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
     cross, circle = SHAPES["cross"], SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}

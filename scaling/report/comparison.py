@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis import folder_comparison
+from scaling.analysis.cases import group_by
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.folder_comparison import ComparedCase, FolderComparison
 from scaling.analysis.ratios import case_median
@@ -14,7 +15,7 @@ from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
 from scaling.report.case_panel import case_panels
 from scaling.report.markdown import escape_markdown, to_markdown_table
-from scaling.report.page import Page, Section, render, table_section
+from scaling.report.page import Section, render_page, table_section
 from scaling.report.text import Table, make_table
 from scaling.results.store import replace_file
 
@@ -25,8 +26,7 @@ _MAX_ROWS = 40  # number of cases in the tables of the console and of Markdown
 def comparison_lines(comparison: FolderComparison) -> list[str]:
     """Return sentences that summarize the comparison of two results folders.
 
-    They contain the folders, the different environment facts and the number of cases that were not measured
-    in alternation. The last sentence counts the cases with each verdict.
+    The last sentence counts the cases with each verdict.
     """
     facts = "; ".join(f"{name} ({', then '.join(pair)})" for name, pair in comparison.differences.items())
     # Output contains no absolute path of a machine.
@@ -54,19 +54,15 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_rows(comparison: FolderComparison) -> list[tuple[str, ...]]:
-    """Return the table rows of up to 40 cases whose time or status changed from A to B.
-
-    Each row is a tuple with one cell per name in COLUMNS. An additional last row counts all other cases.
-    """
+    """Return the rows of up to 40 cases whose time or status changed from A to B. See `comparison_rows`."""
     changed = sum(row.verdict not in folder_comparison.UNCHANGED for row in comparison.rows)
     return comparison_rows(comparison, min(changed, _MAX_ROWS))
 
 
 def comparison_rows(comparison: FolderComparison, max_rows: int) -> list[tuple[str, ...]]:
-    """Return the table rows of the first `max_rows` compared cases of a comparison.
+    """Return the table rows of the first `max_rows` cases, with one cell per name in COLUMNS.
 
-    The order is that of `FolderComparison.rows`. Each row is a tuple with one cell per name in COLUMNS. If
-    there are more cases, an additional last row counts them by verdict.
+    If there are more cases, an additional last row counts them by verdict.
     """
     lines = [_format_row(row) for row in comparison.rows[:max_rows]]
     omitted = Counter(row.verdict for row in comparison.rows[max_rows:])
@@ -93,7 +89,7 @@ def _describe_blocks(row: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison as Markdown text for a pull request: summary, table of up to 40 cases, remarks."""
+    """Return a comparison as Markdown for a pull request: summary, table of up to 40 cases, remarks."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
     table = Table("", "", "", COLUMNS, comparison_rows(comparison, _MAX_ROWS))
     items = "\n".join(f"- {remark}" for remark in remarks)
@@ -101,32 +97,28 @@ def format_markdown(comparison: FolderComparison) -> str:
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page of a comparison to report/comparison.html in the new results folder.
+    """Write a comparison to report/comparison.html in the new results folder, and return the path.
 
-    Return the path of the file.
+    Changed cases come first, and the others are in a section of their own.
     """
-    target = comparison.b / "report" / "comparison.html"
-    target.parent.mkdir(exist_ok=True)
-    replace_file(target, render(comparison_page(comparison)).encode())
-    return target
-
-
-def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the content of the HTML page of a comparison, with changed cases in a section of their own."""
     *remarks, summary = comparison_lines(comparison)
-    changed = [row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED]
-    unchanged = [row for row in comparison.rows if row.verdict in folder_comparison.UNCHANGED]
-    tables = (
-        _comparison_table("changed", "Changed cases", changed),
-        _comparison_table("unchanged", "Cases without a shown difference", unchanged),
-    )
+    groups = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
+    changed, unchanged = groups.get(False, []), groups.get(True, [])
     sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
-    sections += [table_section(t, opened=t.anchor == "changed" or not changed) for t in tables if t.rows]
+    if changed:
+        table = _comparison_table("changed", "Changed cases", changed)
+        sections.append(table_section(table, opened=True))
+    if unchanged:
+        table = _comparison_table("unchanged", "Cases without a shown difference", unchanged)
+        sections.append(table_section(table, opened=not changed))
     counts = Counter(row.verdict for row in comparison.rows)
     badges = [(_badge_class(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
     panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
-    return Page(title, summary, badges, sections, panels=panels)
+    target = comparison.b / "report" / "comparison.html"
+    target.parent.mkdir(exist_ok=True)
+    replace_file(target, render_page(title, summary, badges, sections, panels).encode())
+    return target
 
 
 def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:

@@ -9,7 +9,7 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
-from scaling.results.store import Loaded, load, replacing
+from scaling.results.store import Loaded, load, replace_file, replacing
 
 FOLDER = "export"  # the default subfolder of the results folder
 _IMAGE_FORMATS = ("svg", "png", "pdf")
@@ -18,18 +18,13 @@ _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 def write_exports(
     folder: Path, formats: Collection[str], output: Path | None = None, loaded: Loaded | None = None
-) -> list[Path]:
-    """Export a results folder to files, and return the paths of the files.
+) -> dict[str, list[Path]]:
+    """Export a results folder to files, and return the paths of the files of each format.
 
+    `formats` are keys of FORMATS, and `output` is the folder to write to, by default the subfolder `export`.
     Raise `Refusal` before any file is written if a format is unknown or its package is not installed, if
     there are no results, or if the output folder cannot be created. Raise `Refusal` too if the results
     contain nothing that a format can show.
-
-    Args:
-        folder: The results folder.
-        formats: The names of the formats: keys of FORMATS, such as 'csv'.
-        output: The folder to write to. The default is the subfolder `export` of the results folder.
-        loaded: The records of the folder, if they have already been loaded.
     """
     for name in formats:
         if name not in FORMATS:
@@ -39,43 +34,32 @@ def write_exports(
     loaded = loaded or load(folder)
     findings, target = read(folder, loaded=loaded), folder / FOLDER if output is None else output
     if not findings.records and not findings.forecasts:
-        raise _no_record(folder, loaded.damaged)
+        damaged, why = loaded.damaged, ""
+        if damaged:
+            lines = "line was" if len(damaged) == 1 else "lines were"
+            why = f": {len(damaged)} damaged {lines} ignored, the first {damaged[0]}"
+        raise Refusal(f"no record to export in {str(folder)!r}{why}; `scaling run` makes some")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(
             f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
         ) from None
-    written = [path for name in dict.fromkeys(formats) for path in FORMATS[name](findings, target)]
+    written = {name: FORMATS[name](findings, target) for name in dict.fromkeys(formats)}
     images = [name for name in formats if name in _IMAGE_FORMATS]
     if images and output is None:  # another folder may contain files of the user
         from scaling.report.figures import files
 
-        files.remove_stale(target, images, written)
-    if not written:
-        raise Refusal(describe_empty(formats))
+        files.remove_stale(target, images, keep=[path for paths in written.values() for path in paths])
+    if not any(written.values()):
+        raise Refusal(describe_empty(written))
     return written
-
-
-def _no_record(folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return the refusal of a folder without a record that can be read. `damaged` lists its damaged lines."""
-    why = ""
-    if damaged:
-        lines = "line was" if len(damaged) == 1 else "lines were"
-        why = f": {len(damaged)} damaged {lines} ignored, the first {damaged[0]}"
-    return Refusal(f"no record to export in {str(folder)!r}{why}; `scaling run` makes some")
 
 
 def describe_empty(formats: Collection[str]) -> str:
     """Return one line of text about formats of which no file is written, because there is nothing to show."""
-    names = " and ".join(dict.fromkeys(formats))
+    names = " and ".join(formats)
     return f"no figure: the results contain nothing to show as {names}; --format csv writes the records"
-
-
-def list_empty(formats: Collection[str], written: Collection[Path]) -> list[str]:
-    """Return the names of the formats of which no file was written."""
-    endings = {path.suffix.removeprefix(".").replace("txt", "extrap") for path in written}
-    return [name for name in dict.fromkeys(formats) if name not in endings]
 
 
 def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:
@@ -97,8 +81,7 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
     written = []
     for name, experiment in extrap.find_experiments(findings).items():
         path = folder / f"{name}.txt"
-        with replacing(path) as temporary:
-            temporary.write_text(extrap.format_experiment(experiment), encoding="ascii")
+        replace_file(path, extrap.format_experiment(experiment).encode("ascii"))
         written.append(path)
     for stale in set(folder.glob("*.txt")) - set(written):
         if stale.read_bytes().startswith(extrap.MARK.encode()):
@@ -120,10 +103,9 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Return the format names in comma-separated words, such as ['svg', 'png'] for ['svg,png'].
+    """Return the names in comma-separated words, such as ['svg', 'png'] for ['svg,png'], or ['csv'] for none.
 
-    If there are no words, return ['csv']. The names are not validated. Raise `Refusal` if words contain no
-    name.
+    The names are not validated. Raise `Refusal` if words contain no name.
     """
     names = [name for word in words for name in word.split(",") if name]
     if words and not names:

@@ -1,6 +1,6 @@
-"""Check whether a written report is up to date with the records, the plans and the source code.
+"""Check whether a report is up to date, by a digest of its inputs that is stored with it.
 
-A digest of these inputs is stored with the report. This module does not import the plotting code.
+This module does not import the plotting code.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ _STATE = ".inputs.json"  # file in the folder of the report
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the SHA-256 digest of everything that determines the report of a results folder, in hexadecimal.
+    """Return the SHA-256 digest of the inputs of a report, in hexadecimal.
 
-    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
+    They are the folder name, the records, the plans, study.json and the source code of the package.
     """
     digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
@@ -28,7 +28,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether the report of a results folder is complete and was written from inputs with a digest."""
+    """Return whether the report of a results folder is complete and was written from these inputs."""
     report = folder / "report"
     state = store.read_json(report / _STATE)
     files = state.get("files") if isinstance(state, dict) and state.get("digest") == digest else None
@@ -36,10 +36,7 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Record that the report of a results folder was written from inputs with a digest.
-
-    The digest and the names of the report files are saved to report/.inputs.json.
-    """
+    """Save the digest of the inputs and the names of the report files to report/.inputs.json."""
     report = folder / "report"
     files = sorted(path.name for path in report.iterdir() if path.is_file() and path.name[0] != ".")
     store.write_json(report / _STATE, {"digest": digest, "files": files})

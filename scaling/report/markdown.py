@@ -1,30 +1,21 @@
-"""Convert a document of headings, paragraphs, lists, tables and figures to Markdown.
+"""Write Markdown from the templates *.md.jinja in this folder.
 
-All text is escaped, so that text from a record cannot become markup.
+All values are escaped, so that text from a record cannot become markup.
 """
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
-from scaling.report.figures.marks import Figure
+import jinja2
+from markupsafe import Markup
+
 from scaling.report.text import Table, clean_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!^])")
 _LINE_START = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=])")  # text that would start a list or a heading
-
-
-class MarkdownSection(NamedTuple):
-    """A section of a document: paragraphs, then tables, figures and a list of items, without markup.
-
-    A figure becomes a reference to the image file NAME.png in the folder of the document.
-    """
-
-    title: str
-    paragraphs: Sequence[str] = ()
-    items: Sequence[str] = ()
-    tables: Sequence[Table] = ()
-    figures: Sequence[Figure] = ()
+_BREAK_IN_PARAGRAPH = re.compile(r"(?<=[^\n|])\n(?=[^\n|#!*-])")
 
 
 def escape_markdown(text: str) -> str:
@@ -34,20 +25,24 @@ def escape_markdown(text: str) -> str:
     return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
 
 
-def to_markdown(title: str, sections: Iterable[MarkdownSection]) -> str:
-    """Return a document with a title and sections as Markdown text."""
-    blocks = [f"# {escape_markdown(title)}"]
-    for section in sections:
-        blocks += [f"## {escape_markdown(section.title)}", *map(escape_markdown, section.paragraphs)]
-        for table in section.tables:
-            blocks += [f"**{escape_markdown(table.title)}**"] * bool(table.title) + [to_markdown_table(table)]
-        blocks += [f"![{escape_markdown(figure.caption)}]({figure.name}.png)" for figure in section.figures]
-        if section.items:
-            blocks.append("\n".join(f"- {escape_markdown(item)}" for item in section.items))
-    return "\n\n".join(blocks) + "\n"
-
-
-def to_markdown_table(table: Table) -> str:
+def to_markdown_table(table: Table) -> Markup:
     """Return a table as Markdown text: the column names and the rows, without the title."""
     head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
-    return "\n".join([head, f"|{' --- |' * len(table.columns)}", *lines])
+    return Markup("\n".join([head, f"|{' --- |' * len(table.columns)}", *lines]))
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """Return the text of a template with its values. Each paragraph and each list item is one line."""
+    text = _load_template(template).render(values)
+    return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
+
+
+@functools.cache
+def _load_template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(escape_markdown(str(value))),
+    )  # fmt: skip
+    environment.filters["table"] = to_markdown_table
+    return environment.get_template(name)

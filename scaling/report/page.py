@@ -46,38 +46,19 @@ class Section(NamedTuple):
     opened: bool = False  # whether the section is initially expanded
 
 
-class Page(NamedTuple):
-    """The content of an HTML page: badges, cards, sections and detail panels. See `render`."""
-
-    title: str
-    provenance: str  # study, devices, dates and git commits
-    badges: Sequence[tuple[str, str]]  # pairs of CSS class, such as the status 'failed', and text
-    sections: Sequence[Section]
-    cards: Sequence[Card] = ()
-    panels: Mapping[str, Any] = {}  # from HTML anchor to detail panel of a case
-
-
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section of the HTML page that contains a table.
-
-    The one-line summary of the section contains the number of rows. If the section is collapsed, it also
-    contains the first sentence of the table's note.
-    """
+    """Return a section with a table. Its summary is the number of rows and the first sentence of the note."""
     sentence = "" if opened else _first_sentence(table.note)
     summary = join_words(count_of(len(table.rows), "row"), sentence)
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a text without its full stop."""
     return text.partition(". ")[0].rstrip(".")
 
 
-def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
-    """Return the content of the HTML page of a results folder.
-
-    Each of `folded_tables` becomes a collapsed section.
-    """
+def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
+    """Return the HTML page of a results folder. Each of `folded_tables` becomes a collapsed section."""
     answer = answer_tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
@@ -93,15 +74,14 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
         for timing in findings.case_timings
     )
     provenance, cards = files.describe_provenance(findings), answer_tables.make_cards(findings)
-    return Page(title, provenance, _list_badges(findings), sections, cards, panels)
+    return render_page(title, provenance, _list_badges(findings), sections, panels, cards)
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
     counts = Counter(store.latest_statuses(findings.records).values())
     counts["missing"] = len(findings.missing)
-    counts["planned"] = sum(
-        r.status == "planned" for forecast in findings.forecasts for r in forecast.records
-    )
+    planned = [record for forecast in findings.forecasts for record in forecast.records]
+    counts["planned"] = sum(record.status == "planned" for record in planned)
     statuses = [status for status in (*STATUSES, "missing") if counts[status]]
     badges = [(status, f"{counts[status]:,} {status}") for status in statuses]
     return [*badges, ("review", f"reviewed: {verdict(lint_findings(findings))}")]
@@ -127,6 +107,27 @@ def _figure_sections(findings: Findings) -> list[Section]:
     return [*first, *planned, *(section for section in measured if not section.opened)]
 
 
+def render_page(
+    title: str, provenance: str, badges: Sequence[tuple[str, str]], sections: Sequence[Section],
+    panels: Mapping[str, Any], cards: Sequence[Card] = (),
+) -> str:  # fmt: skip
+    """Return an HTML page.
+
+    `provenance` is the line below the title, and `badges` are pairs of CSS class, such as 'failed', and text.
+    `panels` is the result of `case_panels`.
+    """
+    figures = [section.figure for section in sections if section.figure]
+    cases = {"spec": files.to_page_colours(samples_spec()), "cases": panels}
+    vega = (_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
+    text = _load_template().render(
+        title=title, provenance=provenance, badges=badges, sections=sections, cards=cards,
+        light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
+        themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
+        panels=Markup(files.to_script_json(cases)), vega=Markup(vega),
+    )  # fmt: skip
+    return clean_text(text)
+
+
 @functools.cache
 def _load_template() -> jinja2.Template:
     environment = jinja2.Environment(
@@ -135,16 +136,3 @@ def _load_template() -> jinja2.Template:
     )  # fmt: skip
     environment.filters["whole"] = keep_numbers_whole
     return environment.get_template("page.html.jinja")
-
-
-def render(page: Page) -> str:
-    """Return the HTML text of a page."""
-    figures = [section.figure for section in page.sections if section.figure]
-    cases = {"spec": files.to_page_colours(samples_spec()), "cases": page.panels}
-    vega = (_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or page.panels else ""
-    text = _load_template().render(
-        page=page, light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
-        themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
-        panels=Markup(files.to_script_json(cases)), vega=Markup(vega),
-    )  # fmt: skip
-    return clean_text(text)

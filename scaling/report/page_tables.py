@@ -1,9 +1,9 @@
 """Make the tables in the collapsed sections of a report: cases, lint, plans, scaling laws, environments.
 
-Each generator yields the rows of one table, as dicts from column name to cell.
+A function ..._rows yields the rows of one table, as dicts from column name to cell.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scaling.analysis import lint, published_results
@@ -38,53 +38,64 @@ from scaling.report.text import Table, file_stems, make_table
 
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
+_NOTES = {  # from the start of the anchor of a table to the text above it
+    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
+    "efficiency are relative to the same program on one device, or on the fewest devices that were measured. "
+    "One-device program: the speed-up over the fastest plain jit program on one device. By hand: the time "
+    "divided by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of "
+    "the machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
+    "each record in full precision.",
+    "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
+    "planned": "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
+    "relative to the fewest devices that were planned. Communication is a fraction of the time. By formula: "
+    "more devices than programs were compiled for.",
+    "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
+    "published": "Published numbers and those measured here.",
+    "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: "
+    "the serial fraction computed from the speed-up on the most devices alone.",
+    "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
+    "program. Communication and imbalance between processes are part of the rest where they are not known. "
+    "Left out: cases that take no longer than an empty call.",
+    "growth": "Time grows with the size to the power of the exponent. Left out: sizes that take less than "
+    "ten empty calls.",
+    "sparsity": "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. "
+    "Pays after: the number of evaluations after which colored seeds are faster in total, with detection, "
+    "coloring and compilation.",
+    "systems": "PyTorch and others, compared with the fastest mode of JAX.",
+    "machine": "Peak rates of a device, and the latency of an empty call.",
+    "damaged": "These lines are ignored; their cases run again.",
+}
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables for the collapsed sections of the HTML page, in page order.
-
-    Tables without rows are omitted.
-    """
+    """Return the tables with rows for the collapsed sections of the HTML page, in page order."""
+    anchors = [case_anchor(timing) for timing in findings.case_timings]
     tables = [
         device_table(findings),
-        _measured_table(findings),
-        _unmeasured_table(findings),
-        make_table("review", "Would a reviewer accept it?", "", lint.lint_rows(findings)),
+        _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),
+        _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
+        _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
         *_plan_tables(findings),
-        _published_table(findings),
-        _law_table(findings),
-        _loss_table(findings),
-        _growth_table(findings),
-        _sparse_table(findings),
-        _peer_table(findings),
-        _machine_table(findings),
+        _table("published", "Published and measured", published_results.published_rows(findings)),
+        _table("laws", "Laws of scaling", _law_rows(findings)),
+        _table("losses", "Where the efficiency goes", _loss_rows(findings)),
+        _table("growth", "Growth with size", _growth_rows(findings)),
+        _table("sparsity", "Sparse derivatives", _sparse_rows(findings)),
+        _table("systems", "Other systems", _peer_rows(findings)),
+        _table("machine", "What the machine can do", _machine_rows(findings)),
         environment_table(findings),
-        _damaged_table(findings),
+        _table("damaged", "Damaged lines", ({"line": line} for line in findings.damaged)),
     ]
     return [table for table in tables if table.rows]
 
 
-def _as_table(anchor: str, title: str, note: str) -> Callable[[Callable], Callable[[Findings], Table]]:
-    """Return a decorator that turns a function from findings to table rows into one that returns a table."""
-    return lambda rows: lambda findings: make_table(anchor, title, note, rows(findings))
+def _table(anchor: str, title: str, rows: Iterable[Mapping[str, object]]) -> Table:
+    return make_table(anchor, title, _NOTES.get(anchor.partition("-")[0], ""), rows)
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor that identifies the table row and the detail panel of a measured case."""
+    """Return the HTML anchor of the table row and the detail panel of a measured case."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
-
-
-def _measured_table(findings: Findings) -> Table:
-    note = (
-        "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
-        "relative to the same program on one device, or on the fewest devices that were measured. One-device "
-        "program: the speed-up over the fastest plain jit program on one device. By hand: the time divided "
-        "by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of the "
-        "machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
-        "each record in full precision."
-    )
-    anchors = list(map(case_anchor, findings.case_timings))
-    return make_table("measured", "Every measured case", note, _measured_rows(findings), anchors)
 
 
 def _measured_rows(findings: Findings) -> Iterator[Row]:
@@ -116,16 +127,13 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
-    """Format one field of the points of several curves as text, such as '1.9x, weak 0.95x'.
-
-    `points` maps the kind of scaling, "strong" or "weak", to the point of a curve. `field` is the name of an
-    attribute of the points, and `sign` follows each number, such as "x".
-    """
-    ratios = {
-        kind: format_relative(point, getattr(point, field), sign) + point.relative
+    """Return a field of the points of a strong and a weak curve as text, such as '1.9x, weak 0.95x'."""
+    return ", ".join(
+        ("" if kind == "strong" else f"{kind} ")
+        + format_relative(point, getattr(point, field), sign)
+        + point.relative
         for kind, point in points.items()
-    }
-    return ", ".join(ratio if kind == "strong" else f"{kind} {ratio}" for kind, ratio in ratios.items())
+    )
 
 
 def _describe_remarks(
@@ -158,12 +166,7 @@ def _format_seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_duration(seconds)
 
 
-@_as_table(
-    "unmeasured",
-    "Failed, skipped and missing",
-    "Cases without a time, and why. The same command runs failed and missing ones again.",
-)
-def _unmeasured_table(findings: Findings) -> Iterator[Row]:
+def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
     unmeasured = [record for record in findings.records if record.status != "ok"]
     for record in sorted(unmeasured, key=lambda record: (record.status, record.reason or "")):
         yield _unmeasured_cells(record, findings.suffix(record.setting))
@@ -182,26 +185,18 @@ def _unmeasured_cells(record: Record, suffix: str = "") -> Row:
     }
 
 
-def _plan_tables(findings: Findings) -> list[Table]:
-    tables: list[Table] = []
+def _plan_tables(findings: Findings) -> Iterator[Table]:
     stems = file_stems(forecast.hardware for forecast in findings.forecasts)
-    note = (
-        "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
-        "relative to the fewest devices that were planned. Communication is a fraction of the time. By "
-        "formula: more devices than programs were compiled for."
-    )
     for forecast in findings.forecasts:
         stem, title = stems[forecast.hardware], f"Every case planned for {forecast.title}"
-        tables.append(make_table(f"planned-{stem}", title, note, _planned_rows(forecast)))
+        yield _table(f"planned-{stem}", title, _planned_rows(forecast))
         title = f"Not planned for {forecast.title}: what does not fit or failed"
         rows = map(_unmeasured_cells, _planned_records(forecast, "failed", "skipped"))
-        tables.append(make_table(f"unplanned-{stem}", title, "", rows))
+        yield _table(f"unplanned-{stem}", title, rows)
     stems = file_stems(scores.hardware for scores in findings.plan_scores)
-    note = "The same cases planned and measured. Above 1: it was predicted to take longer than it did."
     for scores in findings.plan_scores:
         title = f"Errors of the predictions: {scores.hardware}"
-        tables.append(make_table(f"scores-{stems[scores.hardware]}", title, note, _score_rows(scores)))
-    return tables
+        yield _table(f"scores-{stems[scores.hardware]}", title, _score_rows(scores))
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
@@ -209,7 +204,7 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     points = {point.timing.case: point for curve in curves for point in curve.points}
     for record in _planned_records(forecast, "planned"):
         predicted, point = record.predicted or {}, points.get(record.case)
-        times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else []
+        times = [predicted[name] for name in ("seconds", "low", "high") if predicted]
         yield {
             "case": label(record.case),
             "devices": record.case.devices,
@@ -231,7 +226,9 @@ def _planned_records(forecast: Forecast, *statuses: str) -> list[Record]:
 
 def _format_time_share(predicted: Mapping[str, Any], name: str) -> str:
     seconds, total = predicted.get(name), predicted.get("seconds")
-    return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
+    if seconds is None or not total:
+        return ""
+    return format_percentage(seconds / total) if seconds else "none"
 
 
 def _describe_memory(record: Record) -> str:
@@ -254,23 +251,7 @@ def _score_rows(scores: PlanScores) -> Iterator[Row]:
         }
 
 
-@_as_table("published", "Published and measured", "Published numbers and those measured here.")
-def _published_table(findings: Findings) -> Iterable[Mapping[str, str]]:
-    return published_results.published_rows(findings)
-
-
-@_as_table("damaged", "Damaged lines", "These lines are ignored; their cases run again.")
-def _damaged_table(findings: Findings) -> Iterator[Row]:
-    return ({"line": line} for line in findings.damaged)
-
-
-@_as_table(
-    "laws",
-    "Laws of scaling",
-    "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
-    "serial fraction computed from the speed-up on the most devices alone.",
-)
-def _law_table(findings: Findings) -> Iterator[Row]:
+def _law_rows(findings: Findings) -> Iterator[Row]:
     for curve, fitted in findings.scaling_fits:
         serial = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
@@ -287,39 +268,27 @@ def _law_table(findings: Findings) -> Iterator[Row]:
             }
 
 
-@_as_table(
-    "losses",
-    "Where the efficiency goes",
-    "Shares of the device-seconds: the efficiency is the part that does the work of the one-device program. "
-    "Communication and imbalance between processes are part of the rest where they are not known. Left out: "
-    "cases that take no longer than an empty call.",
-)
-def _loss_table(findings: Findings) -> Iterator[Row]:
+def _loss_rows(findings: Findings) -> Iterator[Row]:
     for curve, parts in findings.efficiency_breakdowns:
         efficiency = {point.devices: point.efficiency.value for point in curve.points}
         for part in parts:
-            shares = {
-                "efficiency": efficiency[part.devices],
-                "communication": part.communication,
-                "imbalance": part.imbalance,
-                "dispatch": part.dispatch,
-                "the rest": part.serial,
-            }
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "devices": part.devices,
-                **{name: None if share is None else f"{100 * share:.0f} %" for name, share in shares.items()},
+                "efficiency": _format_percent(efficiency[part.devices]),
+                "communication": _format_percent(part.communication),
+                "imbalance": _format_percent(part.imbalance),
+                "dispatch": _format_percent(part.dispatch),
+                "the rest": _format_percent(part.serial),
             }
 
 
-@_as_table(
-    "growth",
-    "Growth with size",
-    "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten empty "
-    "calls.",
-)
-def _growth_table(findings: Findings) -> Iterator[Row]:
+def _format_percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _growth_rows(findings: Findings) -> Iterator[Row]:
     for growth in findings.size_exponents:
         sweep = growth.sweep
         yield {
@@ -332,14 +301,7 @@ def _growth_table(findings: Findings) -> Iterator[Row]:
         }
 
 
-@_as_table(
-    "sparsity",
-    "Sparse derivatives",
-    "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. Pays after: the "
-    "number of evaluations after which colored seeds are faster in total, with detection, coloring and "
-    "compilation.",
-)
-def _sparse_table(findings: Findings) -> Iterator[Row]:
+def _sparse_rows(findings: Findings) -> Iterator[Row]:
     for gain in findings.coloring_gains:
         timing, nonzeros = gain.timing, gain.timing.record.nonzeros
         pays = count_of(gain.break_even, "evaluation") if gain.break_even else "never"
@@ -356,8 +318,7 @@ def _sparse_table(findings: Findings) -> Iterator[Row]:
         }
 
 
-@_as_table("systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.")
-def _peer_table(findings: Findings) -> Iterator[Row]:
+def _peer_rows(findings: Findings) -> Iterator[Row]:
     for baseline in findings.baselines:
         timing, jax = baseline.timing, baseline.jax
         if timing.case.engine != "jax":
@@ -371,8 +332,7 @@ def _peer_table(findings: Findings) -> Iterator[Row]:
             }
 
 
-@_as_table("machine", "What the machine can do", "Peak rates of a device, and the latency of an empty call.")
-def _machine_table(findings: Findings) -> Iterator[Row]:
+def _machine_rows(findings: Findings) -> Iterator[Row]:
     for timing in (timing for timing in findings.timings if timing.case.kind != "case"):
         case = timing.case
         yield {
@@ -394,7 +354,7 @@ def _format_rate(peak: Timing) -> str:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table of hardware and software facts, with one row per fact and one column per environment."""
+    """Return a table with a row for each fact of hardware and software, and a column for each environment."""
     facts: dict[str, dict[str, object]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]

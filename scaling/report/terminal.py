@@ -40,16 +40,15 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of the times and speed-ups of one problem, with a column for each device count.
+    """Return a table with a row for each of the first six scaling curves of one problem.
 
-    The table has a row for each of the first six scaling curves of the problem.
+    It has a column for each device count, with the time and the speed-up.
     """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:
-        points = {point.devices: point for point in curve.points}
-        cells = (_curve_cell(points[count]) if count in points else "" for count in counts)
-        rows.append((curve.program_name, *cells))
+        cells = {point.devices: _curve_cell(point) for point in curve.points}
+        rows.append((curve.program_name, *(cells.get(count, "") for count in counts)))
     omitted = len(curves) - len(rows)
     omission = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
@@ -87,10 +86,9 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each table column in characters, or None if the table does not fit into `width`.
+    """Return the width of each column in characters, or None if the table does not fit into `width`.
 
-    `columns` contains the cells of each column. Columns are narrowed if necessary, but not below their
-    longest word.
+    `columns` contains the cells of each column, which is at least as wide as its longest word.
     """
     largest = [max(map(len, column)) for column in columns]
     smallest = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
@@ -105,8 +103,8 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
     """Return the summary that `scaling run` prints at its end, as lines that fit on one screen.
 
-    The summary contains the fastest AD mode of each function, warnings, and the next commands. `folder` is
-    the results folder, and `width` is the width of the console in characters.
+    It contains the fastest AD mode of each function, warnings, and the next commands. `width` is the width of
+    the console in characters.
     """
     width = min(width, WIDTH)
     last_lines = _list_warnings(findings, folder, width)
@@ -122,10 +120,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of the first paragraphs that fit into `max_lines` lines.
-
-    If paragraphs are omitted, the last line contains their number and the command that prints them.
-    """
+    """Return the lines of the first paragraphs that fit, and the number of the others with a command."""
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1
@@ -153,7 +148,7 @@ def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
 
 
 def _to_one_line(text: str, console: Console) -> str:
-    """Return the text on one line. Characters that the console cannot display are replaced."""
+    """Return the text on one line, without characters that the console cannot display."""
     words = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
         return words

@@ -17,18 +17,12 @@ LINES, WIDTH = 25, 80  # lines and columns of a console
 
 
 def clean_text(text: str) -> str:
-    """Return the text with control characters replaced by spaces and invalid XML characters by U+FFFD.
-
-    Line feeds are kept.
-    """
+    """Return the text with control characters except line feeds as spaces, and invalid ones as U+FFFD."""
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return a dict from each name to a unique file name without extension.
-
-    A file name consists of lowercase letters, digits and hyphens, such as 'nvidia-h100' for 'NVIDIA H100'.
-    """
+    """Return a dict from each name to a unique file name, such as 'nvidia-h100' for 'NVIDIA H100'."""
     stems: dict[str, str] = {}
     for name in names:
         stem = _NOT_IN_STEM.sub("-", name.lower()).strip("-")[:40] or "other"
@@ -44,12 +38,9 @@ def keep_numbers_whole(text: str) -> str:
 
 
 class Table(NamedTuple):
-    """A table of text: its HTML anchor, title, note, column names and rows.
+    """A table of text. Without `row_anchors`, its rows have numbered HTML anchors such as 'laws-row1'."""
 
-    Without `row_anchors`, the rows have numbered HTML anchors such as 'laws-row1'.
-    """
-
-    anchor: str
+    anchor: str  # in HTML
     title: str
     note: str
     columns: tuple[str, ...]
@@ -59,25 +50,16 @@ class Table(NamedTuple):
     @property
     def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return the rows of the table as (HTML anchor, row) pairs."""
-        anchors = self.row_anchors or [
-            f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)
-        ]
-        return list(zip(anchors, self.rows, strict=True))
+        numbered = [f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)]
+        return list(zip(self.row_anchors or numbered, self.rows, strict=True))
 
 
 def make_table(
-    anchor: str,
-    title: str,
-    note: str,
-    rows: Iterable[Mapping[str, object]],
-    row_anchors: Sequence[str] = (),
+    anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a table of text for rows of values. Columns with empty cells only are omitted, except the first.
+    """Return a table of text for rows, which are dicts from column name to value with equal keys.
 
-    Args:
-        anchor: The HTML anchor of the table.
-        rows: Dicts from column name to value, with equal keys. None becomes an empty cell.
-        row_anchors: The HTML anchors of the rows, or () for numbered ones.
+    None becomes an empty cell. Columns with empty cells only are omitted, except the first.
     """
     texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
     names = list(texts[0]) if texts else []
@@ -87,7 +69,7 @@ def make_table(
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the text as lines of at most `width` characters. All lines after the first begin with `indent`.
+    """Return the text as lines of at most `width` characters, of which all but the first are indented.
 
     Long words and quantities such as '1.2 ms' are not broken, so that a line may be longer.
     """

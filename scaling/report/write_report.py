@@ -1,6 +1,5 @@
 """Write the report of a results folder: index.html, table.md and table.csv."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from scaling.analysis.dataframe import record_table
@@ -9,8 +8,7 @@ from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.summary import answer_sentences
 from scaling.report import answer_tables, page, page_tables
 from scaling.report.figures import files
-from scaling.report.markdown import MarkdownSection, to_markdown
-from scaling.report.text import Table
+from scaling.report.markdown import render_markdown
 from scaling.results.store import read_json, replace_file
 
 
@@ -24,33 +22,23 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     target = folder / "report"
     target.mkdir(exist_ok=True)
     files.remove_stale(target)
-    text = _to_markdown(findings, [answer_tables.answer_table(findings), *folded])
+    planned = [
+        (f"Planned for {forecast.title}", [describe_plan(forecast), *plan_answers(forecast)])
+        for forecast in findings.forecasts
+    ]
+    shown = {sentence for _, sentences in planned for sentence in sentences}
+    answer = [sentence for sentence in answer_sentences(findings) if sentence not in shown]
+    tables = [table for table in (answer_tables.answer_table(findings), *folded) if table.rows]
+    text = render_markdown("table.md.jinja", findings=findings, answer=answer, planned=planned, tables=tables)
     replace_file(target / "table.md", text.encode())
     replace_file(target / "table.csv", record_table(findings).to_csv(index=False).encode())
-    content = page.report_page(findings, study_title(folder, findings), folded)
-    replace_file(target / "index.html", page.render(content).encode())
+    html = page.render_report(findings, study_title(folder, findings), folded)
+    replace_file(target / "index.html", html.encode())
     return target / "index.html"
 
 
 def study_title(folder: Path, findings: Findings) -> str:
-    """Return the title of a report, such as 'smoke: A short study'.
-
-    The title follows the name of the study. It is omitted if study.json contains none.
-    """
+    """Return the name of a study, followed by its title in study.json, such as 'smoke: A short study'."""
     study = read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     return f"{findings.name}: {title}" if title else findings.name
-
-
-def _to_markdown(findings: Findings, tables: Iterable[Table]) -> str:
-    planned = [
-        MarkdownSection(f"Planned for {forecast.title}", [describe_plan(forecast), *plan_answers(forecast)])
-        for forecast in findings.forecasts
-    ]
-    shown = {sentence for section in planned for sentence in section.paragraphs}
-    sentences = [sentence for sentence in answer_sentences(findings) if sentence not in shown]
-    answer = MarkdownSection("Answer", sentences)
-    measured = [
-        MarkdownSection(table.title, tables=[table._replace(title="")]) for table in tables if table.rows
-    ]
-    return to_markdown(findings.name, [answer, *planned, *measured])

@@ -76,7 +76,8 @@ def test_row_on_two_curves_has_the_one_with_more_device_counts(tmp_path):
 def test_exports_have_the_column_names_of_the_table(folder, tmp_path):
     from scaling.report import export
 
-    csv, parquet = export.write_exports(folder, ["csv", "parquet"], tmp_path)[::4]
+    written = export.write_exports(folder, ["csv", "parquet"], tmp_path)
+    csv, parquet = written["csv"][0], written["parquet"][0]
     assert list(pandas.read_csv(csv)) == list(pandas.read_parquet(parquet)) == list(scaling.load(folder))
 
 

@@ -228,7 +228,7 @@ def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
         *formula_records(modes=("jacfwd",), seconds=lambda m, d: 1e-9 * m**2 / d),
         *formula_records(modes=("jacrev",), seconds=lambda m, d: 1e-6 * m / d),
     ]
-    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])
+    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])["extrap"]
     models = fit_models(path, several_parameters=True)
     assert re.search(
         r"devices\^\(-1\) \* m\^\(2\)$", models["jacfwd (vmap), shard_map, points split", "time"]
@@ -292,7 +292,7 @@ def test_names_cannot_break_lines_or_form_call_paths(tmp_path, make_record):
         for d in (1, 2)
         for size in (3, 4)
     ]
-    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])
+    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])["extrap"]
     lines = path.read_text("ascii").splitlines()
     assert [line.split()[0] for line in lines if line and line[0] != "#"] == ["PARAMETER"] * 2 + [
         "POINTS",

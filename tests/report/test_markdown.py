@@ -1,11 +1,11 @@
-"""Tests of documents in Markdown: text is escaped, tables keep their cells, and figures refer to their files."""
+"""Tests of documents in Markdown: text is escaped, and tables keep their cells."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from scaling.report.figures.marks import Figure
-from scaling.report.markdown import MarkdownSection, escape_markdown, to_markdown, to_markdown_table
+from scaling.report.markdown import escape_markdown, render_markdown, to_markdown_table
 from scaling.report.text import Table
 
 NASTY = [
@@ -29,6 +29,13 @@ def test_markdown_table_keeps_its_cells_for_any_text():
     assert {len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) for line in lines} == {3}
 
 
-def test_figure_refers_to_its_own_file():
-    parts = [MarkdownSection("part", figures=[Figure("a", "", "Speed-up", ())])]
-    assert to_markdown("title", parts) == "# title\n\n## part\n\n![Speed-up](a.png)\n"
+def test_document_has_headings_paragraphs_and_tables_of_escaped_text():
+    table = Table("", "part", "", ("one",), [("a|b",)])
+    text = render_markdown(
+        "table.md.jinja", findings=SimpleNamespace(name="*n*"), answer=["first\nline", "- x"],
+        planned=[("a plan", ["<b>"])], tables=[table],
+    )  # fmt: skip
+    assert text == (
+        "# \\*n\\*\n\n## Answer\n\nfirst line\n\n\\- x\n\n## a plan\n\n&lt;b&gt;\n\n"
+        "## part\n\n| one |\n| --- |\n| a\\|b |\n"
+    )

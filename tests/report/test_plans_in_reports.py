@@ -13,7 +13,7 @@ from scaling.analysis import dataframe as one_table
 from scaling.analysis import findings, plan_scores, summary
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
-from scaling.report import answer_tables, export, figures, methods_text, page_tables, write_report
+from scaling.report import answer_tables, export, figures, page_tables, proposal, write_report
 from scaling.report.figures import files, marks, theme
 from scaling.report.text import file_stems
 from scaling.results.store import write_json
@@ -403,7 +403,8 @@ def test_plans_are_exported_as_their_own_table(plans_only, tmp_path):
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    names = {path.name for path in export.write_exports(plans_only, ("csv", "parquet"), tmp_path)}
+    written = export.write_exports(plans_only, ("csv", "parquet"), tmp_path)
+    names = {path.name for paths in written.values() for path in paths}
     assert {"plans.csv", "plans.parquet"} <= names
     with (tmp_path / "plans.csv").open(newline="") as file:
         csv_rows = list(csv.DictReader(file))
@@ -435,9 +436,13 @@ def test_study_without_plans_exports_no_table_of_plans(tmp_path):
 
 
 def test_methods_describe_how_times_are_predicted(plans_only, tmp_path):
-    first, second = methods_text.describe_methods(findings.read(plans_only))
+    def describe_methods(study):
+        text = proposal.write_proposal(tmp_path / "proposal", study).read_text()
+        return text.split("## Methods\n\n")[1].split("\n\n## ")[0].split("\n\n")
+
+    first, second = describe_methods(findings.read(plans_only))
     assert first == "Nothing has been measured."
     assert second.startswith("Times for A far machine are predicted and not measured")
     assert "median" in second and "95 %" in second
     plain = findings.read(made_up.write(tmp_path / "made", measured("jacfwd")))
-    assert not any("predicted" in paragraph for paragraph in methods_text.describe_methods(plain))
+    assert not any("predicted" in paragraph for paragraph in describe_methods(plain))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings
-from scaling.report import methods_text, proposal, write_report
+from scaling.report import proposal, write_report
 from tests.report.test_plans_in_reports import planned_record
 from tests.support import made_up
 
@@ -15,6 +15,11 @@ from tests.support import made_up
 def write_proposal(folder):
     """Write the proposal of a folder and return its text."""
     return proposal.write_proposal(folder, findings.read(folder)).read_text()
+
+
+def methods_of(text):
+    """Return the text of the methods section of a proposal."""
+    return text.split("## Methods\n\n")[1].split("\n\n## ")[0]
 
 
 def weak_series(work=1.0, weak=True, devices=(1, 2, 4), **fields):
@@ -126,12 +131,10 @@ def test_methods_describe_how_times_were_measured(study_copy):
 def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, make_record):
     records = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
     records += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
-    text = " ".join(methods_text.describe_methods(findings.read(made_up.write(tmp_path / "made", records))))
+    text = methods_of(write_proposal(made_up.write(tmp_path / "made", records)))
     assert "Methods: jacfwd (vmap). 3 memory settings were measured." in text
     assert "the fastest mesh on each number of devices. It is chosen by the same times" in text
-    text = " ".join(
-        methods_text.describe_methods(findings.read(made_up.write(tmp_path / "plain", [make_record()])))
-    )
+    text = methods_of(write_proposal(made_up.write(tmp_path / "plain", [make_record()])))
     assert "settings were measured" not in text and "mesh" not in text
 
 

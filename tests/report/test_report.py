@@ -55,7 +55,8 @@ def test_report_writes_its_three_files(folder):
 
 
 def test_figures_are_exported_on_request_and_outdated_ones_are_removed(folder):
-    paths = export.write_exports(folder, ["svg", "png", "pdf"])
+    written = export.write_exports(folder, ["svg", "png", "pdf"])
+    paths = [path for paths in written.values() for path in paths]
     names = {path.stem for path in paths}
     assert {"scaling-strong", "crossover", "size"} <= names and len(paths) == 3 * len(names)
     starts = {"svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF"}

@@ -39,7 +39,7 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that 
 
 
 def page_specs(figures: Iterable[Figure]) -> str:
-    """Return the Vega-Lite specifications of figures as JSON text for a script element of the HTML page."""
+    """Return the specifications of figures as JSON text for a script element of the HTML page."""
     datasets: dict[str, list[Row]] = {}
     panels = {figure.name: [_page_panel(panel, datasets) for panel in figure.panels] for figure in figures}
     config = CONFIG | {"legend": {"disable": True}}
@@ -55,10 +55,9 @@ def _page_panel(panel: Panel, datasets: dict[str, list[Row]]) -> Spec:
 
 
 def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
-    """Return a copy of a Vega-Lite layer that refers to its data rows by a name in `datasets`.
+    """Return a copy of a layer that refers to its rows by a name in `datasets`.
 
-    The rows are added to `datasets` under a new name unless it contains equal rows. Fields that are None are
-    removed.
+    The rows are added to `datasets` unless it contains equal rows. Fields that are None are removed.
     """
     rows = [{name: v for name, v in row.items() if v is not None} for row in layer["data"]["values"]]
     equal = (name for name, other in datasets.items() if other == rows)
@@ -68,19 +67,13 @@ def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON text for an HTML script element. The text cannot end the element.
-
-    Control characters become spaces, and floats are rounded to six digits.
-    """
+    """Return a value as JSON text for an HTML script element. The text cannot end the element."""
     text = json.dumps(_map_strings(value, clean_text), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def to_page_colours(value: Any) -> Any:
-    """Return a copy of a Vega-Lite specification with CSS variables in place of the theme colors.
-
-    Floats are rounded to six digits.
-    """
+    """Return a copy of a specification with CSS variables in place of the theme colors."""
     return _map_strings(value, to_css_variable)
 
 
@@ -96,7 +89,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a figure for an image file, with `provenance` as its subtitle."""
+    """Return the specification of a figure for an image file, with `provenance` as its subtitle."""
     panels = [
         {"title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
          "width": max(_WIDTH, panel.least_width), "height": panel.height, "layer": panel.layers}
@@ -124,13 +117,8 @@ def describe_provenance(findings: Findings) -> str:
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
     dates = sorted({(record.started_at or "")[:10] for record in records} - {""})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
-    parts = (
-        findings.name,
-        list_first(machines, 2) or "unknown",
-        when,
-        f"commit {list_first(commits, 2) or 'unknown'}",
-    )
-    return " · ".join(parts)
+    commit = f"commit {list_first(commits, 2) or 'unknown'}"
+    return " · ".join((findings.name, list_first(machines, 2) or "unknown", when, commit))
 
 
 def _describe_machine(environment: Mapping[str, Any]) -> str:
@@ -140,10 +128,7 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def javascript_library() -> str:
-    """Return the text of vega.min.js: Vega, Vega-Lite and Vega-Embed, as bundled by vl-convert.
-
-    No module calls this function. CONTRIBUTING.md has the command that writes the file.
-    """
+    """Return the text of vega.min.js, as bundled by vl-convert. CONTRIBUTING.md has the command."""
     versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
     head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -153,10 +138,7 @@ def javascript_library() -> str:
 def write_figures(
     figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write figures to image files in a folder, and return the paths of the files.
-
-    `formats` contains keys of ENCODERS: 'svg', 'png' or 'pdf'. `findings` provides the subtitle.
-    """
+    """Write figures to image files in a folder, and return the paths. `formats` are keys of ENCODERS."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = _renumber_clip_paths(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
@@ -168,16 +150,13 @@ def write_figures(
 
 
 def _renumber_clip_paths(svg: str) -> str:
-    """Return an SVG whose clip paths are renumbered from 0, so that equal figures give equal files."""
+    """Return an SVG with clip paths numbered from 0, so that equal figures give equal files."""
     names: dict[str, int] = {}
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Delete the figure files that were written to a folder before, except the files in `keep`.
-
-    These are the files with a name in FIGURE_NAMES and one of the `formats` as extension.
-    """
+    """Delete the figure files that were written to a folder before, except the files in `keep`."""
     patterns = (f"{name}.{extension}" for name in FIGURE_NAMES for extension in formats)
     written = {path for pattern in patterns for path in folder.glob(pattern)}
     for path in written - set(keep):

@@ -33,68 +33,60 @@ class Panel(NamedTuple):
     height: int = 230
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure: its file stem (`name`), title, caption, panels and legend."""
+class Figure(NamedTuple):
+    """A figure of panels that share a legend."""
 
-    name: str
+    name: str  # also the stem of its files
     title: str
     caption: str
     panels: tuple[Panel, ...]
     legend: tuple[LineStyle, ...] = ()
 
 
-def describe_omission(problems: int) -> str:
-    """Return a caption sentence that says how many of the problems are drawn, or '' if all are drawn.
-
-    `problems` is the number of problems. A figure has one panel per problem, and at most MAX_PANELS panels.
-    """
-    if problems <= MAX_PANELS:
-        return ""
-    return f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
+def make_figure(
+    name: str, title: str, caption: str, panels: Iterable[Panel], legend: Iterable[LineStyle], problems: int
+) -> Figure | None:
+    """Return a figure of the first MAX_PANELS of `problems` problems, or None if it has no panels."""
+    if problems > MAX_PANELS:
+        caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
+    figure = Figure(name, title, caption, tuple(panels), tuple(legend))
+    return figure if figure.panels else None
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the name of the differentiated function, and the details.
-
-    If the study has several environments, the last line contains the environment of `subject`.
-    """
+    """Return the lines of a panel title: the function, details, and the environment if there are several."""
     where = f"environment {subject.environment}" if findings.has_mixed_environments else ""
     return tuple(filter(None, (subject.family, *details, where)))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a figure panel. It is linear if `domain` starts at 0, and otherwise logarithmic.
+    """An axis that shows a field of the data rows.
 
-    A categorical axis does not use `domain`.
+    It is categorical, linear if `domain` starts at 0, or otherwise logarithmic.
     """
 
-    field: str  # the field of the data rows that the axis shows
+    field: str
     options: Mapping[str, Any]  # Vega-Lite properties of the encoding channel, such as `scale` and `axis`
-    domain: tuple[float, float] = (1.0, 10.0)  # the values at the lower and the upper end
+    domain: tuple[float, float] = (1.0, 10.0)  # the ends, which a categorical axis does not have
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return a Vega-Lite encoding channel that shows a field on this axis, by default `self.field`."""
+        """Return the Vega-Lite encoding channel of a field, by default that of the axis."""
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
-        """Return the position of a value on the axis, from 0 (lower end) to 1 (upper end)."""
+        """Return the position of a value, from 0 (lower end) to 1 (upper end)."""
         low, high = self.domain
         return math.log(value / low) / math.log(high / low) if low else value / high
 
     def value(self, fraction: float) -> float:
-        """Return the value at a position on the axis, from 0 (lower end) to 1 (upper end)."""
+        """Return the value at a position from 0 (lower end) to 1 (upper end)."""
         low, high = self.domain
         return low * (high / low) ** fraction if low else fraction * high
 
 
 def log_axis(field: str, title: str, values: Iterable[float], unit: str | None = None) -> Axis:
-    """Return a logarithmic axis that covers all positive values.
-
-    `field` is the field of the data rows, and `title` the axis title. The tick labels are plain numbers, or
-    have SI prefixes and the unit if `unit` is not None.
-    """
+    """Return a logarithmic axis that covers all positive values. With a unit, labels have SI prefixes."""
     positive = [value for value in values if value > 0]
     domain = min(positive) / _MARGIN, max(positive) * _MARGIN
     steps = (1, 2, 5) if domain[1] < 200 * domain[0] else (1,)
@@ -107,13 +99,13 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str | None =
 
 
 def linear_axis(field: str, title: str, high: float) -> Axis:
-    """Return a linear axis from 0 to `high` with a title that shows a field of the data rows."""
+    """Return a linear axis from 0 to `high`."""
     options = {"title": title, "scale": {"domain": (0, high), "nice": False}, "axis": {"tickCount": 6}}
     return Axis(field, options, (0, high))
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each of the counts, such as device counts or problem sizes."""
+    """Return a logarithmic axis with a tick at each count, such as device counts or problem sizes."""
     ticks = sorted(set(counts))
     margin = max((ticks[-1] / ticks[0]) ** 0.06, 1.1)
     domain = ticks[0] / margin, ticks[-1] * margin
@@ -123,25 +115,18 @@ def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
 
 
 def band_axis(field: str, title: str, names: Sequence[str]) -> Axis:
-    """Return a categorical axis with one band per name, in the order of `names`."""
+    """Return a categorical axis with one band per name."""
     axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
     return Axis(field, {"title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis})
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec) -> Spec:
-    """Return a Vega-Lite layer that draws rows of data.
-
-    Args:
-        rows: Dicts from field name to value.
-        mark: The Vega-Lite type of the marks, such as 'point', 'line' or 'rect'.
-        options: Further properties of the marks.
-        channels: The encoding channels, such as `x`.
-    """
+    """Return a Vega-Lite layer of marks of a type, such as 'point', with mark properties and channels."""
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": channels}
 
 
 def color_of(field: str) -> Spec:
-    """Return a Vega-Lite encoding channel for the color that each row contains in a field."""
+    """Return the Vega-Lite encoding channel of a field that contains colors."""
     return {"field": field, "type": "nominal", "scale": None}
 
 
@@ -151,7 +136,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return the Vega-Lite encoding channels for the color, opacity and tooltip of lines.
+    """Return the encoding channels for the color, opacity and tooltip of lines.
 
     If the reader selects a line in the legend of the HTML page, all other lines become transparent.
     """
@@ -163,42 +148,38 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 
 
 def draw_points(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **more: Spec) -> Spec:
-    """Return a Vega-Lite layer with a hollow marker for each row that has a y value.
-
-    The shape of a marker depends on the field `line` of its row. `more` are further encoding channels.
-    """
+    """Return a layer with a hollow marker for each row that has a y value. `more` are further channels."""
     shape = _line_channel(styles, (SHAPES[style.shape or "circle"] for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "shape": shape, **line_channels(styles), **more}
     return draw_layer(rows, "point", {}, **channels) | _drop_missing(y.field)
 
 
-def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a Vega-Lite layer of vertical error bars, one for each row with an interval.
+def draw_intervals(
+    rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], mark: str = "rule", **options: Any
+) -> Spec:
+    """Return a layer of vertical error bars, or with mark="area" of bands, for the rows with an interval.
 
-    If the field of the y-axis is 'seconds', a bar extends from 'seconds_low' to 'seconds_high'.
+    If the field of the y-axis is 'seconds', an interval extends from 'seconds_low' to 'seconds_high'.
     """
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
-    layer = draw_layer(rows, "rule", {"strokeWidth": 2}, **ends, **line_channels(styles))
+    layer = draw_layer(rows, mark, options or {"strokeWidth": 2}, **ends, **line_channels(styles))
     return layer | _drop_missing(low, high)
+
+
+def draw_lines(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **mark: Any) -> Spec:
+    """Return a layer with a line for each value of the field `line`. `mark` are properties of the lines."""
+    dash = _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
+    channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
+    return draw_layer(rows, "line", {"strokeWidth": 1.8} | mark, **channels) | _drop_missing(y.field)
 
 
 def _drop_missing(*fields: str) -> Spec:
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 
-def draw_lines(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **mark: Any) -> Spec:
-    """Return a Vega-Lite layer with a line for each distinct value of the field `line` of the rows.
-
-    `mark` contains Vega-Lite properties of the lines, such as `strokeWidth`.
-    """
-    dash = _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
-    channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
-    return draw_layer(rows, "line", {"strokeWidth": 1.8} | mark, **channels) | _drop_missing(y.field)
-
-
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return the Vega-Lite layers of lines with error bars and markers.
+    """Return the layers of lines with error bars and markers.
 
     If there are two to four lines of different AD modes, the mode is written at the end of each line.
     """
@@ -210,12 +191,11 @@ def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyl
 
 
 def _mode_of_line(line: str) -> str:
-    """Return the AD mode at the start of a line name, such as 'jacrev' for 'jacrev (vmap), shard_map'."""
     return re.split(r" \(|,", line)[0]
 
 
 def _draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a Vega-Lite layer of AD modes as text to the right of markers, without overlap."""
+    """Return a layer of AD modes as text to the right of markers, without overlap."""
     colours = {style.name: style.colour for style in styles}
     labels, height = [], -math.inf
     for row in sorted(rows, key=lambda row: row[y.field]):
@@ -226,10 +206,7 @@ def _draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[Lin
 
 
 def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
-    """Return the Vega-Lite layers of a gray dotted line with the label 'ideal'.
-
-    `values` is a dict from the x value of each point of the line to its y value.
-    """
+    """Return the layers of a gray dotted line with the label 'ideal' through points (x value -> y value)."""
     rows: list[Row] = [{x.field: key, y.field: value, "label": "ideal"} for key, value in values.items()]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2}
     inside = [row for row in rows if y.domain[0] <= row[y.field] <= y.domain[1]]
@@ -238,22 +215,16 @@ def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, color: Spec, **mark: Any) -> Spec:
-    """Return a Vega-Lite layer that shows the field `label` of each row as text.
-
-    `mark` contains Vega-Lite properties of the text, such as `align`.
-    """
+    """Return a layer with the field `label` of each row as text. `mark` are properties such as `align`."""
     options = {"align": "right", "dx": -6, "dy": -7, "clip": False} | mark
     channels = {"x": x.channel(), "y": y.channel(), "text": {"field": "label"}, "color": color}
     return draw_layer(rows, "text", options, **channels)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return the data row of a timing: its time in seconds, 95 % interval, tooltip, and further fields.
+    """Return the data row of a timing on a line: its time in seconds, 95 % interval and tooltip.
 
-    Args:
-        line: The name of the line in the figure.
-        words: Further lines of the tooltip.
-        fields: Further fields of the row.
+    `words` are further lines of the tooltip, and `fields` further fields of the row.
     """
     seconds, low, high = timing.estimate
     samples = count_of(len(timing.seconds), "sample") if timing.seconds else ""  # a prediction has none
@@ -263,7 +234,7 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return the values of a field and the bounds of its intervals, from all rows that have a value."""
+    """Return the values of a field and the ends of their intervals, from all rows that have a value."""
     names = (field, f"{field}_low", f"{field}_high")
     values = (row[name] for row in rows if row.get(field) is not None for name in names)
     return [value for value in values if value is not None]

@@ -13,7 +13,7 @@ from scaling.analysis.forecast import Forecast, is_by_formula
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.report.answer_tables import largest_planned
 from scaling.report.figures import marks
-from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec
+from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import GROUND, LineStyle, line_styles
 
 _MAX_LINES = 8  # number of lines in one panel
@@ -62,17 +62,14 @@ def draw_times(findings: Findings) -> Figure | None:
         "Right: every mode against one and the same program, the fastest plain jit program on one device "
         f"that is not written by hand. {_UNDETERMINED} {_SELECTION} {_LIMITED}"
     )
-    panels, legend, omission = _draw_curves(findings, curves, ("seconds", "against_jit"))
-    title = "Time and speed-up against devices"
-    return Figure("devices", title, caption + omission, panels, legend) if panels else None
+    panels, legend, problems = _draw_curves(findings, curves, ("seconds", "against_jit"))
+    return make_figure("devices", "Time and speed-up against devices", caption, panels, legend, problems)
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Return a figure of speed-up and efficiency against device count, or None if there is no curve.
 
-    Args:
-        kind: The kind of the scaling curves to draw, "strong" or "weak".
-        curves: The curves to select from. The default is all curves of the findings.
+    `kind` is "strong" or "weak". By default, the figure selects from all curves of the findings.
     """
     selected = [curve for curve in curves or findings.curves if curve.kind == kind]
     baselines = " or ".join(dict.fromkeys(c.baseline for c in selected if len(c.points) > 1))
@@ -81,14 +78,14 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
         f"The broad pale line is the law that fits best. {_LIMITED}"
     )
-    panels, legend, omission = _draw_curves(findings, selected, ("speedup", "efficiency"))
-    return Figure(f"scaling-{kind}", _TITLES[kind], caption + omission, panels, legend) if panels else None
+    panels, legend, problems = _draw_curves(findings, selected, ("speedup", "efficiency"))
+    return make_figure(f"scaling-{kind}", _TITLES[kind], caption, panels, legend, problems)
 
 
 def _draw_curves(
     findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
-) -> tuple[tuple[Panel, ...], tuple[LineStyle, ...], str]:
-    """Return the panels, the legend and a caption sentence on omitted problems of a figure.
+) -> tuple[list[Panel], list[LineStyle], int]:
+    """Return the panels and the legend of a figure, and the number of problems that could be drawn.
 
     The largest problem of each function has one panel for each of the `fields` with values. A field is
     'seconds' or the name of a ratio of a CurvePoint, such as 'speedup'.
@@ -104,7 +101,7 @@ def _draw_curves(
                 title = marks.panel_title(findings, group[0], group[0].size)
                 title += (_RATIOS[field],) if field == "against_jit" else ()
                 panels.append(Panel(title, _draw_panel(group, rows, styles, field, laws)))
-    return tuple(panels), tuple(styles), marks.describe_omission(len(problems))
+    return panels, styles, len(problems)
 
 
 def _draw_panel(
@@ -124,10 +121,7 @@ def _draw_panel(
 
 
 def _ideal_values(first: CurvePoint, kind: str, field: str, counts: Iterable[int]) -> dict[int, float]:
-    """Return a dict from device count to the value of a field under ideal scaling from the point `first` on.
-
-    The dict is empty if the field is not 'seconds', 'speedup' or 'efficiency'.
-    """
+    """Return the value of a field on each device count under ideal scaling from the point `first` on."""
     speedups = {count: count / first.devices for count in counts if count >= first.devices}
     if field == "seconds":
         return {count: first.seconds / (1 if kind == "weak" else ideal) for count, ideal in speedups.items()}
@@ -148,10 +142,7 @@ def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Seque
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row with time, speed-ups and efficiency for each device count of each curve.
-
-    A speed-up or efficiency is None if its interval is too wide.
-    """
+    """Return a data row for each point of each curve. A ratio is None if its interval is too wide."""
     rows = []
     for curve in curves:
         for point in curve.points:
@@ -167,10 +158,9 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return data rows of a fitted scaling law at 12 device counts between those of a curve.
+    """Return 12 data rows of a fitted scaling law, relative to the measured time of the baseline.
 
-    `field` is 'speedup' or 'efficiency'. The values are relative to the measured time of the baseline, not to
-    its fitted time.
+    `field` is 'speedup' or 'efficiency'.
     """
     base, rows = curve.points[0], []
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
@@ -180,23 +170,17 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
     return rows
 
 
-def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure | None:
+def draw_plan(forecast: Forecast, stem: str, curves: Iterable[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The figure shows the largest problem of each function.
-
-    Args:
-        forecast: The predictions for one planned hardware.
-        stem: The name of the hardware in file names.
-        curves: The measured curves. Those of the shown programs on the planned kind of device are drawn too.
+    The figure shows the largest problem of each function. Of the measured `curves`, those of the same
+    programs on the planned kind of device are drawn too. `stem` is the name of the hardware in file names.
     """
     problems = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
-    if not problems:
-        return None
     kinds = {record.environment.get("device_kind") for record in forecast.records}
     same_kind = [c for c in curves if c.timings[0].record.environment.get("device_kind") in kinds]
-    groups, panels = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]], []
-    styles = _curve_styles(groups)
+    groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
+    styles, panels = _curve_styles(groups), []
     for group in groups:
         programs = {curve.program for curve in group}
         measured = [curve for curve in same_kind if curve.program in programs]
@@ -206,9 +190,8 @@ def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure 
         "Filled marks are programs compiled for that many devices; hollow ones are by formula alone. Heavy "
         f"lines with large marks, if any, were measured on such devices. {_LIMITED}"
     )
-    caption += marks.describe_omission(len(problems))
     title = f"Planned for {forecast.title}: time against devices"
-    return Figure(f"plan-{stem}", title, caption, tuple(panels), tuple(styles))
+    return make_figure(f"plan-{stem}", title, caption, panels, styles, len(problems))
 
 
 def _draw_predictions(
@@ -228,9 +211,8 @@ def _draw_predictions(
     y = marks.log_axis("seconds", "time", marks.values_with_bounds([*rows, *measured_rows], "seconds"), "s")
     first = min((curve.points[0] for curve in group), key=lambda p: p.devices)
     ideal = _ideal_values(first, group[0].kind, "seconds", counts)
-    ends = {"x": x.channel(), "y": y.channel("seconds_low"), "y2": {"field": "seconds_high"}}
     layers = (
-        marks.draw_layer(rows, "area", {"fillOpacity": 0.14}, **ends, **marks.line_channels(styles)),
+        marks.draw_intervals(rows, x, y, styles, "area", fillOpacity=0.14),
         *marks.draw_ideal(ideal, x, y),
         marks.draw_lines(rows, x, y, styles),
         marks.draw_points(rows, x, y, styles, fill=marks.color_of("fill")),

@@ -9,7 +9,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.size_series import FastestModeMap, SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
-from scaling.report.figures.marks import Figure, Panel, Row, Spec
+from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import INK, LineStyle, line_styles
 
 _CELL = 74  # width of a cell of a map, in pixels
@@ -20,8 +20,6 @@ def draw_sizes(findings: Findings) -> Figure | None:
     """Return a figure of time against problem size, or None if no size was varied."""
     sweeps = rank_sweeps(findings.size_sweeps)
     shown = sweeps[: marks.MAX_PANELS]
-    if not shown:
-        return None
     exponents = {(id(each.sweep), each.method): each.exponent for each in findings.size_exponents}
     styles = line_styles({m.name: line[0][1].case for sweep in shown for m, line in sweep.lines.items()})
     panels = []
@@ -39,15 +37,14 @@ def draw_sizes(findings: Findings) -> Figure | None:
         "Median time of one call; bars are 95 % intervals. A mark tells the exponent of its line. The "
         "sweeps with the most modes and sizes are drawn."
     )
-    caption += marks.describe_omission(len(sweeps))
-    return Figure("size", "Time against size", caption, tuple(panels), tuple(styles))
+    return make_figure("size", "Time against size", caption, panels, styles, len(sweeps))
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
     """Return size sweeps in the order of the figure: those with the most AD methods and timings first.
 
-    Sweeps of different functions alternate, and sweeps of function values (without derivatives) come last. A
-    sweep of two sizes is omitted if there is a longer sweep of its function.
+    Sweeps of different functions alternate, and sweeps of function values come last. A sweep of two sizes is
+    omitted if there is a longer sweep of its function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     longest = {
@@ -62,14 +59,9 @@ def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a figure with maps of the fastest AD mode over problem size and device count.
-
-    Return None if no problem was measured with several sizes.
-    """
+    """Return a figure of the fastest AD mode over size and device count, or None if no size was varied."""
     maps = sorted(findings.fastest_mode_maps, key=lambda grid: -len(grid.cells))
     shown = interleave_groups(maps, lambda grid: grid.family_key)[: marks.MAX_PANELS]
-    if not shown:
-        return None
     cases = {cell.method.name: cell.case for each in shown for cell in each.cells.values()}
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
@@ -83,9 +75,8 @@ def draw_crossover(findings: Findings) -> Figure | None:
         "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
         "size at which the mode below it was measured to be faster; dashed where that is not sure."
     )
-    caption += marks.describe_omission(len(maps))
     heading = "Crossover: which mode for which size and how many devices"
-    return Figure("crossover", heading, caption, tuple(panels), tuple(styles))
+    return make_figure("crossover", heading, caption, panels, styles, len(maps))
 
 
 def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ...]:

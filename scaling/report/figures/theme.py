@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scaling.analysis.cases import Method, method_of
 from scaling.core.case import Case
 
 INK, MUTED, GRID, GROUND = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff"
@@ -55,10 +54,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The style of a line or filled area in a figure: its name, color, marker shape and dash pattern.
-
-    For a filled area, the shape and the dash pattern are None, and the legend shows a rectangle.
-    """
+    """The style of a line or of a filled area, which has neither a marker shape nor a dash pattern."""
 
     name: str
     colour: str
@@ -66,32 +62,25 @@ class LineStyle(NamedTuple):
     dash: tuple[int, ...] | None = None
 
 
-def method_colour(method: Method) -> str:
-    """Return the hexadecimal color of a differentiation method, such as '#0072b2'.
-
-    Methods in JAX are colored by AD mode, and methods in other libraries are colored by library.
-    """
-    if method.engine == "jax":
-        return _MODES.get(method.mode, (SKY, ""))[0]
-    return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
-
-
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     """Return the styles of the lines of a figure, sorted by line name.
 
-    `cases` is a dict from line name to a case that has the AD mode of the line. Lines with equal color and
-    shape differ in their dash pattern. There are six patterns.
+    `cases` is a dict from line name to a case with the AD mode of the line. The color shows the mode, or the
+    library if it is not JAX. Lines with equal color and shape differ in their dash pattern, of which there
+    are six.
     """
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
-        colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
+        colour, shape = _MODES.get(case.mode, (SKY, "cross"))
+        if case.engine != "jax":
+            colour = _ENGINE_COLOURS.get(case.engine.split("/")[0], OLIVE)
         styles.append(LineStyle(name, colour, shape, _DASHES[variants[colour + shape] % len(_DASHES)]))
         variants[colour + shape] += 1
     return styles
 
 
 def to_css_variable(colour: str) -> str:
-    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Return any other text unchanged."""
+    """Return the CSS variable of a theme color, such as 'var(--x0072b2)', or any other text unchanged."""
     return f"var({_css_name(colour)})" if colour in _DARK else colour
 
 
