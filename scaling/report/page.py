@@ -117,7 +117,7 @@ def render_page(
     `panels` is the result of `case_panels`.
     """
     figures = [section.figure for section in sections if section.figure]
-    cases = {"spec": files.to_page_colours(samples_spec()), "cases": panels}
+    cases = {"spec": samples_spec(), "cases": panels}
     vega = (_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = _load_template().render(
         title=title, provenance=provenance, badges=badges, sections=sections, cards=cards,

@@ -32,13 +32,12 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     text = render_markdown("table.md.jinja", findings=findings, answer=answer, planned=planned, tables=tables)
     replace_file(target / "table.md", text.encode())
     replace_file(target / "table.csv", record_table(findings).to_csv(index=False).encode())
-    html = page.render_report(findings, study_title(folder, findings), folded)
+    html = page.render_report(findings, _study_title(folder, findings), folded)
     replace_file(target / "index.html", html.encode())
     return target / "index.html"
 
 
-def study_title(folder: Path, findings: Findings) -> str:
-    """Return the name of a study, followed by its title in study.json, such as 'smoke: A short study'."""
+def _study_title(folder: Path, findings: Findings) -> str:
     study = read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     return f"{findings.name}: {title}" if title else findings.name

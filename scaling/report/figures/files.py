@@ -43,7 +43,7 @@ def page_specs(figures: Iterable[Figure]) -> str:
     datasets: dict[str, list[Row]] = {}
     panels = {figure.name: [_page_panel(panel, datasets) for panel in figure.panels] for figure in figures}
     config = CONFIG | {"legend": {"disable": True}}
-    return to_script_json(to_page_colours({"config": config, "datasets": datasets, "figures": panels}))
+    return to_script_json({"config": config, "datasets": datasets, "figures": panels})
 
 
 def _page_panel(panel: Panel, datasets: dict[str, list[Row]]) -> Spec:
@@ -67,14 +67,13 @@ def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON text for an HTML script element. The text cannot end the element."""
-    text = json.dumps(_map_strings(value, clean_text), ensure_ascii=False, separators=(",", ":"))
+    """Return a value as JSON text for an HTML script element, with CSS variables for the theme colors.
+
+    The text cannot end the element.
+    """
+    themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
+    text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def to_page_colours(value: Any) -> Any:
-    """Return a copy of a specification with CSS variables in place of the theme colors."""
-    return _map_strings(value, to_css_variable)
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
@@ -125,14 +124,6 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
     kind = str(environment.get("device_kind") or "unknown machine")
     is_bound = environment.get("platform") == "cpu" and environment.get("bound")
     return f"{kind} (a device is one core)" if is_bound else kind
-
-
-def javascript_library() -> str:
-    """Return the text of vega.min.js, as bundled by vl-convert. CONTRIBUTING.md has the command."""
-    versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
-    head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return head.format(*versions) + bundle.replace("\t", "\\t")
 
 
 def write_figures(

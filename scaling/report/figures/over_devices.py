@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from scaling.analysis.cases import Method
+from scaling.analysis.cases import group_by
 from scaling.analysis.curves import ENOUGH_COUNTS, Curve, CurvePoint, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
@@ -40,10 +40,8 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
     """Return all curves, or the fastest curve of each AD method if there are more than eight."""
     if len(curves) <= _MAX_LINES:
         return list(curves)
-    best: dict[Method, Curve] = {}
-    for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
-        best.setdefault(curve.base_method, curve)
-    return list(best.values())
+    fastest_first = sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds))
+    return [group[0] for group in group_by(fastest_first, lambda curve: curve.base_method).values()]
 
 
 def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:

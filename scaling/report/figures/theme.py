@@ -81,13 +81,9 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 def to_css_variable(colour: str) -> str:
     """Return the CSS variable of a theme color, such as 'var(--x0072b2)', or any other text unchanged."""
-    return f"var({_css_name(colour)})" if colour in _DARK else colour
+    return f"var(--x{colour[1:]})" if colour in _DARK else colour
 
 
 def style_sheet(dark: bool) -> str:
     """Return the CSS definitions of all theme color variables, for a dark or else a light page."""
-    return " ".join(f"{_css_name(light)}: {shade if dark else light};" for light, shade in _DARK.items())
-
-
-def _css_name(light: str) -> str:
-    return f"--x{light[1:]}"
+    return " ".join(f"--x{light[1:]}: {shade if dark else light};" for light, shade in _DARK.items())
