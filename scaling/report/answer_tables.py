@@ -37,7 +37,6 @@ class Card(NamedTuple):
     time: str  # the time of one call with its 95 % interval
     ratio: str  # the ratio of the runner-up's time to `time`, or ''
     certainty: str  # the result of `describe_certainty`, or 'predicted, not measured'
-    sure: bool  # whether `certainty` is 'sure'
     speedup: str  # the speed-up or ''; for a predicted time, the efficiency
 
 
@@ -111,8 +110,7 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
         speedup = f"Speed-up over {curve.baseline}: {format_ratio(*point.speedup)}"
     return Card(
         problem_name(findings, row), _describe_other_sizes(rows, row), mode,
-        f"{row.devices_text}, {row.call}", format_time(row.first), ratio, describe_certainty(row), row.sure,
-        speedup,
+        f"{row.devices_text}, {row.call}", format_time(row.first), ratio, describe_certainty(row), speedup,
     )  # fmt: skip
 
 
@@ -151,6 +149,6 @@ def _planned_card(forecast: Forecast, curves: Sequence[Curve]) -> Card:
         ratio = format_time_ratio(second.method.name, second.median / timing.median)
     return Card(
         f"{timing.family} {timing.size}, planned for {forecast.title}", "", timing.method.name,
-        f"{timing.devices_text}, {timing.call}", format_time(timing), ratio, "predicted, not measured", False,
+        f"{timing.devices_text}, {timing.call}", format_time(timing), ratio, "predicted, not measured",
         f"Efficiency {format_percentage(best.efficiency.value)}",
     )  # fmt: skip

@@ -25,7 +25,6 @@ from scaling.report.markdown import render_markdown
 from scaling.report.page_tables import environment_table
 from scaling.results.store import replace_file
 
-FOLDER = "proposal"  # subfolder of the report
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _NOT_WEAK = "Not weak scaling: "  # prefix of the sentences in `Findings.weak_refusals`
 _STOP_REASONS = {
@@ -41,7 +40,7 @@ _FUNCTIONS = (  # that the template calls
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
     """Write the proposal of a study and its figures to report/proposal, and return the path of the text."""
-    target = folder / "report" / FOLDER
+    target = folder / "report" / "proposal"
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
     kinds = dict.fromkeys(curve.kind for curve in curves)

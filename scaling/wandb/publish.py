@@ -108,7 +108,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Delete all that wandb wrote except the offline copies of runs, and their logs, which contain paths."""
+    """Delete all files of wandb except the offline copies of runs, without logs, which contain paths."""
     for path in wandb_folder.glob("*"):
         is_copy = path.name.startswith("offline-run-")
         for unneeded in [path / "logs", path / "tmp"] if is_copy else [path]:

@@ -184,7 +184,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log contains the exit record of its run, which a full disk prevents."""
+    """Return whether a wandb log ends with the exit record of its run. After a full disk it does not."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
