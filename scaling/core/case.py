@@ -72,10 +72,8 @@ def _field(view: str, default: Any) -> Any:
 class Case:
     """The settings of one run: one function, one way to differentiate it, and the devices.
 
-    Each field belongs to one group of `VIEWS`: `problem` (the function and its inputs), `method` (how it is
-    differentiated), `layout` (on which devices) or `memory` (how many points and seeds are computed at a
-    time, and where arrays are stored). The expected result depends only on `problem` and `formulation`. None
-    in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
+    Each field belongs to one group of `VIEWS`. The expected result depends only on the group `problem` and on
+    `formulation`. None in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
     """
 
     workload: str = field(metadata={"view": "problem"})

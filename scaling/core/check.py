@@ -1,12 +1,9 @@
 """Compare the result of a case with its reference, and decide whether it is correct, wrong or undecidable.
 
-Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
-magnitude of the terms whose sum is the entry (tolerances.py). If the devices return several copies of a sum
-over points, all copies are checked. With seeds=colored, entries outside of the sparsity pattern are compared
-as zeros, so that a nonzero that the pattern lacks is detected.
-
-An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again
-with random rounding errors, and decides whether rounding explains the error.
+Each entry of a result may differ from the expected entry by tolerance * scale (tolerances.py). An entry with
+a larger error is a suspect: options/reference/reevaluate.py evaluates it again with random rounding errors,
+and decides whether rounding explains the error. With seeds=colored, entries outside of the sparsity pattern
+are compared as zeros, so that a nonzero that the pattern lacks is detected.
 """
 
 import contextlib
@@ -134,8 +131,7 @@ def verdict(
 ) -> Verdict:
     """Compare the result of a case, an array on the host, with its reference.
 
-    `sizes` is the shape of the derivative. The precision of products depends on `platform`, such as "cpu".
-    `pattern` is the sparsity pattern that was detected for seeds=colored, otherwise None.
+    The precision of products depends on `platform`, such as "cpu". `pattern` was detected for seeds=colored.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)

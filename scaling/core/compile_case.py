@@ -30,15 +30,15 @@ class CompiledCase:
 
     case: Case
     workload: Workload
-    sizes: DerivativeShape  # the shape of the derivative
-    program: layout.Program | None  # the program, or None if it was not compiled
-    stages: timing.Stages  # the compiled program as a callable, and the time of each compilation stage
+    sizes: DerivativeShape
+    program: layout.Program | None  # None if it was not compiled
+    stages: timing.Stages
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
     # program, the bytes are a lower bound: those of the inputs and the result.
     needs: Mapping[str, int | None]
     plan: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
-    overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
-    blocks: Mapping[str, Any] | None = None  # the record field `blocks` with chunk=auto, otherwise None
+    overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX
+    blocks: Mapping[str, Any] | None = None  # the record field `blocks` with chunk=auto
 
     @property
     def steps(self) -> int:
@@ -57,11 +57,6 @@ class CompiledCase:
         """Return the bytes that the program needs on each device while it runs, or None if unknown."""
         # With storage=host, one result is copied to the host while the next is computed.
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
-
-    @property
-    def host_bytes(self) -> int:
-        """Return the bytes that the case needs on the host, or 0 unless it has storage=host."""
-        return self.plan.host_bytes if self.plan else 0
 
     @property
     def compulsory_bytes(self) -> int | None:
@@ -105,11 +100,8 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
-    Args:
-        sizes: the result of `settle_shape`.
-        compile_program: the function that compiles a program and times each stage.
-        describe_shortage: the function that returns an error message if a case does not fit into memory.
-        known_blocks: the field `blocks` of the record of an earlier run, which chunk=auto tries first.
+    `describe_shortage` returns an error message if a case does not fit into memory. chunk=auto first tries
+    `known_blocks`, the field `blocks` of an earlier record.
     """
     sizes = sizes or settle_shape(case, workload, describe_shortage)
 

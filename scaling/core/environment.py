@@ -66,12 +66,9 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
 
-    Args:
-        started_with: the environment variables at the start of the process.
-        bound_to: the CPU cores that the process is bound to, or None if it is not bound.
-        engine: the versions of a peer. The hash `digest` includes them; the hash `setting` does not.
-        more: further fields, which neither hash includes.
-        hardware: the machine and the compilers for which `scaling plan` predicts times, or None for a run.
+    `started_with` are the environment variables at the start of the process, and `bound_to` its CPU cores.
+    The hash `digest` includes `engine`, the versions of a peer; the hash `setting` does not. Neither includes
+    the fields `more`. `hardware` is the machine of a plan, or None for a run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {

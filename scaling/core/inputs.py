@@ -1,7 +1,7 @@
 """Generate the random inputs of a case (`InputSpec`: uniform, normal, Poisson), reproducibly for each point.
 
 A row is the value of an input at one point (batch element). It depends only on the random seed, the name of
-the input and the number of the row. Rows are generated in groups, each with a separate Philox generator.
+the input and the number of the row.
 """
 
 import functools

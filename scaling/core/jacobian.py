@@ -1,10 +1,8 @@
 """Compute the slices (rows or columns) of a Jacobian on one device, and reduce them as they are computed.
 
-A seed is a tangent or cotangent vector. An AD mode with seeds maps (f, x) to a linear map from a seed to one
-slice of the Jacobian of f at x: a column in forward mode, a row in reverse mode. This map is applied to each
-row of a seed matrix, which is the identity. With seeds=colored, a row of the seed matrix is instead the sum
-of all rows of the identity that have one color. layout.py partitions the points (batch elements), the rows
-of the seed matrix, or both over the devices. A device stores at most `chunk` slices at a time.
+An AD mode with seeds maps (f, x) to a linear map from a seed (a tangent or cotangent) to one slice of the
+Jacobian of f at x. The seeds are the rows of the identity, or with seeds=colored, the sums of those rows that
+have one color. layout.py partitions the points (batch elements), the seeds, or both over the devices.
 """
 
 import functools
@@ -29,8 +27,7 @@ class DevicePosition(NamedTuple):
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
     start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
-    # A function that sums a pytree over all devices with split=data, and otherwise returns it unchanged.
-    sum_over_devices: Callable[[Any], Any] = lambda tree: tree
+    sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
 
 
 class PartColoring(NamedTuple):
@@ -45,8 +42,8 @@ class SeedRange:
     """A range of consecutive seeds (tangents or cotangents), and how many are computed at a time."""
 
     first: Any  # the index of the first seed
-    count: int  # the number of seeds
-    chunk: int | None = None  # the number of seeds whose slices are computed at a time, or None for all
+    count: int
+    chunk: int | None = None  # None computes the slices of all seeds at a time
 
     @property
     def numbers(self) -> Any:
@@ -62,11 +59,11 @@ class SeedRange:
 class Slices(NamedTuple):
     """The rows or columns of the Jacobian that a device computes with one linear map."""
 
-    part: LinearMapPart  # the linear map
-    # The function from the index of a seed to a row or column. For the Laplacian, the function from an array
-    # of seed indices to the sum of v^T H v over these seeds v, where H is the Hessian.
+    part: LinearMapPart
+    # Maps the index of a seed to a row or column. For the Laplacian, maps an array of seed indices to the sum
+    # of v^T H v over these seeds v, where H is the Hessian.
     compute: Callable[[Any], Any]
-    seeds: SeedRange  # the seeds of the device
+    seeds: SeedRange
     x: tuple[Any, ...]  # the differentiated inputs
 
 
@@ -75,8 +72,8 @@ def local_derivative(
 ) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
     """Return the function (points, shared, colorings, position) that computes a derivative on one device.
 
-    `points` and `shared` are dicts from input name to array. The result is a tuple with one array, or list of
-    arrays, per linear map, which contains nonzeros with seeds=colored. Without seeds, it is one array.
+    The result is a tuple with one array, or list of arrays, for each linear map. Without seeds, it is one
+    array.
     """
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
@@ -113,16 +110,17 @@ def _value_or_slices(
 ) -> Any:
     if case.ad_mode.is_value:
         return function(**inputs)
-    batch = case.points if case.batch == "whole" and not sizes.summed else None
-    entries = []
-    for number, part in enumerate(sizes.parts):
-        colors, positions = colorings[number] if colorings else (None, None)
-        slices = apply_linear_map(case, part, function, inputs, position, colors)
-        if colorings:
+    if colorings:
+        entries = []
+        for part, (colors, positions) in zip(sizes.parts, colorings, strict=True):
+            slices = apply_linear_map(case, part, function, inputs, position, colors)
             entries.append(load_option("sparse").read_entries(slices, colors, positions))
-        else:
-            entries.append(reduce_slices(slices, workload.reduction, sizes.outputs, sizes.inputs, batch))
-    return tuple(entries)
+        return tuple(entries)
+    batch = case.points if case.batch == "whole" and not sizes.summed else None
+    parts = (apply_linear_map(case, part, function, inputs, position) for part in sizes.parts)
+    return tuple(
+        reduce_slices(part, workload.reduction, sizes.outputs, sizes.inputs, batch) for part in parts
+    )
 
 
 def _workload_derivative(
@@ -232,12 +230,11 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
         return sum_over_seeds(slices.compute, slices.seeds)
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
-    step, seeds = reduction.columns, slices.seeds
+    step, function, seeds = reduction.columns, reduction.columns.function, slices.seeds
     if slices.part.along_point:
         return column(0)
     if step.products:
         return load_option("gram").multiply_columns(column, seeds, inputs)
-    function = step.function
     reduced = slices.compute if function is None else lambda number: function(column(number))
     if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
         return reduced(seeds.first)
@@ -263,10 +260,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the rows of the Jacobian of each point that `seeds` select: one array (batch, ...) per input.
-
-    `rows` computes the row of one seed number. Each of the `batch` points has `outputs` rows.
-    """
+    """Sum the rows of each of `batch` points, which has `outputs` rows: one array (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -1,13 +1,12 @@
 """Partition a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs, gather its result.
 
 The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). All three
-APIs wrap the same function, which each device runs. On the host, the two axes of the mesh are the leading
-axes of a result. `gather_pieces` removes the padding and adds the partial sums of the devices in float64.
+APIs wrap the same function, which each device runs. On the host, a result starts with these two axes.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -38,8 +37,7 @@ class Program:
     arguments: Mapping[str, jax.ShapeDtypeStruct]  # the abstract arguments by name, in order
     collect: Callable[[Any], np.ndarray]  # the function that copies a result to the host as one array
     pieces: Callable[[Any], Pieces]  # the function that copies a result to the host as several arrays
-    sizes: DerivativeShape  # the shape of the derivative
-    seed_arguments: Mapping[str, np.ndarray] = field(default_factory=dict)  # arguments that are not inputs
+    seed_arguments: Mapping[str, np.ndarray]  # the values of the arguments that are not inputs
 
 
 class Argument(NamedTuple):
@@ -62,9 +60,9 @@ def lay_out(
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or shape.derivative_shape(case, workload)
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
-    sparse = load_option("sparse") if sizes.coloring is not None else None
-    if sparse is not None:
-        indices = sparse.gather_indices(sizes, case.axes[1])
+    indices = None
+    if sizes.coloring is not None:
+        indices = load_option("sparse").gather_indices(sizes, case.axes[1])
         seed_arguments = indices.arguments | seed_arguments
     arguments = _program_arguments(case, workload, seed_arguments)
     on_device = _device_function(case, workload, sizes, list(arguments))
@@ -75,15 +73,15 @@ def lay_out(
 
     def pieces(result: Any) -> Pieces:
         on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[mesh_axes:]), result)
-        if sparse is not None:
-            return [sparse.gather_entries(indices, host_shape, on_mesh)]
+        if indices is not None:
+            return [load_option("sparse").gather_entries(indices, host_shape, on_mesh)]
         return gather_pieces(case, workload, sizes, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
         arrays = pieces(result)
         return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)).reshape(host_shape)
 
-    return Program(function, structs, collect, pieces, sizes, seed_arguments)
+    return Program(function, structs, collect, pieces, seed_arguments)
 
 
 def _program_arguments(case: Case, workload: Workload, seed_arguments: Named) -> dict[str, Argument]:
@@ -184,8 +182,10 @@ def _place_argument(
         return shared_input(case, workload, name) if is_shared else program.seed_arguments[name]
 
     def shard(index: Any) -> np.ndarray:
-        start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
+        if not is_per_point:
+            return np.asarray(global_array()[index])
+        start, stop, _ = index[0].indices(struct.shape[0])
+        return rows(start, stop)
 
     if case.api == "pmap":
         return load_option("pmap").place(case, struct, name, rows if is_per_point else None, global_array)
@@ -226,7 +226,7 @@ def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Pieces
 ) -> Pieces:
-    """Return the result of one linear map as a list of arrays to concatenate along the last axis."""
+    """Return the result of one linear map without padding, as arrays to concatenate."""
     reduction = workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))

@@ -1,14 +1,13 @@
 """Define the AD modes (jacfwd, jacrev, fwd_over_rev, jet, ...): their order, kind of seeds and linear map.
 
-A mode with seeds has a function `linear_map(f, x)`, where x is a tuple of arrays. `linear_map` returns a
-function from a seed to one slice (column or row) of the derivative of f at x:
+`linear_map(f, x)` of a mode, where x is a tuple of arrays, returns a function from a seed to one slice of the
+derivative of f at x:
 
     seed TANGENT    a tuple like x          -> a column of the Jacobian J, an array like f(*x)
     seed COTANGENT  an array like f(*x)     -> a row of the Jacobian J, a tuple like x
 
-A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each of shape (inputs,). To
-add a mode, add one value to `MODES`. JAX is imported when a linear map is first called, because modules that
-read records import this table and do not need JAX.
+A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each of shape (inputs,). The
+functions import JAX themselves, because modules that read records need this table without JAX.
 """
 
 from collections.abc import Callable
@@ -106,11 +105,12 @@ def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
-def gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes the raveled gradient of the scalar function f in reverse mode."""
+def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]:
+    """Return the raveled gradient of the scalar function f, in reverse or in forward mode, as a function."""
     import jax
 
-    return lambda *x: ravel(jax.grad(f, argnums=tuple(range(len(x))))(*x))
+    differentiate = jax.jacfwd if forward else jax.grad
+    return lambda *x: ravel(differentiate(f, argnums=tuple(range(len(x))))(*x))
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
@@ -138,9 +138,7 @@ def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, the JVP of the forward-mode gradient."""
-    import jax
-
-    return jacfwd(lambda *z: ravel(jax.jacfwd(f, argnums=tuple(range(len(z))))(*z)), x)
+    return jacfwd(gradient(f, forward=True), x)
 
 
 def _in_laplacian(name: str) -> MakeLinearMap:

@@ -1,9 +1,8 @@
 """Define the reductions of the Jacobian J of each point (batch element), such as sums, norm and J^T J.
 
-The field `reduce` of a case is a key of `REDUCTIONS`. A device applies the step `columns` (in forward mode)
-or `rows` (in reverse mode) of a reduction to each slice (column or row) of J as soon as the slice is
-computed, so that it need not store the whole J. To add a reduction, add one value to `REDUCTIONS`. This
-module does not import JAX, because modules that read records import its table.
+A device applies the step `columns` (in forward mode) or `rows` (in reverse mode) of a reduction to each slice
+of J as soon as the slice is computed, so that it need not store J. This module does not import JAX, because
+modules that read records import its table.
 """
 
 from collections.abc import Callable
@@ -30,9 +29,8 @@ class ReferenceTerms(NamedTuple):
 class SliceStep:
     """The operation of a reduction that a device applies to each slice (column or row) of the Jacobian J."""
 
-    # The function that maps a slice to its contribution to the reduced J, such as the sum of its elements.
-    # The argument is a column of shape (..., outputs). For rows there are two arguments: a row, as a tuple of
-    # one array per input, and the tuple of inputs x. None uses the slice unchanged.
+    # Maps a column of shape (..., outputs), or a row and x as tuples of one array per input, to its
+    # contribution to the reduced J. None uses the slice unchanged.
     function: Callable[..., Any] | None = None
     sums_seeds: bool = False  # whether contributions are summed over the seeds, on devices, then on the host
     products: bool = False  # whether the device computes the inner products of all pairs of columns of J

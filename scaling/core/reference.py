@@ -1,7 +1,7 @@
 """Compute the expected result of a case in float64, for one range of points (batch elements) at a time.
 
-The expected result (the reference) is evaluated at the inputs after rounding to the dtype of the case. It
-does not depend on the AD mode or the devices under test. `reference_spec` selects the first method that fits:
+The reference is evaluated at the inputs after rounding to the dtype of the case. It does not depend on the AD
+mode or the devices under test. `reference_spec` selects the first method that fits:
 
     mode=value                         the values of `nonzeros` or `reference`, else of the function itself
     `nonzeros` fits the result         NumPy, the nonzeros of the workload's own sparsity pattern
@@ -49,15 +49,15 @@ class ReferenceSpec:
 
     case: Case
     workload: Workload
-    sizes: DerivativeShape  # the shape of the derivative
-    reduction: Reduction  # the reduction that maps the Jacobians of the reference to the result
+    sizes: DerivativeShape
+    reduction: Reduction  # maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
     common: Any  # the `CommonEntries` of these two patterns (options/sparse), or None if one is missing
     computed: Any  # the `ComputedReference` of a function without a closed form (options/reference), or None
     roundoff: float  # the unit roundoff of the least precise operation
-    rounding: Rounding  # the lengths of the sums that compute the result
-    workload_key: Hashable  # a cache key that is equal for equal workloads
+    rounding: Rounding
+    workload_key: Hashable  # equal for equal workloads
 
     @property
     def tolerance(self) -> float:

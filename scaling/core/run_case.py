@@ -20,9 +20,9 @@ import functools
 import gc
 import hashlib
 import itertools
+import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -57,10 +57,10 @@ class ProcessGroup(NamedTuple):
     """The processes that run a case together, and their devices."""
 
     devices: list[Any]  # the devices of all processes
-    platform: str  # the platform of the devices, such as "cpu" or "gpu"
-    gather: timing.Gather = timing.single_process  # the function that exchanges floats between them
+    platform: str  # such as "cpu" or "gpu"
+    gather: timing.Gather = timing.single_process  # exchanges floats between the processes
     rank: int = 0  # the index of this process
-    processes: int = 1  # the number of processes
+    processes: int = 1
     cores: list[int] | None = None  # the cores that this process is bound to, or None if it is not bound
 
 
@@ -69,12 +69,11 @@ class PlacedProgram(NamedTuple):
 
     case: Case  # the case, with the mode that mode=auto chose
     workload: Workload
-    sizes: DerivativeShape  # the shape of the derivative
-    call: Callable[[], Any]  # the function that runs the program once and returns its result
-    collect: Callable[[Any], Any]  # the function that converts a result to an array on the host
-    sample: Callable[[Sampling], Samples] | None = None  # the function of a peer that takes all samples
-    # The function that blocks until the result of a call is ready. By default, `call` itself blocks.
-    wait: Callable[[Any], Any] = lambda result: None
+    sizes: DerivativeShape
+    call: Callable[[], Any]  # runs the program once and returns its result
+    collect: Callable[[Any], Any]  # converts a result to an array on the host
+    sample: Callable[[Sampling], Samples] | None = None  # takes all samples, for a peer with its own harness
+    wait: Callable[[Any], Any] = lambda result: None  # blocks until a result is ready, unless `call` blocks
 
 
 @dataclass
@@ -82,8 +81,8 @@ class Attempt:
     """A case that is being run, with the state of its measurement."""
 
     record: Record  # the record so far, with the status "ok" until an error or a skip ends the attempt
-    group: ProcessGroup  # the processes that run the case
-    sampling: Sampling  # the rule that decides when there are enough samples
+    group: ProcessGroup
+    sampling: Sampling
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
     turns: Iterator[Samples] | None = None  # the samples of the current compilation after each turn
     earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
@@ -163,7 +162,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that ends the attempt on an exception, and records the error, no samples."""
+    """End the attempt on an exception, and record the error and no samples."""
     try:
         yield
     except Exception as error:
@@ -196,7 +195,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Return a context manager that raises an exception of one process in all processes of the group."""
+    """Raise an exception of one process in all processes of the group."""
     error = None
     try:
         yield
@@ -286,8 +285,9 @@ def _compile_stages(case: Case, built: Workload, group: ProcessGroup, program: l
 
 def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
     """Return an error message if a case does not fit into the memory of a process, otherwise None."""
-    # The check copies the result to the host once; with storage=host, host_bytes includes it.
-    host_bytes = compiled.host_bytes or len(group.devices) * (compiled.needs.get("output_bytes") or 0)
+    # The check copies the result to the host once; with storage=host, the plan includes it.
+    result_bytes = len(group.devices) * (compiled.needs.get("output_bytes") or 0)
+    host_bytes = compiled.plan.host_bytes if compiled.plan else result_bytes
     shortage = memory.describe_shortage(
         compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
     )
@@ -375,19 +375,22 @@ def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
 
 
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
+    """Return the record fields of the samples of all compilations."""
     marked: dict[str, list[int]] = {}
     turns_before = 0
     for samples in compilations:
         for mark, turns in samples.marked.items():
             marked.setdefault(mark, []).extend(turns_before + turn for turn in turns)
         turns_before += len(samples.turns)
-    seconds = [second for samples in compilations for second in samples.seconds]
-    slowest = Counter(rank for samples in compilations for rank in samples.slowest).most_common(1)
+    seconds, seconds_min, all_turns, slowest = (
+        [value for samples in compilations for value in getattr(samples, name)]
+        for name in ("seconds", "seconds_min", "turns", "slowest")
+    )
     return {
         "seconds": seconds,
-        "seconds_min": [second for samples in compilations for second in samples.seconds_min] or seconds,
-        "slowest_rank": slowest[0][0] if slowest else 0,
-        "turns": [count for samples in compilations for count in samples.turns] or [len(seconds)],
+        "seconds_min": seconds_min or seconds,
+        "slowest_rank": statistics.mode(slowest or [0]),
+        "turns": all_turns or [len(seconds)],
         "marked": marked,
         "calls_per_sample": compilations[0].calls_per_sample,
         "stop_reason": compilations[-1].stop_reason,

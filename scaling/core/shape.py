@@ -1,7 +1,6 @@
 """Compute the `DerivativeShape` of a case (numbers of outputs, inputs and seeds) and the shape of its result.
 
-A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
-arrays, without devices and before anything is compiled.
+Functions are evaluated with abstract arrays, without devices and before anything is compiled.
 """
 
 import dataclasses
@@ -36,7 +35,7 @@ class LinearMapPart:
     """One of the linear maps, in forward or reverse mode, that compute a derivative."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
-    names: tuple[str, ...]  # the names of the inputs with respect to which the map differentiates
+    names: tuple[str, ...]  # the names of the differentiated inputs
     seeds: int  # the number of seeds (tangents or cotangents)
     along_point: bool = False  # whether the only seed is the point x, so that the result is J x
 

@@ -83,10 +83,10 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and return the compiled function with the time of each stage.
+    """Trace, lower and compile a function, and return it compiled, with the time of each stage.
 
-    A function without a wrapper of JAX, such as `jax.jit`, is not compiled. `arguments` are arrays, or values
-    with a shape and a dtype. `options` are XLA compiler options in addition to XLA_FLAGS.
+    A function without a wrapper of JAX, such as `jax.jit`, is not compiled. `options` are XLA compiler
+    options in addition to XLA_FLAGS.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
