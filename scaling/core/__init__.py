@@ -1,9 +1,9 @@
 """Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
-run_case.py lists the calls in their order. docs/design.md describes the modules and their use in a study.
-The modules of this folder do not import other folders of the package. What only some cases need is imported
-by `load_option`, when a case first needs it. Every case with engine=jax uses `program_stats` (the FLOPs,
-bytes and collectives of the compiled program) and `host_monitor` (load from other processes).
+Read the modules in this order: case, modes, reductions, workload, inputs, shape, jacobian, layout,
+compile_case, check, timing, run_case (which lists the calls), record. They import no other folder of the
+package: `load_option` imports what only some cases need. Every case with engine=jax uses `program_stats` and
+`host_monitor`.
 """
 
 import importlib

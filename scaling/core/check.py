@@ -32,9 +32,7 @@ class Verdict(NamedTuple):
     tolerance: float  # the largest relative error that was allowed
     reason: str | None = None  # a key of `record.REASONS`, or None if the result is correct
     text: str | None = None  # an explanation of the reason, or None if the result is correct
-    # The fraction of "entries" that were compared one by one, and of "points" with all entries compared. None
-    # unless the result is correct.
-    checked: dict[str, float] | None = None
+    checked: dict[str, float] | None = None  # as in `Record`, or None unless the result is correct
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,8 @@ class EntryComparison:
     result: np.ndarray
     expected: np.ndarray
     scale: np.ndarray  # by which the differences are divided; broadcasts to the shape of the entries
-    # The function (evaluation, inputs, points=indices) that evaluates the entries with other inputs. None if
-    # the whole result is compared.
+    # Evaluates the entries with other inputs, from (evaluation, inputs, points=indices). None if the whole
+    # result is compared.
     measure: Callable[..., np.ndarray] | None = None
 
 
@@ -63,7 +61,7 @@ class PointsComparison(NamedTuple):
 class CheckProgress:
     """The largest error of the entries compared so far, and the entries with an error over the tolerance."""
 
-    spec: ReferenceSpec  # how the reference is evaluated
+    spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
     largest_error: float = 0.0  # the largest relative error so far
     first_wrong: int | None = None  # the index of the first wrong point
@@ -72,8 +70,7 @@ class CheckProgress:
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
     # The comparisons with an error over the tolerance. reevaluate.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
-    # Further such comparisons, with their errors, of shape (points,). The tolerance that the reevaluation of
-    # the suspects determines decides on them.
+    # Further such comparisons, with their errors, of shape (points,), which `allowed` decides afterwards.
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:

@@ -31,10 +31,10 @@ class Mode:
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
     seed: str | None = None  # TANGENT, COTANGENT, BOTH for two modes, or None for a mode without seeds
-    # The function (f, x) -> (seed -> slice). None for a mode that has `parts`, no seeds or only a Laplacian.
+    # (f, x) -> (seed -> slice). None for a mode that has `parts`, no seeds or only a Laplacian.
     linear_map: MakeLinearMap | None = None
-    # The function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple like x with a
-    # leading axis of seeds. If None, the Laplacian (the trace of H) is computed by `linear_map`.
+    # (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple like x with a leading axis of
+    # seeds. None computes the Laplacian (the trace of H) by `linear_map`.
     quadratic_sum: MakeLinearMap | None = None
     parts: tuple[str, str] | None = None  # the names of the forward and the reverse mode if there are two
     single_seed: bool = False  # whether the mode is a gradient: one cotangent yields the whole derivative

@@ -175,11 +175,7 @@ def _finite(value: Any) -> Any:
 
 
 class Writer:
-    """A writer that appends records to a new JSON lines file.
-
-    The first record creates the file, as does the next record if the file is deleted. Each process has its
-    own file, so that a killed process loses no finished record and leaves at most one incomplete last line.
-    """
+    """Append records to a new JSON lines file of this process. Create it again if it is deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -45,18 +45,17 @@ class Reduction:
     axes: tuple[str | None, str | None]  # the two axes of the result: OUTPUTS, INPUTS or None, of length 1
     columns: SliceStep = SliceStep()  # the step for each column of J in forward mode
     rows: SliceStep = SliceStep()  # the step for each row of J in reverse mode
-    # The JAX function (J, x) -> result that reduces the whole J of a workload. J has the shape (points,
-    # outputs, inputs), and x has the shape (points, inputs).
+    # In JAX, J of shape (points, outputs, inputs) and x of shape (points, inputs) -> the result.
     of_jacobians: Callable[[Any, Any], Any]
     entries: str  # the entries of J whose sum is one element: one "entry", a "column", a "row", or "all"
-    # The NumPy function that computes the expected result and its sensitivity to rounding.
+    # In NumPy, the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
-    # The NumPy function (J, bound) -> largest change of the result of each point, of shape (points,), if each
+    # In NumPy, (J, bound) -> the largest change of the result of each point, of shape (points,), if each
     # entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
-    # "products" of J and random vectors, or "columns" of J^T J. None if there is no such sample.
+    # "products" of J and random vectors, "columns" of J^T J, or None.
     sampling: str | None = None
     along_point: bool = False  # whether forward mode needs only one tangent, the point x itself
     sums_points: bool = False  # whether the result is also summed over the points
@@ -87,14 +86,14 @@ def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
     return ReferenceTerms(e.J.values, scale, scale)
 
 
-def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    expected, *sums = (e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude))
-    return ReferenceTerms(expected, *(values.max(axis=2, keepdims=True) for values in sums))
-
-
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of each point. The caller sums them over the points."""
+    """Return the sums over the outputs of each point. The caller sums them over the points."""
     return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
+
+
+def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
+    expected, *sums = _reference_points(e)
+    return ReferenceTerms(expected, *(values.max(axis=2, keepdims=True) for values in sums))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:

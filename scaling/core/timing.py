@@ -55,10 +55,10 @@ class Samples:
 class Stages:
     """A compiled program and the time of each compilation stage, in seconds."""
 
-    call: Any  # the function that runs the program, or None if it was not compiled
+    call: Any  # the function that runs the program, or None before compilation
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
     jaxpr: Any = None  # the traced program, or None if it is not available
-    trace_seconds: float | None = None  # this time and the next two are None if there is no such stage
+    trace_seconds: float | None = None  # None without such a stage, like the next two
     lower_seconds: float | None = None
     compile_seconds: float | None = None
 
@@ -74,7 +74,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the texts of all processes, sorted by rank and without trailing whitespace."""
+    """Return the texts of all processes by rank, without trailing whitespace."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -142,9 +142,9 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator that takes one turn of samples and yields all samples so far.
 
-    The caller stops the endless iteration when the samples have a `stop_reason`, and may run other cases
-    between turns. A sample is the time of one call, or of several calls if a call takes little longer than
-    `floor_seconds`, the time of an empty call. `wait` blocks until the result of a call is ready.
+    The caller stops the endless iteration when the samples have a `stop_reason`. A sample is the time of one
+    call, or of several if a call takes little longer than `floor_seconds`, the time of an empty call. `wait`
+    blocks until the result of a call is ready.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -229,13 +229,12 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest rank k that bounds a confidence interval of the median, or 0 without any.
+    """Return the largest rank k whose interval contains the median with this confidence, or 0 without any.
 
-    The interval from the k-th smallest to the k-th largest of `count` samples contains the median of their
-    distribution with this confidence. The number of samples below it is binomial with probability 1/2.
+    The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
+    the median is binomial with probability 1/2.
     """
-    # Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a
-    # float for 1,030 or more samples.
+    # Computed from the previous one, because `math.comb(count, k)` exceeds a float from 1,030 samples on.
     allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
     first = max(0, count // 2 - _TAIL * math.isqrt(count))
     probability = math.exp(

@@ -20,10 +20,6 @@ numbers, and the scale is the magnitude of its terms. Rounding changes the reduc
 Here e is tolerance(terms), S is the largest s of the point, J_a is the column a of J, and c_a is the sum of
 its magnitudes. The term e k S^2 covers the rounding of a column of zeros. With N, the larger of `terms` and
 `added`, the scale is the larger of influence * sqrt(terms / N) and magnitude * sqrt(added / N).
-
-Example: reduce=outputs in float32, with 4 outputs, entries of J that are sums of 16 numbers, and column sums
-of |J| of 3 and 5. Then N = terms = 16, added = 4, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6.
-Influence and magnitude are 5, the scale is max(5, 5 * sqrt(4 / 16)) = 5, and each sum may be off by 9.5e-6.
 """
 
 from dataclasses import dataclass
@@ -158,8 +154,8 @@ def reduce_jacobians(
     """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
     The first array has the shape (points, *reduction.shape(outputs, inputs)), and the scale broadcasts to it.
-    The caller adds up a sum over points. WHOLE and J^T J need dense Jacobians. `floor` is a lower bound on
-    the scale at each point, of shape (points,). `x`, of shape (points, inputs), contains the points.
+    WHOLE and J^T J need dense Jacobians. `floor`, of shape (points,), is a lower bound on the scale. `x`, of
+    shape (points, inputs), contains the points.
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)

@@ -62,12 +62,11 @@ class Workload:
         points: the inputs with a separate value for each point, a dict from name to `InputSpec` or pytree
             of `InputSpec`. Each leaf of a pytree becomes an input named by its path, such as `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
-        wrt: the names of the inputs to differentiate by default, joined by "+". `params` means all
-            floating-point leaves of that input, in the order of the tree; `params.w` means one leaf.
+        wrt: the inputs to differentiate by default, names joined by "+". `params` means all floating-point
+            leaves of that input, in the order of the tree; `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
-        whole: a JAX function that evaluates the whole batch in one call, or None. Per-point inputs have a
-            leading axis of points. The result is a scalar (the sum over the points), or an array of shape
-            (points, *outputs) or a pytree of such arrays.
+        whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
+            is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
         whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
             the derivative: an array of shape (points, *outputs, *inputs), or a pytree as
             `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp or laplacian the function must return
@@ -77,8 +76,8 @@ class Workload:
         second: a function like `reference` for the Hessian of a scalar function.
         terms: the number of terms in the sum that computes one entry of the derivative. The tolerance of the
             check grows with its square root.
-        pattern: a function without arguments that returns the sparsity pattern of the Jacobian of one point:
-            two int32 arrays, the rows and the columns of the possible nonzeros, sorted by row, then column.
+        pattern: a function that returns the sparsity pattern of the Jacobian of one point: two int32 arrays,
+            the rows and the columns of the possible nonzeros, sorted by row, then column.
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the `reduce` of the workload module, which `build` replaces by that of the case.
