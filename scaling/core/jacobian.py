@@ -21,20 +21,21 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
 from scaling.core.workload import Workload
 
 
-class DevicePosition(NamedTuple):
-    """The indices of a device in the device mesh, and its communication with the other devices."""
-
-    points: Any = 0  # the index of the device along the axis of the points
-    seeds: Any = 0  # the index of the device along the axis of the seeds
-    start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
-    sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
-
-
 class PartColoring(NamedTuple):
     """The colors of the columns or rows of a sparse Jacobian, for one linear map on one device."""
 
     colors: Any  # the color of each column, of shape (inputs,), or of each row, of shape (outputs,)
     positions: Any  # the flat index of each nonzero in the sums of all columns (or rows) of one color
+
+
+class DevicePosition(NamedTuple):
+    """The indices of a device in the device mesh, its colors, and its communication with other devices."""
+
+    points: Any = 0  # the index of the device along the axis of the points
+    seeds: Any = 0  # the index of the device along the axis of the seeds
+    start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
+    sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
+    colorings: Sequence[PartColoring] = ()  # one for each linear map with seeds=colored
 
 
 @dataclass(frozen=True)
@@ -69,25 +70,22 @@ class Slices(NamedTuple):
 
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
-    """Return the function (points, shared, colorings, position) that computes a derivative on one device.
+) -> Callable[[Named, Named, DevicePosition], Any]:
+    """Return the function (points, shared, position) that computes a derivative on one device.
 
-    The result is a tuple with one array, or list of arrays, for each linear map. Without seeds, it is one
-    array.
+    Its result is a tuple with one array, or list of arrays, per linear map. Without seeds, it is one array.
     """
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
 
-    def compute(
-        points: Named, shared: Named, colorings: Sequence[PartColoring], position: DevicePosition
-    ) -> Any:
+    def compute(points: Named, shared: Named, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
                 sum_derivative = load_option("data_parallel").sum_derivative
                 return sum_derivative(case, workload, sizes, points, shared, position)
-            evaluate = functools.partial(_value_or_slices, case, workload, sizes, colorings, position)
+            evaluate = functools.partial(_value_or_slices, case, workload, sizes, position)
             if case.batch == "whole":
                 assert workload.whole is not None
                 return evaluate(workload.whole, {**points, **shared})
@@ -103,16 +101,15 @@ def _value_or_slices(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    colorings: Sequence[PartColoring],
     position: DevicePosition,
     function: Callable[..., Any],
     inputs: Named,
 ) -> Any:
     if case.ad_mode.is_value:
         return function(**inputs)
-    if colorings:
+    if position.colorings:
         entries = []
-        for part, (colors, positions) in zip(sizes.parts, colorings, strict=True):
+        for part, (colors, positions) in zip(sizes.parts, position.colorings, strict=True):
             slices = apply_linear_map(case, part, function, inputs, position, colors)
             entries.append(load_option("sparse").read_entries(slices, colors, positions))
         return tuple(entries)

@@ -108,7 +108,8 @@ def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, nam
             PartColoring(named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])
             for number in range(len(sizes.parts) if sizes.coloring is not None else 0)
         ]
-        return compute(points, shared, colorings, position._replace(start=named.get(START, 0)))
+        start = named.get(START, 0)
+        return compute(points, shared, position._replace(start=start, colorings=colorings))
 
     return on_device
 
