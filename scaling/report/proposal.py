@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.cases import base_method, method_of
+from scaling.analysis.cases import method_of, without_memory_setting
 from scaling.analysis.curves import Curve, derivative_curves, format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
@@ -97,7 +97,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "workloads": list(dict.fromkeys(case.workload for case in cases)),
         "devices": _format_range((case.devices for case in cases), "device"),
         "precisions": list(dict.fromkeys(f"{case.dtype} at {case.precision} precision" for case in cases)),
-        "methods": list(dict.fromkeys(base_method(case).name for case in cases)),
+        "methods": list(dict.fromkeys(method_of(without_memory_setting(case)).name for case in cases)),
         "memory_settings": len({method_of(case).memory_setting for case in cases}),
         "on_cpu": len(on_cpu),
         "bound": sum(bool(record.environment.get("bound")) for record in on_cpu),

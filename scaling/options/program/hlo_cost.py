@@ -137,7 +137,7 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
                 fused = fused or _as_fusion(instruction, operands)
                 kernel = Kernel(_kernel_bytes(fused, computations))
                 if counts_work:
-                    kernel = _analyze_fusion(fused, computations)
+                    kernel = _add_work(kernel, fused, computations)
                 if operations is not None:
                     executed = operations.get(instruction.name, 0.0)
                     kernel = _add_cpu_work(kernel, executed, instruction, instructions, in_loop)
@@ -227,8 +227,8 @@ def _collectives(
             yield Message(kind, max(candidate.unpadded_bytes, inputs), group)
 
 
-def _analyze_fusion(instructions: Instructions, computations: Computations) -> Kernel:
-    """Return the bytes and the work of one execution of a fusion."""
+def _add_work(kernel: Kernel, instructions: Instructions, computations: Computations) -> Kernel:
+    """Return a kernel with the operations of one execution of its fusion and the library that it calls."""
     from scaling.options.program import hlo_loops
 
     evaluations = hlo_loops.count_evaluations(instructions)
@@ -240,14 +240,18 @@ def _analyze_fusion(instructions: Instructions, computations: Computations) -> K
         elif instruction.opcode == "custom-call":
             library = hlo_ops.library_name(instruction) or library
         elif instruction.opcode == "fusion":
-            nested = _analyze_fusion(computations[instruction.called[0]], computations)
+            nested = _add_work(Kernel(0), computations[instruction.called[0]], computations)
             library = nested.library or library
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
+    return dataclasses.replace(kernel, library=library, **work)
+
+
+def _kernel_bytes(instructions: Instructions, computations: Computations) -> int:
+    """Return the bytes that one execution of a fusion reads and writes."""
     in_place = _in_place_updates(instructions, computations)
     written = sum(in_place.get(x.name, (x, x.bytes))[1] for x in _result_instructions(instructions))
-    read_bytes = _bytes_read(instructions, in_place, computations).total()
-    return Kernel(bytes=written + read_bytes, library=library, **work)
+    return written + _bytes_read(instructions, in_place, computations).total()
 
 
 def _repeat(amount: int, evaluations: float) -> int:
