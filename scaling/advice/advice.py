@@ -137,7 +137,7 @@ class Advice:
         return ", ".join([self._describe_method(case), *texts])
 
     def _describe_method(self, case: Case) -> str:
-        """Return the AD mode of a candidate, or what its code computes."""
+        """Return the method of a candidate, such as 'jvp, then vjp'."""
         if self._is_gauss_newton:
             return "the explicit Jacobian" if case.mode == candidates.CODED else "jvp, then vjp"
         if self.coloring is None or case.mode != candidates.CODED:

@@ -53,8 +53,8 @@ def list_candidates(
         case_sizes = shape.derivative_shape(case, case_workload)
         case = completion.without_trivial_blocks(case, case_sizes)
         reasons[case] = applicability.why_inapplicable(case, case_workload, case_sizes)
-        if case.split != "both" and case.points % case.axes[0]:
-            text = f"{case.points} points do not divide evenly over {case.axes[0]} devices"
+        if case.split != "both" and case.points % case.mesh_shape[0]:
+            text = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
             reasons[case] = "indivisible", text
     cases = [case for case, reason in reasons.items() if reason is None]
     excluded = {case: reason for case, reason in reasons.items() if reason is not None}

@@ -73,7 +73,7 @@ class MemoryPoint(NamedTuple):
 
 
 class ParetoFront(NamedTuple):
-    """The memory of one device and the time of one program for each of at least two memory settings."""
+    """The memory per device and the time per call of one program under at least two memory settings."""
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last

@@ -113,7 +113,7 @@ def describe_variants(findings: Findings) -> list[str]:
     sentences = _select_largest(findings, fronts)
     describe: dict[str, Callable[[SettingComparison], str]] = {  # by field of `Case`
         "mesh": lambda each: _describe_comparison(
-            each, "Mesh (points x seeds)", lambda case: "x".join(map(str, case.axes))
+            each, "Mesh (points x seeds)", lambda case: "x".join(map(str, case.mesh_shape))
         ),
         "forward": lambda each: _describe_comparison(each, "Forward inputs", lambda case: str(case.forward)),
         "overlap": _describe_overlap,

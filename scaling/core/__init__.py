@@ -1,9 +1,9 @@
 """Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
 Read the modules in this order: case, modes, reductions, workload, inputs, shape, jacobian, layout,
-compile_case, check, timing, run_case (which lists the calls), record. They import no other folder of the
-package: `load_option` imports what only some cases need. Every case with engine=jax uses `program_stats` and
-`host_monitor`.
+compile_case, tolerances, reference, check, timing, record, run_case (which lists the calls). They import no
+other folder of the package: `load_option` imports what only some cases need. Every case uses `host_monitor`,
+and with engine=jax also `program_stats`. docs/design.md shows the whole way from conf/ to a curve.
 """
 
 import importlib

@@ -150,7 +150,7 @@ class Case:
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
-    def axes(self) -> tuple[int, int]:
+    def mesh_shape(self) -> tuple[int, int]:
         """Return the shape of the device mesh: (devices along the points, devices along the seeds)."""
         if self.mesh is not None:
             return _parse_mesh(self.mesh)
@@ -182,7 +182,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the fields of a case that define its function and inputs, as a hashable tuple of values."""
+    """Return the values of the fields of the group `problem` as a hashable tuple."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 

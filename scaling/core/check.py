@@ -48,7 +48,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The entries to compare at a range of points, or of all copies of a sum over points."""
+    """The entries to compare, at some points or in every device's copy of their sum."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again

@@ -36,14 +36,14 @@ class CompiledCase:
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
     # program, the bytes are a lower bound: those of the inputs and the result.
     needs: Mapping[str, int | None]
-    plan: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
+    offload: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX
     blocks: Mapping[str, Any] | None = None  # the record field `blocks` with chunk=auto
 
     @property
     def steps(self) -> int:
         """Return the number of times that the program runs to compute one result."""
-        return self.plan.count if self.plan else 1
+        return self.offload.count if self.offload else 1
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
@@ -56,14 +56,14 @@ class CompiledCase:
     def bytes_while_running(self) -> int | None:
         """Return the bytes that the program needs on each device while it runs, or None if unknown."""
         # With storage=host, one result is copied to the host while the next is computed.
-        return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
+        return memory.bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
     @property
     def compulsory_bytes(self) -> int | None:
         """Return the bytes per device to read all inputs and write all results once, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
-        if self.plan is not None and arguments is not None:
-            return arguments + int(self.plan.moved_bytes)
+        if self.offload is not None and arguments is not None:
+            return arguments + int(self.offload.moved_bytes)
         return memory.bytes_while_running({**self.needs, "temp_bytes": 0})
 
 
@@ -141,8 +141,8 @@ def compile_blocks(
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    step = compiled.plan or compiled
-    has_start = compiled.plan is not None and compiled.plan.seeds is not None
+    step = compiled.offload or compiled
+    has_start = compiled.offload is not None and compiled.offload.seeds is not None
     case = dataclasses.replace(step.case, api=api or step.case.api)
     return layout.lay_out(case, compiled.workload, devices, step.sizes, has_start)
 
@@ -156,13 +156,13 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
     """Return a case before compilation. Its `needs` are the bytes of its inputs and result on each device."""
-    plan = None
+    offload = None
     if case.storage == "host" and sizes.parts:
-        plan = load_option("host_offload").plan_offload(case, workload, sizes)
-    step, step_sizes = (plan.case, plan.sizes) if plan else (case, sizes)
+        offload = load_option("host_offload").plan_offload(case, workload, sizes)
+    step, step_sizes = (offload.case, offload.sizes) if offload else (case, sizes)
     points, shared = shape.input_structs(step, workload)
     point_bytes = count_bytes(points) // step.points
-    arguments = shape.ceil_div(step.points, step.axes[0]) * point_bytes + count_bytes(shared)
+    arguments = shape.ceil_div(step.points, step.mesh_shape[0]) * point_bytes + count_bytes(shared)
     itemsize, output = jnp.dtype(case.dtype).itemsize, 0
     if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
         output = math.prod(shape.result_shape(step, workload, step_sizes)) * itemsize // case.devices
@@ -175,7 +175,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
             "and in int64 with dtype=float64 only"
         )
-    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, plan, overflow)
+    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, offload, overflow)
 
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
@@ -192,7 +192,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     """Place the inputs on the devices, and return functions that run the program and gather its result."""
     assert compiled.program is not None
-    if compiled.plan is not None:
+    if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
     arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect

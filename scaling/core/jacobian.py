@@ -25,7 +25,7 @@ class PartColoring(NamedTuple):
     """The colors of the columns or rows of a sparse Jacobian, for one linear map on one device."""
 
     colors: Any  # the color of each column, of shape (inputs,), or of each row, of shape (outputs,)
-    positions: Any  # the flat index of each nonzero in the sums of all columns (or rows) of one color
+    positions: Any  # for each nonzero, its flat index in the compressed columns (or rows), one per color
 
 
 class DevicePosition(NamedTuple):
@@ -33,7 +33,7 @@ class DevicePosition(NamedTuple):
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
-    start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
+    start: Any = 0  # the first seed of this step, if storage=host computes the seeds in steps
     sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
     colorings: Sequence[PartColoring] = ()  # one for each linear map with seeds=colored
 
@@ -152,7 +152,10 @@ def apply_linear_map(
 
     if case.remat and mode.uses_reverse:
         f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
-    count, chunk = ceil_div(part.seeds, case.axes[1]), case.chunk if isinstance(case.chunk, int) else None
+    count, chunk = (
+        ceil_div(part.seeds, case.mesh_shape[1]),
+        case.chunk if isinstance(case.chunk, int) else None,
+    )
     seeds = SeedRange(position.start + position.seeds * count, count, chunk)
     if case.target == LAPLACIAN:
         sum_forms = mode.sum_quadratic_forms(f, x)
@@ -163,7 +166,7 @@ def apply_linear_map(
         return Slices(part, lambda _: linear_map(x), SeedRange(0, 1), x)
     like = x if part.computes_columns else (jax.eval_shape(f, *x),)
     # A constant seed saves XLA a multiplication.
-    is_scalar = case.axes[1] == 1 and sum(a.size for a in like) == 1
+    is_scalar = case.mesh_shape[1] == 1 and sum(a.size for a in like) == 1
 
     def compute(number: Any) -> Any:
         seed = make_seed(like, number, colors)

@@ -62,17 +62,19 @@ def lay_out(
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     indices = None
     if sizes.coloring is not None:
-        indices = load_option("sparse").gather_indices(sizes, case.axes[1])
+        indices = load_option("sparse").gather_indices(sizes, case.mesh_shape[1])
         seed_arguments = indices.arguments | seed_arguments
     arguments = _program_arguments(case, workload, seed_arguments)
     on_device = _device_function(case, workload, sizes, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap
     function, structs = wrap(case, on_device, arguments, devices)
-    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
+    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # mesh axes at the start of a result
     host_shape = result_shape(case, workload, sizes)
 
     def pieces(result: Any) -> Pieces:
-        on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[mesh_axes:]), result)
+        on_mesh = jax.tree.map(
+            lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[mesh_axes:]), result
+        )
         if indices is not None:
             return [load_option("sparse").gather_entries(indices, host_shape, on_mesh)]
         return gather_pieces(case, workload, sizes, on_mesh)
@@ -86,7 +88,7 @@ def lay_out(
 
 def _program_arguments(case: Case, workload: Workload, seed_arguments: Named) -> dict[str, Argument]:
     points, shared = input_structs(case, workload)
-    count = ceil_div(case.points, case.axes[0])
+    count = ceil_div(case.points, case.mesh_shape[0])
     arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
     arguments |= {name: Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in seed_arguments.items():
@@ -126,7 +128,7 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
+    mesh = Mesh(np.array(devices).reshape(case.mesh_shape), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
         indices = jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS)
@@ -137,7 +139,7 @@ def _wrap_shard_map(
     # the whole Jacobian. The results of the devices are independent.
     specs = tuple(x.spec for x in arguments.values())
     mapped = jax.shard_map(on_mesh, mesh=mesh, in_specs=specs, out_specs=P(POINTS, SEEDS), check_vma=False)
-    shards = {P(POINTS): case.axes[0], P(SEEDS): case.axes[1], P(): 1}
+    shards = {P(POINTS): case.mesh_shape[0], P(SEEDS): case.mesh_shape[1], P(): 1}
     structs = {}
     for name, x in arguments.items():
         shape = (shards[x.spec] * x.shape[0], *x.shape[1:]) if x.shape else ()
@@ -239,14 +241,14 @@ def _gather_part(
         else:  # the first device has the only seed
             arrays = [x[:, 0] for x in arrays]
         return [x.reshape(case.points, 1, -1) for x in arrays]
-    seeds = case.axes[1] * ceil_div(part.seeds, case.axes[1])  # with padding
+    seeds = case.mesh_shape[1] * ceil_div(part.seeds, case.mesh_shape[1])  # with padding
     if not part.computes_columns and case.batch == "whole":  # one seed for each output of each point
         rows = [x.reshape(seeds, -1)[: part.seeds] for x in arrays]
         return [x.reshape(case.points, sizes.outputs, -1) for x in rows]
     if not part.computes_columns or reduction.columns.products:
         rows = [_join_points(case, np.moveaxis(x, 1, 2)) for x in arrays]
         return [x.reshape(case.points, seeds, -1)[:, : part.seeds] for x in rows]
-    x = arrays[0].reshape(*arrays[0].shape[:3], -1, seeds // case.axes[1])
+    x = arrays[0].reshape(*arrays[0].shape[:3], -1, seeds // case.mesh_shape[1])
     columns = _join_points(case, np.moveaxis(x, 1, 3)).reshape(case.points, -1, seeds)[:, :, : part.seeds]
     if reduction.linear_in_inputs and part.names != workload.names:
         return split_inputs(workload, part, columns)
@@ -258,7 +260,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
     In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
     """
-    if part.along_point or case.axes[1] == 1:
+    if part.along_point or case.mesh_shape[1] == 1:
         arrays = [x[:, 0] for x in arrays]
     else:
         arrays = [x.astype(np.float64).sum(axis=1) for x in arrays]

@@ -56,8 +56,8 @@ class Record:
     environment: dict[str, Any]  # see environment.describe
     reason: str | None = None  # a key of REASONS
     text: str | None = None  # an explanation of the reason
-    replicate: int = 0
-    attempt: int = 1
+    replicate: int = 0  # the number of the repetition of the study, from 0
+    attempt: int = 1  # the number of the attempt at this replicate, from 1
     order: int = 0  # the position in the shuffled order of the run
     order_seed: int = 0  # the random seed of this order
     started_at: str | None = None  # UTC, ISO 8601
@@ -73,7 +73,7 @@ class Record:
     calls_per_sample: int | None = None
     floor_seconds: float | None = None  # the time of an empty program with the same api and devices
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
-    block: str | None = None  # an identifier of the cases whose turns alternated
+    block: str | None = None  # an identifier of the cases whose turns alternated; not Case.block
     # For each compilation after the first, the seconds of its stages and the number of its samples.
     compilations: list[dict[str, Any]] = field(default_factory=list)
     # The indices of the turns that were disturbed, by cause: "throttled" or "foreign_load" (other processes).

@@ -121,7 +121,7 @@ def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) ->
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the NumPy function of a workload that computes its values the fastest, or None without any."""
+    """Return the fastest NumPy function for the values of a workload, or None if there is none."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference

@@ -5,7 +5,7 @@ The calls that lead from a case to its record are:
     prepare_case                          returns an Attempt
       _compile_and_check                  returns a PlacedProgram
         _compile_jax_program              compiles it: compile_case.compile_case
-          _compile_stages                 traces, lowers and compiles; times each stage: timing.compile_stages
+          _compile_program                traces, lowers and compiles; times each stage: timing.compile_stages
         _check_result                     compares a result with the reference: check.verdict
     take_turn                             takes the samples of one turn: timing.sample_turns
     finish_case                           checks the result of one more call; returns the Record
@@ -242,12 +242,12 @@ def _compile_jax_program(
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
         note(**load_option("coloring").coloring_fields(sizes.coloring))
-    compile_stages = functools.partial(_compile_stages, case, built, group)
+    compile_program = functools.partial(_compile_program, case, built, group)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO
     to_compile = dataclasses.replace(case, storage="device") if on_device else case
     compiled = compile_case.compile_case(
-        to_compile, built, group.devices, sizes, compile_stages, describe_shortage, known_blocks
+        to_compile, built, group.devices, sizes, compile_program, describe_shortage, known_blocks
     )
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
@@ -272,7 +272,7 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
             raise CaseEnded("skipped", "not_defined", text)
 
 
-def _compile_stages(case: Case, built: Workload, group: ProcessGroup, program: layout.Program) -> Stages:
+def _compile_program(case: Case, built: Workload, group: ProcessGroup, program: layout.Program) -> Stages:
     arguments: list[Any] = list(program.arguments.values())
     if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
         arguments = layout.place_inputs(case, built, program)
@@ -287,7 +287,7 @@ def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: Compiled
     """Return an error message if a case does not fit into the memory of a process, otherwise None."""
     # The check copies the result to the host once; with storage=host, the plan includes it.
     result_bytes = len(group.devices) * (compiled.needs.get("output_bytes") or 0)
-    host_bytes = compiled.plan.host_bytes if compiled.plan else result_bytes
+    host_bytes = compiled.offload.host_bytes if compiled.offload else result_bytes
     shortage = memory.describe_shortage(
         compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
     )

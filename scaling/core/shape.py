@@ -160,7 +160,7 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
     """Return the fraction of padding in (point, seed) pairs with split=both or seeds=colored, else None."""
     if case.split != "both" and sizes.coloring is None:
         return None
-    point_devices, seed_devices = case.axes
+    point_devices, seed_devices = case.mesh_shape
     needed = case.points * max(sizes.seeds, 1)
     seeds_per_device = max(sum(ceil_div(part.seeds, seed_devices) for part in sizes.parts), 1)
     computed = point_devices * ceil_div(case.points, point_devices) * seed_devices * seeds_per_device

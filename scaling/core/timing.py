@@ -1,7 +1,8 @@
 """Time compilation stages, take timing samples of a program, and compute confidence intervals of medians.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
-that run the program. All times are in seconds.
+that run the program. A turn is a series of samples of one case; compared cases take turns. All times are in
+seconds.
 """
 
 import dataclasses
@@ -229,7 +230,7 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest rank k whose interval contains the median with this confidence, or 0 without any.
+    """Return the largest k whose interval contains the median with this confidence, or 0 if there is none.
 
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.

@@ -91,7 +91,7 @@ def find_blocks(
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Return the largest block sizes that fit into memory, or None, and a dict of all measured candidates.
 
-    `measure` compiles a program, and `earlier` fitted in an earlier run. Storage on the host is tried if
+    `measure` compiles a program; `earlier` are sizes that fitted before. Storage on the host is tried if
     `case.storage` is "host", or if it is None and no block sizes fit on the device. It requires `batch=vmap`
     and a reduction that does not sum over the points.
     """
@@ -121,8 +121,8 @@ def _find_in_storage(
     probe: Callable[[BlockSizes], MemoryNeed],
 ) -> BlockSizes | None:
     """Return the largest block sizes that fit if `storage` contains the arrays, or None if none fit."""
-    points = ceil_div(case.points, case.axes[0])
-    seeds = max(ceil_div(part.seeds, case.axes[1]) for part in sizes.parts)
+    points = ceil_div(case.points, case.mesh_shape[0])
+    seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in sizes.parts)
     can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
     undivided = [BlockSizes()] if storage == DEVICE else []
     fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]

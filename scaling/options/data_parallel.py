@@ -48,11 +48,11 @@ def sum_derivative(
     a tuple with one element for each linear map: in forward mode an array with one derivative for each
     tangent of this device, in reverse mode a sequence with one array for each differentiated input.
     """
-    count = ceil_div(case.points, case.axes[0])
-    has_padding = count * case.axes[0] != case.points
+    count = ceil_div(case.points, case.mesh_shape[0])
+    has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss of a block)` over blocks, and with split=data over devices."""
+        """Return the sum of `transform(loss)` over blocks of points, and with split=data over devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -88,7 +88,7 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient that one linear map computes, in pieces with a separate all-reduce for each.
+    """Return the gradient by one linear map, computed in pieces with an all-reduce after each piece.
 
     The all-reduce of one piece can overlap the computation of the next piece.
     """
@@ -115,7 +115,7 @@ def _derivative_in_pieces(
         return jnp.concatenate([sum_over_points(functools.partial(derivative, *piece)) for piece in ranges])
 
     if part.computes_columns:
-        return join_pieces(ceil_div(part.seeds, case.axes[1]), along_seeds)
+        return join_pieces(ceil_div(part.seeds, case.mesh_shape[1]), along_seeds)
     return [
         join_pieces(shared[name].size, functools.partial(by_elements, name)).reshape(shared[name].shape)
         for name in part.names

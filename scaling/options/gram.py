@@ -19,7 +19,7 @@ def count_passes(case: Case, sizes: DerivativeShape) -> int:
     A device multiplies its columns of J by all columns. Unless a single device computes all columns in one
     chunk, each device computes all columns again for each of its chunks.
     """
-    seed_devices = case.axes[1]
+    seed_devices = case.mesh_shape[1]
     seeds_per_device = ceil_div(sizes.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
     if seed_devices == 1 and chunk >= seeds_per_device:

@@ -41,7 +41,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 
     In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
     """
-    points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
+    points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
     step_sizes, count = sizes, ceil_div(case.points, points)
     seeds = _seeds_per_step(case, workload, sizes)
@@ -53,14 +53,14 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
         count *= ceil_div(sizes.seeds, seeds)
     result = result_bytes(case, workload, sizes)
     case_bytes, step_bytes = (count_bytes(input_structs(each, workload)[0]) for each in (case, step))
-    moved = (case_bytes - step_bytes) // case.axes[0] + result // case.devices
+    moved = (case_bytes - step_bytes) // case.mesh_shape[0] + result // case.devices
     return StepPlan(step, step_sizes, seeds, count, case_bytes + result, moved)
 
 
 def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
     """Return the number of seeds in each step, or None if the seeds cannot or need not be divided."""
     part = sizes.parts[0]
-    seeds = case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
+    seeds = case.mesh_shape[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     has_own_slices = (
         not (reduction.sums_seeds or reduction.products or part.along_point) and sizes.coloring is None
@@ -75,7 +75,7 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
     """Return float64 if the host sums partial results of several devices, else the dtype of the case."""
-    is_summed = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
+    is_summed = case.mesh_shape[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     return np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
 
 
@@ -94,7 +94,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
     Each call overwrites the NumPy array that the previous call returned.
     """
-    case, workload, plan, program = compiled.case, compiled.workload, compiled.plan, compiled.program
+    case, workload, plan, program = compiled.case, compiled.workload, compiled.offload, compiled.program
     assert plan is not None and program is not None
     block, (seeds, chunk) = plan.case.points, (compiled.sizes.seeds, plan.seeds) if plan.seeds else (1, 1)
     host_inputs = {name: point_rows(case, workload, name, 0, case.points) for name in workload.points}

@@ -22,6 +22,23 @@ def evaluate(
     return [read(atom) for atom in jaxpr.outvars]
 
 
+def evaluate_inlined(
+    jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Return the outputs of a jaxpr, in which the primitives `calls`, which call a function, are inlined.
+
+    `apply` takes any other equation and its operands, and returns a list of its results.
+    """
+
+    def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
+        if equation.primitive.name not in calls:
+            return apply(equation, operands)
+        params = equation.params
+        return evaluate(params.get("jaxpr") or params["call_jaxpr"], operands, inline_or_apply)
+
+    return evaluate(jaxpr, inputs, inline_or_apply)
+
+
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Return the results of a jaxpr equation, evaluated by JAX. The operands are arrays or tracers."""
     primitive = equation.primitive

@@ -30,7 +30,7 @@ from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
 from scaling.core.reductions import ReferenceTerms
 from scaling.core.tolerances import SizedEntries
-from scaling.options.jaxpr_evaluation import bind, evaluate
+from scaling.options.jaxpr_evaluation import bind, evaluate_inlined
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
 _ELEMENTWISE = {
@@ -87,7 +87,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     closed, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
 
     def inlined(*z: Any) -> Any:
-        return _evaluate_inlined(closed, z, calls, bind)[0]
+        return evaluate_inlined(closed, z, calls, bind)[0]
 
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
@@ -108,27 +108,10 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
     def propagate(V: tuple[Any, ...]) -> Any:
         inputs = [Expanded(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
-        (result,) = _evaluate_inlined(closed, inputs, _CALLS, _apply_expanded)
+        (result,) = evaluate_inlined(closed, inputs, _CALLS, _apply_expanded)
         return result.second if isinstance(result, Expanded) else jnp.zeros_like(result)
 
     return propagate
-
-
-def _evaluate_inlined(
-    jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
-) -> list[Any]:
-    """Return the outputs of a jaxpr, in which the primitives `calls`, which call a function, are inlined.
-
-    `apply` takes any other equation and its operands, and returns a list of its results.
-    """
-
-    def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
-        if equation.primitive.name not in calls:
-            return apply(equation, operands)
-        params = equation.params
-        return evaluate(params.get("jaxpr") or params["call_jaxpr"], operands, inline_or_apply)
-
-    return evaluate(jaxpr, inputs, inline_or_apply)
 
 
 def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:

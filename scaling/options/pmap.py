@@ -27,7 +27,7 @@ def wrap(
     """
 
     def on_axis(*arrays: Any) -> Any:
-        device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
+        device, seed_devices = jax.lax.axis_index(POINTS), case.mesh_shape[1]
         position = DevicePosition(device // seed_devices, device % seed_devices, 0, sum_over_devices(case))
         return on_device(position, arrays)
 
@@ -51,7 +51,7 @@ def place(
     `struct` describes the array, whose first axis is the devices. `rows` returns the rows [start, stop) of a
     per-point input, and `global_array` the whole array of any other argument.
     """
-    point_devices, seed_devices = case.axes
+    point_devices, seed_devices = case.mesh_shape
     count = ceil_div(case.points, point_devices)
 
     def device_row(device: int) -> np.ndarray:

@@ -265,13 +265,13 @@ def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
     `steps` is the number of executions of the program per call, and `padding` the share of padded work.
     """
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
-    if case.axes[1] == 1:  # the device index along the seed axis is always 0
+    if case.mesh_shape[1] == 1:  # the device index along the seed axis is always 0
         text = text.replace(f"axis_index[axis_name={layout.SEEDS}]", "first")
     arrays = (np.ascontiguousarray(const) for const in getattr(jaxpr, "consts", ()))
     constants = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
     communicates = _COMMUNICATING_PRIMITIVE.search(text) is not None
     settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit)
-    mesh = (case.devices, case.axes) if communicates else None
+    mesh = (case.devices, case.mesh_shape) if communicates else None
     content = [text, constants, *settings, mesh, steps, padding]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 

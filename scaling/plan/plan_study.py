@@ -175,7 +175,7 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
         return cells
-    is_even = lambda case: case.split == "both" or case.points % case.axes[0] == 0  # noqa: E731
+    is_even = lambda case: case.split == "both" or case.points % case.mesh_shape[0] == 0  # noqa: E731
     return [cell for cell in cells if cell.scaling == "weak" or is_even(cell.case)]
 
 
@@ -200,7 +200,7 @@ def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
     """
     if case.devices <= hardware.most:
         return case
-    over_points, over_seeds = case.axes
+    over_points, over_seeds = case.mesh_shape
     if case.points % over_points and case.split != "both":
         return None
     for count in reversed(hardware.device_counts()):

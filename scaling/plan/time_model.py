@@ -154,7 +154,7 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the seconds in which a kernel reads its bytes from memory and writes its bytes to memory."""
+    """Return the time, in seconds, of the memory reads and writes of a kernel."""
     size = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     bandwidth = _bandwidth(size, rates)
     if kernel.get("operations"):  # they include loads and stores, in the order of the loops

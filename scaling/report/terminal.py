@@ -88,7 +88,7 @@ def _print_table(table: Table, console: Console) -> None:
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Return the width of each column in characters, or None if the table does not fit into `width`.
 
-    `columns` contains the cells of each column, which is at least as wide as its longest word.
+    `columns` contains the cells of each column. No column is narrower than its longest word.
     """
     largest = [max(map(len, column)) for column in columns]
     smallest = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]

@@ -65,9 +65,9 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
         (_UNDEFINED, sums and not mode.is_value and bool(per_point),
          "reduce=points needs wrt= inputs that all points share, "
          f"and each point has its own {' and '.join(per_point)}"),
-        (_UNDEFINED, sums and mode.by_workload and case.points % case.axes[0] != 0,
+        (_UNDEFINED, sums and mode.by_workload and case.points % case.mesh_shape[0] != 0,
          f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
-         f"evenly over {case.axes[0]} devices"),
+         f"evenly over {case.mesh_shape[0]} devices"),
         (_UNDEFINED, sums and case.storage == "host",
          "the sum over points is one Jacobian, which stays on the devices; "
          "use block to compute some points at a time"),
@@ -95,7 +95,7 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
         ("not_offered", whole and workload.whole is None, f"{name} does not offer batch=whole"),
         ("not_offered", whole and mode.has_seeds and not separable,
          f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}"),
-        (_UNDEFINED, whole and case.engine == JAX and case.axes[0] > 1 and not sums,
+        (_UNDEFINED, whole and case.engine == JAX and case.mesh_shape[0] > 1 and not sums,
          "batch=whole cannot be partitioned over points; use split=seeds"),
     ]  # fmt: skip
 
@@ -106,7 +106,7 @@ def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     uncompiled = "needs compiled programs, and jit=false compiles none"
     return [
-        (_UNDEFINED, not case.ad_mode.has_seeds and case.axes[1] > 1,
+        (_UNDEFINED, not case.ad_mode.has_seeds and case.mesh_shape[1] > 1,
          f"mode={case.mode} has no seeds to partition; use split=points"),
         (_UNDEFINED, case.api == "jit" and case.devices > 1, "api=jit runs on one device only"),
         (_UNDEFINED, eager and case.api != "jit", "jit=false runs with api=jit only"),

@@ -100,7 +100,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     """Return (AD mode, target) of a case. mode=value implies a target that is a value, and vice versa."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
-    targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
+    targets = declared_names(module, "TARGETS") or ("jacobian",)
     mode = case.ad_mode
     second = LAPLACIAN if mode.laplacian_only else SECOND[0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])
@@ -183,7 +183,7 @@ def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
     """
     from scaling.core.shape import ceil_div
 
-    a, b = case.axes
+    a, b = case.mesh_shape
     seeds = max((ceil_div(part.seeds, b) for part in sizes.parts), default=None)
     if isinstance(case.chunk, int) and seeds is not None and case.chunk >= seeds:
         case = dataclasses.replace(case, chunk=None)

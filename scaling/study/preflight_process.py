@@ -112,7 +112,7 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
 
     Raise `Refusal` if several points do not divide evenly over the devices.
     """
-    devices = case.axes[0]
+    devices = case.mesh_shape[0]
     if case.engine != interface.JAX or case.split == "both" or not (remainder := case.points % devices):
         return None
     if case.points > 1:

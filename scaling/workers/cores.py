@@ -41,8 +41,9 @@ def claim_cores(
 ) -> Iterator[list[int]]:  # fmt: skip
     """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
-    The claim ends when the context exits. If several owners (runs) wait for cores, one of them at a time may
-    claim cores that become free, so that owners that need few cores do not overtake one that needs many.
+    The claim ends when the context exits. If several owners (runs) wait for cores, only one at a time may
+    claim freed cores, so that a small claim does not overtake a large one.
+
     Processes with the same owner and node share their cores. Those of different nodes receive different
     cores, or shared cores if the host has too few, because several node names can refer to this host. If the
     cores are not free immediately, call `report_wait` once with a message that names the processes that hold

@@ -56,7 +56,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected kernel values, of shape (points, m), and Jacobians by the inputs in `names`."""
+    """Return the kernel values, of shape (points, m), and the Jacobians with respect to `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":

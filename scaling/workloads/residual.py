@@ -55,7 +55,7 @@ def _fit(d, m):
 
 
 def _jacobians(variant, names, d, m):
-    """Return the Jacobians by the inputs in `names`, of shape (n, outputs, inputs)."""
+    """Return the Jacobians with respect to `names`, of shape (n, outputs, inputs)."""
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
@@ -69,7 +69,7 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected outputs and Jacobians, and the magnitudes of the terms, which cancel."""
+    """Return the expected outputs and Jacobians, and the magnitudes of the canceling terms."""
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
     rs, magnitude = d - a * f, np.abs(d) + np.abs(a * f)

@@ -113,7 +113,7 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
             record.case.points,
             shape.derivative_shape(record.case, workload.build(record.case)).seeds,
         )
-        over_points, over_seeds = record.case.axes
+        over_points, over_seeds = record.case.mesh_shape
         computed = -(-points // over_points) * over_points * -(-seeds // over_seeds) * over_seeds
         assert record.padding == pytest.approx(1 - points * seeds / computed)
 

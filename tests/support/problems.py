@@ -53,7 +53,7 @@ def can_run(row: tuple) -> bool:
         return False  # `why_inapplicable` agrees but takes a hundred times as long
     case = case_of(row)
     built = workload.build(case)
-    remainder = case.points % case.axes[0]
+    remainder = case.points % case.mesh_shape[0]
     if remainder:
         return False
     return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None

@@ -1,8 +1,8 @@
 """Estimate the bytes that each kernel of an HLO module reads and writes, and the bytes of each collective.
 
 A kernel is a fusion or a single instruction. It reads its operands from memory and writes its results to
-memory, without caching between kernels. Of a sliced operand, only the slices are read. Of an operand that is
-updated in place, only the update is written. hlo_ops.py counts the operations.
+memory, without caching between kernels. Only the slices of a sliced operand are read. Only the update of an
+in-place update is written. hlo_ops.py counts the operations.
 """
 
 import dataclasses

@@ -225,14 +225,14 @@ def _verify(
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation = computed.evaluation
-    roundoff, levels = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff), [evaluation]
+    roundoff, differentiated = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff), [evaluation]
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
-        levels = [evaluations.with_pushforward(function, arrays) or function, evaluation]
+        differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     # In few digits, rounding can make a difference wrong at some points.
     max_wrong_share = 0.0 if roundoff <= ROUNDOFF["float64"] else 0.5
-    for level in levels:
-        result = _compare_with_differences(level, case, workload, arrays, roundoff)
+    for each in differentiated:
+        result = _compare_with_differences(each, case, workload, arrays, roundoff)
         is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE
         if not (is_unsure or result.is_wrong.any()):
             continue
@@ -276,7 +276,7 @@ def _compare_with_differences(
 def _find_suspects(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the indices of at most `_POINTS` points that differ the most from a coarse finite difference."""
+    """Return the indices of up to `_POINTS` points whose derivative differs most from finite differences."""
     most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // evaluation.width))
     size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     difference = np.zeros(most)

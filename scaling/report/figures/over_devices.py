@@ -37,7 +37,7 @@ _SELECTION = (
 
 
 def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return all curves, or the fastest curve of each AD method if there are more than eight."""
+    """Return all curves; beyond eight, the fastest of each AD method on the most devices."""
     if len(curves) <= _MAX_LINES:
         return list(curves)
     fastest_first = sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds))

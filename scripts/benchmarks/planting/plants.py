@@ -160,10 +160,10 @@ def _shards(of: Result) -> list[tuple] | None:
     is_combined = case.reduce or case.seeds == "colored" or case.ad_mode.parts or case.target == "hvp"
     if is_combined or count < case.devices:
         return None
-    each = -(-count // case.axes[1])
-    cuts = [slice(d * each, (d + 1) * each) for d in range(case.axes[1])]
-    rows = -(-points // case.axes[0])
-    lines = [slice(a * rows, (a + 1) * rows) for a in range(case.axes[0])]
+    each = -(-count // case.mesh_shape[1])
+    cuts = [slice(d * each, (d + 1) * each) for d in range(case.mesh_shape[1])]
+    rows = -(-points // case.mesh_shape[0])
+    lines = [slice(a * rows, (a + 1) * rows) for a in range(case.mesh_shape[0])]
     return [(line, ALL, cut) if forward else (line, cut) for line in lines for cut in cuts]
 
 

@@ -127,7 +127,7 @@ def _scale_leaves(tree: Any, factor: float, where: Any = ()) -> Any:
 
 def scale_second_device(case: Case, factor: float) -> contextlib.AbstractContextManager:
     """Return a context manager in which programs multiply the result of the second device by a factor."""
-    where: tuple = (1,) if case.api == "pmap" else (0, 1) if case.axes[0] == 1 else (1,)
+    where: tuple = (1,) if case.api == "pmap" else (0, 1) if case.mesh_shape[0] == 1 else (1,)
     lay_out = layout.lay_out
 
     def lay_out_wrong(*words: Any, **named: Any) -> Any:
