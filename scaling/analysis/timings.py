@@ -23,7 +23,7 @@ SPARSITY_STAGES = ("detect_seconds", "color_seconds")  # sparsity detection, col
 _ORDER = (
     "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
     "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS,
-    "devices", "overlap", "axes",
+    "devices", "overlap", "mesh_shape",
 )  # fmt: skip
 
 
