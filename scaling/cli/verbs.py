@@ -82,7 +82,7 @@ VERBS = {
         ),
     ),
     "lint": Verb(
-        "list weak spots of the evidence", "results/smoke",
+        "list problems of a measurement", "results/smoke",
         "Check a results folder as a strict reviewer would; exit status 1 if there are errors.",
         (_FOLDER, _argument("--strict", action="store_true", help="warnings count as errors")),
     ),

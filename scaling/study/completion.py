@@ -58,7 +58,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     reset |= {"formulation"} if case.formulation and not resolved.formulation else set()
     by_engine = f"with engine={case.engine}, which ignores it", ("engine",)
     uncompiled = "with jit=false, which compiles nothing", ("jit",)
-    compiled = {name for name in ("cache", "memory_limit") if getattr(case, name) is not None}
+    compiled = [name for name in ("cache", "memory_limit") if getattr(case, name) is not None]
     return _first_reasons([
         *((name, getattr(resolved, name) != value, *by_engine) for name, value in fixed.items()),
         *((name, not case.jit, *uncompiled) for name in compiled),

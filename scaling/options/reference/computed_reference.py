@@ -50,13 +50,17 @@ class ComputedReference:
 
 
 class LazyReference:
-    """A `scaling.core.workload.Reference` by JAX, whose derivative is computed when it is first accessed."""
+    """A `scaling.core.workload.Reference` by JAX, whose arrays are computed when they are first accessed."""
 
     value_terms = derivative_terms = None
 
     def __init__(self, differentiated: Evaluation, function: Evaluation, arrays: Arrays) -> None:
-        self._differentiated, self._arrays = differentiated, arrays
-        self.value = evaluations.values(function, arrays)
+        self._differentiated, self._function, self._arrays = differentiated, function, arrays
+
+    @functools.cached_property
+    def value(self) -> np.ndarray:
+        """Return the values of the function, an array of shape (points, outputs)."""
+        return evaluations.values(self._function, self._arrays)
 
     @functools.cached_property
     def derivative(self) -> np.ndarray:
