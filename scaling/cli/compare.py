@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scaling.analysis import folder_comparison
-from scaling.cli.streams import print_lines
+from scaling.cli.streams import make_printable, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
@@ -43,7 +43,7 @@ def print_comparison(
         Path(markdown).write_text(report.format_markdown(result), encoding="utf-8")
     table = Table(*report.COLUMNS)
     for row in report.changed_rows(result):
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(make_printable(cell)) for cell in row))
     console.print(table)
     print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
     return FAILED if result.has_regression else OK

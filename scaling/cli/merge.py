@@ -42,7 +42,9 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     folders, target = [store.folder_of(each) for each in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
-    resolved = Path(os.path.realpath(target))  # does not raise for a loop of symbolic links
+    resolved = Path(os.path.realpath(target))
+    if resolved.is_symlink():
+        raise Refusal(f"--output {target} is a loop of symbolic links: give another folder")
     if inside := [each for each in folders if each.resolve() in resolved.parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")

@@ -84,7 +84,7 @@ def read_journal(task: Path) -> TaskJournal:
             if last.get("seat") not in (None, *fields["workers"]):
                 fields["workers"] += (last["seat"],)
             if last["event"] == "begin":
-                fields.setdefault("began_at", last.get("at"))
+                fields["began_at"] = fields.get("began_at") or last.get("at")
             else:
                 fields |= {name: last.get(name) for name in ("status", "reason", "text")}
                 fields["ended_at"] = last.get("at")

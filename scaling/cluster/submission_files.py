@@ -125,6 +125,8 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
         checks = {name: type_check(hint) for name, hint in hints.items() if name != "entries"}
         if not all(matches(getattr(value, name)) for name, matches in checks.items()):
             raise ValueError("a field of the wrong type")
+    if not all(min(e.cases, e.shape.devices, e.shape.nodes, e.shape.processes) > 0 for e in entries):
+        raise ValueError("a task without cases or devices")
     if not is_time(submission.made_at):
         raise ValueError("a time in the wrong format")
     return submission

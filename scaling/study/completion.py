@@ -100,7 +100,9 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     """Return (AD mode, target) of a case. mode=value implies a target that is a value, and vice versa."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
-    targets = declared_names(module, "TARGETS") or ("jacobian",)
+    targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
+    if not targets:
+        raise Refusal(f"TARGETS of {case.workload} is empty: name quantities, or omit it for ('jacobian',)")
     mode = case.ad_mode
     second = LAPLACIAN if mode.laplacian_only else SECOND[0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])

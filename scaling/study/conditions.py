@@ -80,9 +80,13 @@ def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
             return not operand if isinstance(node.op, ast.Not) else _compute(ast.Sub, 0, operand)
         case ast.BinOp():
             return _compute(type(node.op), _evaluate(node.left, names), _evaluate(node.right, names))
-    values = [_evaluate(each, names) for each in (node.left, *node.comparators)]
-    comparisons = zip(node.ops, values, values[1:], strict=False)
-    return all(_OPERATORS[type(each)](left, right) for each, left, right in comparisons)
+    left = _evaluate(node.left, names)
+    for comparison, each in zip(node.ops, node.comparators, strict=True):
+        right = _evaluate(each, names)
+        if not _OPERATORS[type(comparison)](left, right):
+            return False
+        left = right
+    return True
 
 
 def _compute(operation: type, left: Any, right: Any) -> Any:

@@ -1,7 +1,6 @@
 """Check that the YAML files of a study are small, well-formed mappings, before Hydra loads them."""
 
 import os
-import re
 from pathlib import Path
 
 import yaml
@@ -23,8 +22,22 @@ def check_selected(folder: Path, group: str, name: str) -> None:
         path = waiting.pop()
         if path not in checked and os.path.isfile(path):  # Hydra reports missing files and invalid paths
             checked.add(path)
-            defaults = re.findall(r"[\w.-]+", _read_and_check(path).partition("defaults")[2])
-            waiting += [other for other in folder.rglob("*.yaml") if {other.stem, other.name} & {*defaults}]
+            stems = _default_stems(_read_and_check(path))
+            waiting += [other for other in folder.rglob("*.yaml") if other.stem in stems]
+
+
+def _default_stems(text: str) -> set[str]:
+    """Return the file names without suffix in the defaults list of a YAML text that was checked."""
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):  # such as a tag or a date that does not exist: Hydra reports it
+        return set()
+    entries = content.get("defaults") if isinstance(content, dict) else None
+    names = set[str]()
+    for entry in entries if isinstance(entries, list) else []:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            names |= {str(name) for name in (value if isinstance(value, list) else [value])}
+    return {Path(name.partition("@")[0]).name.removesuffix(".yaml") for name in names}
 
 
 def _read_and_check(path: Path) -> str:

@@ -178,6 +178,7 @@ BAD_INPUTS = {
     "output inside an input": (["a", "b"], "a/c", "lies inside a, one of the folders to merge"),
     "only one input": (["a"], "c", "give two or more results folders"),
     "output is a file": (["a", "b"], "file", "cannot write to --output file: .*--output PATH"),
+    "output is a loop": (["a", "b"], "loop", "--output loop is a loop of symbolic links"),
     "output has other content": (["a", "b"], "other", "other is not empty and holds no results"),
 }
 
@@ -186,6 +187,7 @@ BAD_INPUTS = {
 def test_bad_input_is_rejected_before_anything_is_written(name, sources, tmp_path, monkeypatch):
     inputs, output, message = BAD_INPUTS[name]
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     monkeypatch.chdir(tmp_path)

@@ -413,6 +413,8 @@ def write_damaged_submission(submission, where, value):
         (("tasks", 0, "task"), None),
         (("tasks", 0, "job"), 7),
         (("tasks", 0, "cases"), "4"),
+        (("tasks", 0, "cases"), 0),
+        (("tasks", 0, "shape", "nodes"), 0),
         (("tasks", 0, "shape", "devices"), "1"),
         (("kind",), 3),
         (("made_at",), 3),

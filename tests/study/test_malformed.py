@@ -377,6 +377,7 @@ TABLES["study files"] = {
         ("a default", "mine", "defaults: [bomb@parts.bomb]\n"),
         ("a default of another group", "mine", "defaults: [{/parts@parts.bomb: bomb}]\n"),
         ("a list of defaults", "mine", "defaults: [{/parts: [bomb, other]}]\n"),
+        ("a default whose key is escaped", "mine", '"def\\x61ults": [bomb@parts.bomb]\n'),
         ("a file named with its ending", "mine.yaml", "workload: linear\n" + BOMB),
     ]
 } | {
@@ -567,7 +568,7 @@ TABLES["workloads"] = {
         "has a dtype that is a text": (GOOD + "DTYPES = 'float32'\n", r"DTYPES of mine.*write \('float32',\)"),
         "has a dtype that is not a name": (GOOD + "DTYPES = (3,)\n", r"DTYPES of mine.*not \(3,\)"),
         "has targets that are not names": (GOOD + "TARGETS = (3,)\n", "mine|target"),
-        "has no targets": (GOOD + "TARGETS = ()\n", "mine"),
+        "has no targets": (GOOD + "TARGETS = ()\n", "TARGETS of mine is empty: name quantities, or omit it"),
     }.items()
 } | {
     f"a workload with the name {text}": Input(("run", "study=function", f"workload={text}", *options), pattern, {"mine.py": GOOD})

@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from scaling.core.case import FIELDS, Refusal, to_dict
+from scaling.study import yaml_files
 from scaling.study.grid import SCALINGS, GridCell, expand_study
 from tests.support.composed import compose, configuration
 from tests.support.paths import CONF
@@ -117,6 +118,7 @@ def test_weak_scaling_changes_only_the_points():
         ("api in ['jit'] and points % devices == 0", [("jit", 1), ("jit", 2)]),
         ("points // devices - 1 >= 5", [("jit", 1), ("pmap", 1)]),
         ("1 < devices <= 2", [("jit", 2), ("pmap", 2)]),
+        ("1 < devices < 100 // (devices - 1)", [("jit", 2), ("pmap", 2)]),  # the rest is not evaluated
         (
             "p * o == 15 and -p < 0 and scaling == 'strong' and variant is None",
             [(a, d) for a in ("jit", "pmap") for d in (1, 2)],
@@ -306,3 +308,20 @@ def test_scaling_and_devices_set_at_the_root_override_every_grid():
     cells = compose("study=smoke", "scaling=weak", "devices=[1,2,4]", "where=True")
     assert {cell.scaling for cell in cells} == {"weak"}
     assert {cell.case.devices for cell in cells} == {1, 2, 4}
+
+
+def test_a_file_that_no_defaults_list_names_is_not_checked(tmp_path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "mine.yaml").write_text("# defaults of rbf\ndefaults: [_self_]\ntitle: rbf\n")
+    (tmp_path / "study" / "rbf.yaml").write_text("grids: [")
+    yaml_files.check_selected(tmp_path, "study", "mine")
+    with pytest.raises(Refusal, match=r"rbf\.yaml, line 2"):
+        yaml_files.check_selected(tmp_path, "study", "rbf")
+
+
+def test_a_default_with_a_space_in_its_name_is_checked(tmp_path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "mine.yaml").write_text("defaults: ['my base']\n")
+    (tmp_path / "study" / "my base.yaml").write_text("grids: [")
+    with pytest.raises(Refusal, match=r"my base\.yaml, line 2"):
+        yaml_files.check_selected(tmp_path, "study", "mine")
