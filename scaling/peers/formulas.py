@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from scaling.core.case import SECOND, Case
+from scaling.core.case import Case
 from scaling.peers.interface import Check
 
 KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def checks(case: Case, modes: Iterable[str]) -> list[Check]:
-    """Return checks for `first_reason`: the workload, the target and the AD mode, one of `modes`."""
+    """Return checks for `first_reason`: the workload, and the AD mode, one of `modes`."""
     functions = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
     return [
         (case.workload not in KNOWN, functions),
-        (case.target in SECOND, f"{case.engine} offers no {case.target}"),
         (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
     ]
 
