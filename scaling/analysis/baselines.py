@@ -47,7 +47,7 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing except those of the machine peaks."""
+    """Return a `Baseline` for each timing except the machine peaks."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []

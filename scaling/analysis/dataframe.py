@@ -94,7 +94,7 @@ def export_tables(findings: Findings) -> "dict[str, DataFrame]":
 def to_frame(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """Return a DataFrame with typed columns. `rows` are dicts from column name to cell.
 
-    The entry "sizes" of `columns` stands for all columns "sizes.*". All columns "environment.*" are appended.
+    The entry "sizes" of `columns` means all columns "sizes.*". All columns "environment.*" are appended.
     An integer column becomes text if it contains strings or integers beyond 64 bits.
     """
     import pandas

@@ -44,7 +44,7 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand, print an error as one line on standard error, and return the exit status.
 
-    `argv` contains the name of the subcommand and its arguments, by default those of the command line.
+    `argv` contains the name of the subcommand and its arguments, by default from the command line.
     """
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:

@@ -152,10 +152,8 @@ def apply_linear_map(
 
     if case.remat and mode.uses_reverse:
         f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
-    count, chunk = (
-        ceil_div(part.seeds, case.mesh_shape[1]),
-        case.chunk if isinstance(case.chunk, int) else None,
-    )
+    count = ceil_div(part.seeds, case.mesh_shape[1])
+    chunk = case.chunk if isinstance(case.chunk, int) else None
     seeds = SeedRange(position.start + position.seeds * count, count, chunk)
     if case.target == LAPLACIAN:
         sum_forms = mode.sum_quadratic_forms(f, x)

@@ -73,7 +73,11 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
     """Return the `UnusedField` of the first rule that applies to each field."""
-    return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
+    reasons: dict[str, UnusedField] = {}
+    for name, unused, reason, causes in rules:
+        if unused:
+            reasons.setdefault(name, UnusedField(reason, causes))
+    return reasons
 
 
 def _resolve_names(case: Case) -> Case:

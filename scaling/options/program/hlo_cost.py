@@ -83,18 +83,21 @@ class ProgramCost:
     @property
     def hbm_bytes(self) -> int | None:
         """Return the bytes that all kernels read and write, or None if a trip count is unknown."""
-        total = _total_bytes(self.kernels)
-        return None if math.isinf(total) else int(total)
+        return _known_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
         """Return the bytes of all collectives, or None if a trip count is unknown."""
-        total = _total_bytes(self.messages)
-        return None if math.isinf(total) else int(total)
+        return _known_bytes(self.messages)
 
 
 def _total_bytes(parts: Iterable[Kernel | Message]) -> float:
     return sum(part.bytes * part.times for part in parts if part.bytes)
+
+
+def _known_bytes(parts: Iterable[Kernel | Message]) -> int | None:
+    total = _total_bytes(parts)
+    return None if math.isinf(total) else int(total)
 
 
 def read(text: str, operations: Mapping[str, float] | None = None, counts_work: bool = True) -> ProgramCost:
