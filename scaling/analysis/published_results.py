@@ -22,7 +22,7 @@ COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "mea
 
 @functools.cache
 def _load_rows() -> list[dict[str, Any]]:
-    """Return the published results. "case" and "over" have the fields of a case; "over" is the denominator."""
+    """Return the published results. "case" has fields of a case, and "over" the fields of the denominator."""
     groups = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     return [
         row | {"problem": group["problem"]}
