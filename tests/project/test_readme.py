@@ -71,7 +71,7 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
         arguments += NO_PEAKS if "study=linear" in arguments else []
         arguments += SMALLEST if "study=speedup" in arguments else []
         arguments += ["wait=true", *SUBMITTED] if tier_of(command) == "slurm" else []
-    done = scaling_command(arguments, cwd=readme_folder, fresh=True)
+    done = scaling_command(arguments, cwd=readme_folder)
     expected = (0, 1) if arguments[0] == "compare" else (0,)  # a difference may appear by chance
     assert done.returncode in expected, done.stdout + done.stderr
     assert done.stdout.strip()

@@ -1,7 +1,7 @@
 """A fork server for the command `scaling`, so that some hundred tests need not wait for its imports.
 
 The server imports the modules of the command once and forks for each command: a process with its own arguments, folder,
-environment and streams. Tests of the README and tests that use `start_command` start the command in a new interpreter.
+environment and streams. `scripts/smoke` and tests that use `start_command` start the command in a new interpreter.
 """
 
 import gc
