@@ -67,6 +67,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
             other_modes = [t for t in rivals if t.base_method != first.base_method]
             second = least_time(other_modes or [t for t in rivals if t.method != first.method])
             ratio = time_ratio(second, first) if second else None
+            if second and ratio and (ratio.high or 1) < 1:  # slower in pairs, with the shorter median
+                first, second, ratio = second, first, time_ratio(first, second)
             by_hand = compare_with_handwritten(first, group)
             excluded = tuple(t for t in group if not is_candidate(t.case))
             subject = (first.case, first.environment, first.honest)

@@ -56,8 +56,8 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether a ratio from pairs of processes differs by over 2 % from that of the medians."""
-        return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
+        """Return whether the ratio differs by over 2 % from that of the medians."""
+        return abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
 class _LevelEstimate(NamedTuple):

@@ -109,7 +109,7 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on," if too_large and too_large < point.baseline_devices else ""
-    speedup = format_ratio(*point.speedup) + timings.note_on_pairs(curve.timings[0], timing)
+    speedup = format_ratio(*point.speedup) + timings.note_on_ratio(curve.timings[0], timing)
     text = f"Its speed-up over the same program on {curve.baseline}{fewest} is {speedup}"
     text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
     if point.against_jit:

@@ -133,7 +133,7 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     reasons = []
     if fast.median < least:
         reasons.append(SHORT)
-    elif slow.median - fast.median < least:
+    elif abs(slow.median - fast.median) < least:
         reasons.append("they differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
@@ -148,17 +148,18 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     return ratios.estimate_ratio(top.records, bottom.records).estimate
 
 
-def note_on_pairs(top: Timing, bottom: Timing) -> str:
+def note_on_ratio(top: Timing, bottom: Timing) -> str:
     """Return ' (from 3 pairs in turns; the medians give 1.2x)' if the medians give another ratio, or ''."""
     ratio = ratios.estimate_ratio(top.records, bottom.records)
     if not ratio.differs_from_medians:
         return ""
-    return f" (from {ratio.pairs} pairs in turns; the medians give {format_number(ratio.of_medians)}x)"
+    source = f"{ratio.pairs} pairs in turns" if ratio.pairs > 1 else "geometric means"
+    return f" (from {source}; the medians give {format_number(ratio.of_medians)}x)"
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
     """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`."""
-    return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_pairs(top, bottom)
+    return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_ratio(top, bottom)
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:

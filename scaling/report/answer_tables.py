@@ -14,7 +14,7 @@ from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.summary import name_with_blocks
-from scaling.analysis.timings import Timing, dispatch_floor, format_time
+from scaling.analysis.timings import Timing, describe_slower, dispatch_floor, format_time, note_on_ratio
 from scaling.core.case import problem
 from scaling.core.formatting import format_duration
 from scaling.report.text import Table, make_table
@@ -85,7 +85,7 @@ def _format_row(findings: Findings, row: FastestMethod) -> dict[str, object]:
         "time": format_time(row.first),
         "devices": row.case.devices,
         "runner-up": row.second and name_with_time(row.second),
-        "ratio": row.ratio and format_ratio(*row.ratio),
+        "ratio": row.second and row.ratio and format_ratio(*row.ratio) + note_on_ratio(row.second, row.first),
         "certainty": describe_certainty(row),
     }
 
@@ -104,7 +104,7 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
     if row.second is not None:
         second = row.second.method.name
         mode += "" if row.distinguished or second == mode else f" or {second}"
-        ratio = format_time_ratio(second, *(row.ratio or ()))
+        ratio = describe_slower(second, row.second, row.first)
     curve, point = findings.curves_of(row.first).get("strong", (None, None))
     if curve and point and not point.is_baseline:
         speedup = f"Speed-up over {curve.baseline}: {format_ratio(*point.speedup)}"

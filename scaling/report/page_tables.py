@@ -41,6 +41,7 @@ _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 _NOTES = {  # from the start of the anchor of a table to the text above it
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on one device, or on the fewest devices that were measured. "
+    "With several processes a time is the median of theirs, and a ratio that of their geometric means. "
     "One-device program: the speed-up over the fastest plain jit program on one device. By hand: the time "
     "divided by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of "
     "the machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "

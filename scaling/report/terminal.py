@@ -14,10 +14,10 @@ from rich.text import Text
 
 from scaling.analysis import lint, summary
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
-from scaling.analysis.estimate import format_ratio, format_time_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
-from scaling.analysis.timings import format_time
+from scaling.analysis.timings import describe_slower, format_time
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
 from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
@@ -135,7 +135,7 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     verb = "is fastest" if row.distinguished else "takes"
     words = f"{problem_name(findings, row)}: {summary.name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
-        words += f"; {format_time_ratio(row.second.method.name, *(row.ratio or ()))}"
+        words += f"; {describe_slower(row.second.method.name, row.second, row.first)}"
     return f"{words}; {describe_certainty(row)}."
 
 

@@ -261,7 +261,7 @@ def test_nodes_and_node_hours_are_reported_for_several_nodes(ask):
     assert "node" not in first
 
 
-def test_paired_ratio_that_differs_from_the_ratio_of_medians_is_explained(tmp_path, make_record):
+def test_ratio_that_differs_from_the_ratio_of_medians_is_explained(tmp_path, make_record):
     drift, records = (1.0, 2.0, 4.0), []
     for i, level in enumerate(drift):
         for mode, factor in (("jacfwd", 1.0), ("jacrev", (1.5, 1.5, 1.9)[i])):
@@ -273,10 +273,23 @@ def test_paired_ratio_that_differs_from_the_ratio_of_medians_is_explained(tmp_pa
     assert "(from 3 pairs in turns; the medians give 1.50x)" in first and "takes 1.62x (" in first
     unpaired = [dataclasses.replace(r, block=None) for r in records]
     first = summary.answer_sentences(made_up.write(tmp_path / "apart", unpaired, scaling=["strong"]))[0]
-    assert "pairs in turns" not in first
+    assert "pairs in turns" not in first and "(from geometric means; the medians give 1.50x)" in first
 
 
 def test_tied_modes_are_not_called_unsure(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
     assert "jacfwd (vmap) is tied with the next, not distinguished, on 1 device" in first
     assert "not sure" not in first
+
+
+
+
+def test_mode_that_is_faster_in_pairs_is_the_fastest(tmp_path, make_record):
+    records = [
+        make_record(mode=mode, seconds=[level * factor] * 7, replicate=i, block=f"b{i}")
+        for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
+        for mode, factor in (("jacfwd", 1.0), ("jacrev", 1.01 if i == 2 else 0.9))
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert "jacrev (vmap) is fastest on 1 device" in first
+    assert "takes 1.09x (1.02 to 1.16) as long (from 5 pairs in turns; the medians give 0.99x)" in first
