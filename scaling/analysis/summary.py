@@ -3,18 +3,18 @@
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.analysis import forecast, plan_scores, summary_details, timings
-from scaling.analysis.cases import group_by, least_by
+from scaling.analysis.cases import group_by, is_candidate, least_by
 from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note, format_relative
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import Timing
 from scaling.core import memory
-from scaling.core.case import AUTO
+from scaling.core.case import AUTO, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS
 
@@ -131,8 +131,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
         pay = "do not pay" if timings.time_ratio(more, first).above_one else "are not distinguished"
         slower = timings.describe_slower(f"the fastest mode on {more.devices_text}", more, first)
         sentences.append(f"More devices {pay}: {slower}")
-    tied = [timing for timing in (first, *others) if not timings.time_ratio(timing, first).above_one]
-    chosen = min(tied, key=lambda timing: timing.case.devices)
+    chosen = timings.on_fewest_devices([first, *others])
     text = f"Recommended: {first.devices_text}"
     if chosen is not first:
         takes = timings.describe_slower(chosen.method.name, chosen, first)
@@ -156,20 +155,39 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
     return f"efficiency stays at {required} or above up to {devices}{doubt}"
 
 
+def fastest_curves(curves: Iterable[Curve]) -> list[Curve]:
+    """Return for each kind of scaling and each function the curve with the shortest time on the most devices.
+
+    Other curves than those of automatic JAX modes are chosen only if there is no such curve.
+    """
+    largest = itertools.chain(*derivative_curves(curves))
+    problems = group_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1]))).values()
+    return [
+        min(same, key=lambda c: (not is_candidate(c.case), -c.points[-1].devices, c.points[-1].seconds))
+        for same in problems
+    ]
+
+
+def describe_choice(curve: Curve) -> str:
+    """Return the property by which `fastest_curves` selects a curve, as text."""
+    return f"the curve {'of an automatic mode ' if is_candidate(curve.case) else ''}with the shortest time"
+
+
 def _describe_scaling(findings: Findings) -> list[str]:
     """Return a sentence on the fastest JAX curve of each function, unless `describe_fastest` describes it."""
     described = {(rows[0].environment, rows[0].case) for _, rows in largest_problems(findings.fastest)}
     sentences = []
-    for curve, *_ in derivative_curves(c for c in findings.curves if c.case.engine == "jax"):
+    for curve in fastest_curves(c for c in findings.curves if c.case.engine == "jax"):
         last, weak = curve.points[-1], curve.kind == "weak"
-        if not weak and (curve.environment, last.timing.case) in described:
+        is_described = not weak and (curve.environment, last.timing.case) in described
+        if is_described or timings.is_empty_call(last.timing):
             continue
         note = derived_bytes_note(curve.timings) if weak else ""
         sentences.append(
             f"{curve.kind.capitalize()} scaling of {curve.family} on {last.timing.devices_text}: "
             f"{'scaled speed-up' if weak else 'speed-up'} {format_ratio(*last.speedup)}{last.relative}, "
             f"efficiency {format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, "
-            f"the fastest there at {curve.size}; {_describe_efficiency(findings, curve)}"
+            f"{describe_choice(curve)} there, at {curve.size}; {_describe_efficiency(findings, curve)}"
             f"{note and f'; compulsory bytes{note}'}.{findings.suffix(curve.environment)}"
         )
     return sentences

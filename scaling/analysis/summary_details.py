@@ -92,19 +92,19 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
 def _describe_law(curve: Curve, law: ScalingFit) -> str:
     program = f"{curve.family} at {curve.size}, {curve.method.name}"
-    text = f"{program}: of the laws of {curve.kind} scaling, {describe_fit(law)}"
+    return f"{program}: of the laws of {curve.kind} scaling, {describe_fit(curve, law)}"
+
+
+def describe_fit(curve: Curve, law: ScalingFit) -> str:
+    """Return a clause on the best law of a curve and its limit: 'Amdahl describes it best: serial 0.05; ...'."""
+    parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
+    error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
+    text = f"{law.name} describes it best{error}: {parts}"
     if law.limit is None or not law.determined:
         return text
     devices = count_of(round(law.peak), "device") if law.peak else "any number of devices"
     reference = "" if curve.baseline_devices == 1 else " as one device by this law"
     return f"{text}; no more than {format_number(law.limit)}x as fast{reference} on {devices}{law.doubt}"
-
-
-def describe_fit(law: ScalingFit) -> str:
-    """Return a clause on the best law of a curve, such as 'Amdahl describes it best: serial 0.05'."""
-    parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
-    error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
-    return f"{law.name} describes it best{error}: {parts}"
 
 
 def describe_variants(findings: Findings) -> list[str]:

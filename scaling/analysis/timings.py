@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,16 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     if top is bottom:
         return Estimate(1.0, 1.0, 1.0)
     return ratios.estimate_ratio(top.records, bottom.records).estimate
+
+
+def on_fewest_devices(timings: Sequence[Timing]) -> Timing:
+    """Return the timing on the fewest devices that is not distinguished from the shortest one.
+
+    A time without an interval, because of too few samples, counts as distinguished.
+    """
+    first = min(timings, key=lambda timing: timing.median)
+    tied = (timing for timing in timings if (time_ratio(timing, first).low or math.inf) <= 1)
+    return min(tied, key=lambda timing: timing.case.devices)
 
 
 def note_on_ratio(top: Timing, bottom: Timing) -> str:

@@ -52,7 +52,8 @@ _NOTES = {  # from the start of the anchor of a table to the text above it
     "more devices than programs were compiled for.",
     "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
     "published": "Published numbers and those measured here.",
-    "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: "
+    "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. The largest speed-up "
+    "is relative to one device by the law. Karp-Flatt: "
     "the serial fraction computed from the speed-up on the most devices alone.",
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
     "program. Communication and imbalance between processes are part of the rest where they are not known. "
@@ -262,7 +263,9 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
                 "kind": curve.kind,
                 "law": law.name + (", best" if law.best else ""),
                 **{name: parts.get(name) for name in ("serial", "contention", "coherency")},
-                "largest speed-up": format_ratio(law.limit) if law.determined and law.limit else "",
+                "largest speed-up": format_ratio(law.limit) + law.doubt
+                if law.determined and law.limit
+                else "",
                 "at devices": format_number(law.peak) if law.determined and law.peak else "",
                 "off by": f"{law.spread:.1%}",
                 "Karp-Flatt": serial and format_share(*serial),

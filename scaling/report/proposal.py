@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis.cases import method_of, without_memory_setting
-from scaling.analysis.curves import Curve, derivative_curves, format_relative
+from scaling.analysis.curves import Curve, format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
 from scaling.analysis.plan_scores import PlanScore
-from scaling.analysis.summary import count_unmeasured
+from scaling.analysis.summary import count_unmeasured, describe_choice, fastest_curves
 from scaling.analysis.summary_details import describe_fit
-from scaling.analysis.timings import Timing, format_time
+from scaling.analysis.timings import Timing, format_time, nodes_of, on_fewest_devices
 from scaling.core.formatting import count_of, format_duration, format_number, list_first
+from scaling.report.answer_tables import describe_certainty
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
 from scaling.report.page_tables import environment_table
@@ -33,8 +34,8 @@ _STOP_REASONS = {
     "seconds": "at the time allowed",
 }
 _FUNCTIONS = (  # that the template calls
-    count_of, describe_fit, format_duration, format_number, format_percentage, format_ratio, format_relative,
-    format_time, list_first,
+    count_of, describe_choice, describe_fit, format_duration, format_number, format_percentage, format_ratio, format_relative,
+    format_time, list_first, nodes_of, on_fewest_devices,
 )  # fmt: skip
 
 
@@ -42,16 +43,18 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     """Write the proposal of a study and its figures to report/proposal, and return the path of the text."""
     target = folder / "report" / "proposal"
     target.mkdir(parents=True, exist_ok=True)
-    curves = [curves[0] for curves in derivative_curves(findings.curves)]
+    curves = fastest_curves(findings.curves)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.remove_stale(target)
     files.write_figures(figures, findings, target, ["png"])
+    certainties = {id(row.first): describe_certainty(row) for row in findings.fastest}
     several = [curve for curve in findings.curves if len(curve.points) > 1]
     planned = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _FUNCTIONS},
-        findings=findings, curves=curves, figures=figures, calls=CALLS, count_nodes=_count_nodes,
+        findings=findings, curves=curves, figures=figures, calls=CALLS,
+        certainty_of=lambda timing: certainties.get(id(timing)),
         predictions=_find_predictions(findings, curves), measured=_count_measurements(findings),
         other_baselines=sorted({curve.baseline_devices for curve in several} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in several),
@@ -75,10 +78,6 @@ def _find_predictions(
         for planned in forecast.curves
         if planned.program == curve.program
     ]
-
-
-def _count_nodes(timing: Timing) -> int:
-    return max(len(record.environment.get("hosts") or [""]) for record in timing.records)
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:

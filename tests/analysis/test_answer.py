@@ -282,6 +282,16 @@ def test_tied_modes_are_not_called_unsure(ask):
     assert "not sure" not in first
 
 
+def test_curve_is_not_called_the_fastest_if_a_curve_with_another_baseline_is_faster(ask):
+    rows = [*(("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)), *(("jacrev", d, 64, 4 / d) for d in (2, 4))]
+    lines = ask(*rows)
+    assert "jacrev (vmap) is fastest on 4 devices" in lines[0]
+    assert not [line for line in lines if line.startswith("Strong scaling")]
+
+
+def test_empty_calls_have_no_sentence_on_their_scaling(ask):
+    rows = [(mode, d, 64, 0.01) for mode in ("jacfwd", "jacrev") for d in (1, 2)]
+    assert not [line for line in ask(*rows, floor_seconds=2e-5) if line.startswith("Strong scaling")]
 
 
 def test_mode_that_is_faster_in_pairs_is_the_fastest(tmp_path, make_record):
@@ -293,3 +303,9 @@ def test_mode_that_is_faster_in_pairs_is_the_fastest(tmp_path, make_record):
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "jacrev (vmap) is fastest on 1 device" in first
     assert "takes 1.09x (1.02 to 1.16) as long (from 5 pairs in turns; the medians give 0.99x)" in first
+
+
+def test_too_few_samples_for_an_interval_do_not_recommend_fewer_devices(tmp_path, make_record):
+    records = [make_record(devices=d, seconds=[8 / d] * 3) for d in (1, 2, 4)]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert "Recommended: 4 devices, efficiency 1.00" in first

@@ -202,3 +202,38 @@ def test_proposal_without_measurements_says_so(tmp_path, make_record):
     text = write_proposal(made_up.write(tmp_path, [make_record("failed", reason="error", text="it broke")]))
     assert "No curve of the scaling of a derivative came of this study" in text
     assert "Nothing has been measured" in text
+
+
+def steady(make_record, mode, times, **fields):
+    """Return a record of a mode for each device count and its time in seconds."""
+    return [make_record(mode=mode, devices=d, seconds=[t] * 9, **fields) for d, t in times.items()]
+
+
+def test_one_automatic_mode_of_all_baselines_is_recommended_for_a_problem(tmp_path, make_record):
+    records = steady(make_record, "jacfwd", {1: 8.0, 2: 4.0, 4: 2.0})
+    records += steady(make_record, "jacrev", {2: 2.0, 4: 1.0})
+    records += steady(make_record, "analytic", {1: 1.0, 2: 0.5, 4: 0.25})
+    text = write_proposal(made_up.write(tmp_path, records))
+    assert re.findall(r"^\*\*Strong scaling of .*?, with (\w+)", text, re.MULTILINE) == ["jacrev"]
+    assert text.count(" calls on ") == 1 and "that this mode is the fastest there: not sure" in text
+
+
+def test_limit_of_a_law_states_its_reference_and_its_doubt(tmp_path, make_record):
+    times = {d: (0.001 + 0.999 / d) * (1 + 0.01 * (-1) ** i) for i, d in enumerate((2, 4, 8, 16))}
+    text = write_proposal(made_up.write(tmp_path, steady(make_record, "jacfwd", times)))
+    assert "as fast as one device by this law on any number of devices, if there is a limit at all." in text
+
+
+def test_compute_time_is_for_the_fewest_devices_not_distinguished_from_the_fastest(tmp_path, make_record):
+    noisy = (1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.0, 1.0, 1.0)
+    records = [
+        make_record(devices=d, seconds=[t * s for s in noisy]) for d, t in ((1, 2.0), (2, 1.0), (4, 0.99))
+    ]
+    text = write_proposal(made_up.write(tmp_path, records))
+    assert "calls on 2 cores, the fewest whose time is not distinguished from the shortest, take 556" in text
+
+
+def test_proposal_of_a_plan_alone_has_no_empty_table(tmp_path):
+    records = [planned_record(made_up.case_of("rbf", "jacfwd", 1, d), 1.0 / d) for d in (1, 2)]
+    text = write_proposal(made_up.write(tmp_path, records))
+    assert "Nothing has been measured" in text and "\n|" not in text
