@@ -207,14 +207,15 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
-def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
+def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
     """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
-    Curves that differ in kind or baseline are in different lists. Curves with one device count are omitted. A
-    problem measured on three device counts or more takes precedence. Curves of function values come last.
+    Curves that differ in kind or, unless `mixed`, in baseline are in different lists. Curves with one device
+    count are omitted. A problem measured on three device counts or more takes precedence. Curves of function
+    values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
-    families = group_by(several, lambda c: (c.kind, c.baseline_devices, c.family_key)).values()
+    families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
     problems = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
 
     def rank(row: Sequence[Curve]) -> tuple[bool, int]:

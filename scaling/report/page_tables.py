@@ -258,14 +258,13 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
         serial = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
             parts = {name: format_share(*estimate) for name, estimate in law.parts.items()}
+            limit = format_ratio(law.limit) if law.determined and law.limit else ""
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "law": law.name + (", best" if law.best else ""),
                 **{name: parts.get(name) for name in ("serial", "contention", "coherency")},
-                "largest speed-up": format_ratio(law.limit) + law.doubt
-                if law.determined and law.limit
-                else "",
+                "largest speed-up": limit + (", not sure" if limit and law.doubt else ""),
                 "at devices": format_number(law.peak) if law.determined and law.peak else "",
                 "off by": f"{law.spread:.1%}",
                 "Karp-Flatt": serial and format_share(*serial),
@@ -289,7 +288,7 @@ def _loss_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.0f} %"
+    return "" if share is None else f"{round(100 * share)} %"
 
 
 def _growth_rows(findings: Findings) -> Iterator[Row]:

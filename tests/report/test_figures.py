@@ -291,6 +291,24 @@ def test_first_figure_shows_time_and_speedup_over_the_best_jit_program(drawings,
     assert len(points) == 6 and {round(row["seconds"] * row["against_jit"], 9) for row in points} == {5.0}
 
 
+def test_times_of_curves_with_several_baselines_share_a_panel(read):
+    records = [record(d, 8.0 / d) for d in (1, 2, 4)] + [record(d, 4.0 / d, mode="jacrev") for d in (2, 4)]
+    found = read(records)
+    drawing = over_devices.draw_times(found)
+    assert y_titles(drawing) == ["time"] and len(rows(drawing, "point", 0)) == 5
+    assert "Right" not in drawing.caption
+    assert len(over_devices.draw_scaling("strong", found).panels) == 4  # two baselines
+
+
+def test_figures_of_hundreds_of_sizes_are_legible(read):
+    modes = {"jacfwd": 1.0, "jacrev": 2.0}
+    found = read([record(1, n * t, mode=m, points=n) for n in range(1, 201) for m, t in modes.items()])
+    ticks = sizes.draw_sizes(found).panels[0].layers[-1]["encoding"]["x"]["axis"]["values"]
+    assert len(ticks) <= 25 and ticks[0] == 1.0 and ticks[-1] == 200.0
+    (panel,) = sizes.draw_crossover(found).panels
+    assert panel.height < 1500 and len(rows(sizes.draw_crossover(found), "rect")) == 200
+
+
 def test_undetermined_ratio_has_an_interval_and_no_mark(read):
     scattered = [0.1, 0.1, 0.1, 1.0, 9.0, 9.0, 9.0]
     strong = over_devices.draw_scaling("strong", read([record(1, scattered), record(2, scattered[::-1])]))

@@ -16,6 +16,7 @@ from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 Row = dict[str, Any]  # the data of one mark (long format)
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MAX_PANELS = 6  # largest number of panels in a figure
+_MAX_TICKS = 24  # approximate largest number of ticks on an axis
 _MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
 _MARGIN = 1.3  # the factor by which a logarithmic axis extends beyond the smallest and the largest value
@@ -105,10 +106,14 @@ def linear_axis(field: str, title: str, high: float) -> Axis:
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each count, such as device counts or problem sizes."""
+    """Return a logarithmic axis with a tick at each count (device counts, sizes), or at about 24 of more."""
     ticks = sorted(set(counts))
-    margin = max((ticks[-1] / ticks[0]) ** 0.06, 1.1)
+    ratio = ticks[-1] / ticks[0]
+    margin = max(ratio**0.06, 1.1)
     domain = ticks[0] / margin, ticks[-1] * margin
+    if len(ticks) > _MAX_TICKS:
+        last_of_each = {round(_MAX_TICKS * math.log(tick / ticks[0], ratio)): tick for tick in ticks}
+        ticks = list(last_of_each.values())
     text = "datum.value < 1e5 ? format(datum.value, ',d') : format(datum.value, '~s')"
     axis, scale = {"values": ticks, "labelExpr": text}, {"type": "log", "domain": domain, "nice": False}
     return Axis(field, {"title": title, "axis": axis, "scale": scale}, domain)

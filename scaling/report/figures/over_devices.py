@@ -55,11 +55,14 @@ def draw_times(findings: Findings) -> Figure | None:
     there is no strong scaling curve, return None.
     """
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
-    caption = (
-        "Which mode is fastest on how many devices, and its speed-up over one device. Left: lower is faster. "
-        "Right: every mode against one and the same program, the fastest plain jit program on one device "
-        f"that is not written by hand. {_UNDETERMINED} {_SELECTION} {_LIMITED}"
-    )
+    caption = "Which mode is fastest on how many devices. Lower is faster."
+    if any(point.against_jit for curve in curves for point in curve.points):
+        caption = (
+            "Which mode is fastest on how many devices, and its speed-up over one device. Left: lower is "
+            "faster. Right: every mode against one and the same program, the fastest plain jit program on one "
+            "device that is not written by hand."
+        )
+    caption += f" {_UNDETERMINED} {_SELECTION} {_LIMITED}"
     panels, legend, problems = _draw_curves(findings, curves, ("seconds", "against_jit"))
     return make_figure("devices", "Time and speed-up against devices", caption, panels, legend, problems)
 
@@ -88,7 +91,7 @@ def _draw_curves(
     The largest problem of each function has one panel for each of the `fields` with values. A field is
     'seconds' or the name of a ratio of a CurvePoint, such as 'speedup'.
     """
-    problems = curves_of_largest_problems(curves)
+    problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     laws = {id(curve): law for curve, law in findings.best_fits}
     styles, panels = _curve_styles(groups), []

@@ -12,7 +12,8 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import INK, LineStyle, line_styles
 
-_CELL = 74  # width of a cell of a map, in pixels
+_CELL, _ROW = 74, 42  # width and height of a cell of a map, in pixels
+_MAX_ROWS = 30  # number of sizes of a map beyond which its cells are lower and have no text
 _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
 
 
@@ -68,7 +69,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
     for each in shown:
         constants = join_words(each.fixed_sizes, not each.honest and "oversubscribed")
         title = marks.panel_title(findings, each, constants)
-        width, height = 70 + _CELL * len(each.devices), max(120, 42 * len(each.sizes))
+        width, height = 70 + _CELL * len(each.devices), max(120, _ROW * min(len(each.sizes), _MAX_ROWS))
         panels.append(Panel(title, _draw_map(each, styles), False, width, height))
     caption = (
         "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
@@ -97,7 +98,8 @@ def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, 
         crossovers, "rule", {"color": INK, "strokeWidth": 2.5}, **ends, y=top, strokeDash=dash
     )
     options = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dx": 0, "dy": -6, "fontSize": 10}
-    return cells, lines, marks.draw_text(rows, x, y, {"value": INK}, **options)
+    texts = [] if len(grid.sizes) > _MAX_ROWS else rows
+    return cells, lines, marks.draw_text(texts, x, y, {"value": INK}, **options)
 
 
 def _cell_row(cell: FastestMethod, size: int, devices: int) -> Row:
