@@ -146,7 +146,8 @@ def _planned_card(forecast: Forecast, curves: Sequence[Curve]) -> Card:
     best, *others = sorted(fastest, key=lambda point: point.seconds)
     timing, ratio = best.timing, ""
     if second := next((p.timing for p in others if p.timing.method.name != timing.method.name), None):
-        ratio = format_time_ratio(second.method.name, second.median / timing.median)
+        on = "" if second.case.devices == timing.case.devices else f" on {second.devices_text}"
+        ratio = format_time_ratio(f"{second.method.name}{on}", second.median / timing.median)
     return Card(
         f"{timing.family} {timing.size}, planned for {forecast.title}", "", timing.method.name,
         f"{timing.devices_text}, {timing.call}", format_time(timing), ratio, "predicted, not measured",
