@@ -50,7 +50,9 @@ def summarize(findings: Findings) -> list[str]:
 def describe_fastest(findings: Findings) -> list[str]:
     """Return one text per differentiated function: its fastest AD mode, speed-up and best device count."""
     if not findings.fastest:
-        return ["No mode of JAX was measured, so that none is called the fastest."]
+        return [
+            "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
+        ]
     sentences = []
     for family, rows in largest_problems(findings.fastest):
         row = rows[0]
@@ -151,7 +153,11 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
     efficient = list(itertools.takewhile(lambda p: p.efficiency.value >= findings.efficiency, curve.points))
     last, all_efficient = efficient[-1], len(efficient) == len(curve.points)
     devices = last.timing.devices_text + (", the most measured" if all_efficient else "")
-    doubt = ", not surely" if (last.efficiency.low or 1.0) < findings.efficiency else ""
+    following = curve.points[len(efficient) : len(efficient) + 1]
+    is_unsure = any((point.efficiency.low or 1.0) < findings.efficiency for point in efficient) or any(
+        (point.efficiency.high or 0.0) >= findings.efficiency for point in following
+    )
+    doubt = ", not surely" if is_unsure else ""
     return f"efficiency stays at {required} or above up to {devices}{doubt}"
 
 

@@ -161,7 +161,9 @@ def test_failures_without_a_reason_are_counted(tmp_path, make_record):
 @pytest.mark.parametrize("fields", [{"engine": "torch"}, {"mode": "value"}, {"mode": "analytic"}], ids=str)
 def test_study_without_a_jax_mode_is_reported_as_such(tmp_path, make_record, fields):
     study = findings.read(made_up.write(tmp_path / "made", [make_record(**fields)]))
-    expected = "No mode of JAX was measured, so that none is called the fastest."
+    expected = (
+        "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
+    )
     assert summary.answer_sentences(study)[0] == summary.summarize(study)[0] == expected
 
 
@@ -309,3 +311,15 @@ def test_too_few_samples_for_an_interval_do_not_recommend_fewer_devices(tmp_path
     records = [make_record(devices=d, seconds=[8 / d] * 3) for d in (1, 2, 4)]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "Recommended: 4 devices, efficiency 1.00" in first
+
+
+def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_reach_it(
+    tmp_path, make_record
+):
+    records = [
+        make_record(devices=d, seconds=[s / (d * e)] * 7, replicate=i)
+        for d, e, spread in ((1, 1.0, 0.0), (4, 0.8, 0.0), (8, 0.49, 0.1))
+        for i, s in enumerate((1 - spread, 1.0, 1 + spread))
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert "efficiency stays at 0.5 or above up to 4 devices, not surely" in first
