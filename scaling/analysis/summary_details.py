@@ -96,7 +96,7 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause on the best law of a curve and its limit: 'Amdahl describes it best: serial 0.05; ...'."""
+    """Return a clause on the best law of a curve and its limit: 'Amdahl describes it best: serial 0.05'."""
     parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
     error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parts}"

@@ -52,8 +52,8 @@ _NOTES = {  # from the start of the anchor of a table to the text above it
     "more devices than programs were compiled for.",
     "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
     "published": "Published numbers and those measured here.",
-    "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. The largest speed-up "
-    "is relative to one device by the law. Karp-Flatt: "
+    "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. The largest "
+    "speed-up is relative to one device by the law. Karp-Flatt: "
     "the serial fraction computed from the speed-up on the most devices alone.",
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
     "program. Communication and imbalance between processes are part of the rest where they are not known. "

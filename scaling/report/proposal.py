@@ -34,8 +34,8 @@ _STOP_REASONS = {
     "seconds": "at the time allowed",
 }
 _FUNCTIONS = (  # that the template calls
-    count_of, describe_choice, describe_fit, format_duration, format_number, format_percentage, format_ratio, format_relative,
-    format_time, list_first, nodes_of, on_fewest_devices,
+    count_of, describe_choice, describe_fit, format_duration, format_number, format_percentage, format_ratio,
+    format_relative, format_time, list_first, nodes_of, on_fewest_devices,
 )  # fmt: skip
 
 

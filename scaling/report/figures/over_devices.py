@@ -59,8 +59,8 @@ def draw_times(findings: Findings) -> Figure | None:
     if any(point.against_jit for curve in curves for point in curve.points):
         caption = (
             "Which mode is fastest on how many devices, and its speed-up over one device. Left: lower is "
-            "faster. Right: every mode against one and the same program, the fastest plain jit program on one "
-            "device that is not written by hand."
+            "faster. Right: every mode against one and the same program, the fastest plain jit program on "
+            "one device that is not written by hand."
         )
     caption += f" {_UNDETERMINED} {_SELECTION} {_LIMITED}"
     panels, legend, problems = _draw_curves(findings, curves, ("seconds", "against_jit"))
