@@ -58,7 +58,7 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 
 def samples_spec() -> Spec:
     """Return the Vega-Lite specification of the plot of time samples, into which page.js inserts the data."""
-    colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
+    colour = {"field": "line", "type": "nominal", "scale": {"domain": ["A", "B"], "range": [BLUE, VERMILION]}}
     cross, circle = SHAPES["cross"], SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}
     x: Spec = {

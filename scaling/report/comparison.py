@@ -132,7 +132,7 @@ def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
 def _comparison_table(anchor: str, title: str, rows: Sequence[ComparedCase]) -> Table:
     note = (
         "A is the old folder, B the new one. The link of a case opens its samples, in the order they were "
-        "taken."
+        "taken: A in blue, B in orange."
     )
     # "case" comes first, so that it is the column with the links.
     cells = ({"case": "", **dict(zip(COLUMNS, _format_row(row), strict=True))} for row in rows)

@@ -231,6 +231,11 @@ def test_comparison_page_shows_the_samples_of_both_folders_without_errors(browse
     )
     assert len(strokes) == 8 and len(set(strokes)) == 2
     assert browser.problems == [] and set(browser.requests) == {index.as_uri()}
+    browser.open(index, width=390)
+    widths = browser.eval(
+        "(each => [each.scrollWidth, each.clientWidth])(document.querySelector('#changed .scroll'))"
+    )
+    assert widths[0] == widths[1], "a column is out of sight on a phone"
 
 
 def test_text_from_records_creates_no_element(page):
