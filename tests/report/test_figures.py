@@ -305,8 +305,9 @@ def test_figures_of_hundreds_of_sizes_are_legible(read):
     found = read([record(1, n * t, mode=m, points=n) for n in range(1, 201) for m, t in modes.items()])
     ticks = sizes.draw_sizes(found).panels[0].layers[-1]["encoding"]["x"]["axis"]["values"]
     assert len(ticks) <= 25 and ticks[0] == 1.0 and ticks[-1] == 200.0
-    (panel,) = sizes.draw_crossover(found).panels
-    assert panel.height < 1500 and len(rows(sizes.draw_crossover(found), "rect")) == 200
+    crossover = sizes.draw_crossover(found)
+    assert crossover.panels[0].height < 1500 and len(rows(crossover, "rect")) == 200
+    assert "have no text" in crossover.caption
 
 
 def test_undetermined_ratio_has_an_interval_and_no_mark(read):

@@ -76,6 +76,8 @@ def draw_crossover(findings: Findings) -> Figure | None:
         "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
         "size at which the mode below it was measured to be faster; dashed where that is not sure."
     )
+    if any(len(each.sizes) > _MAX_ROWS for each in shown):
+        caption += f" The cells of more than {_MAX_ROWS} sizes have no text; a tooltip has it."
     heading = "Crossover: which mode for which size and how many devices"
     return make_figure("crossover", heading, caption, panels, styles, len(maps))
 
