@@ -215,7 +215,7 @@ def test_one_automatic_mode_of_all_baselines_is_recommended_for_a_problem(tmp_pa
     records += steady(make_record, "analytic", {1: 1.0, 2: 0.5, 4: 0.25})
     text = write_proposal(made_up.write(tmp_path, records))
     assert re.findall(r"^\*\*Strong scaling of .*?, with (\w+)", text, re.MULTILINE) == ["jacrev"]
-    assert text.count(" calls on ") == 1 and "that this mode is the fastest there: not sure" in text
+    assert text.count(" calls on ") == 1 and "(certainty: not sure" in text
 
 
 def test_limit_of_a_law_states_its_reference_and_its_doubt(tmp_path, make_record):
