@@ -195,5 +195,7 @@ def concatenate_blocks(
 
 def _join_columns(blocks: Sequence[Any], input_sizes: Sequence[int], leading: tuple[int, ...]) -> Any:
     """Return the derivative of one output leaf by all input leaves, of shape (*leading, inputs)."""
-    reshaped = [block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True)]
+    reshaped = [
+        block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True) if size
+    ]
     return jnp.concatenate(reshaped, axis=-1)
