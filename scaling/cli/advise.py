@@ -149,9 +149,11 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         has = count_of(len(usable), "core")
         raise Refusal(f"devices={count}: this machine has {has}; use 1 to {len(usable)}")
+    variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not job["case"]:
         _split_location(job["name"])  # refuse a missing file before JAX starts
-    os.environ.update(environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"})
+        del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
+    os.environ.update(variables)
     if is_bound or job["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

@@ -66,9 +66,10 @@ def cache(tmp_path_factory):
 
 @pytest.mark.process
 def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
-    (tmp_path / "spring.py").write_text(SPRING)
+    no_flags = "import os\nassert not os.environ['XLA_FLAGS'], 'the code to paste sets no flags'\n"
+    (tmp_path / "spring.py").write_text(SPRING + no_flags)
     words = ["advise", "spring.py:force", "--points", "x=64,5", "--shared", "stiffness=4", "budget=1"]
-    done = scaling_command(words, env=cache, fresh=True)
+    done = scaling_command(words, env=cache | {"XLA_FLAGS": ""}, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("spring.py:force on this machine (cpu), devices=[1]: measured for 1 s")
