@@ -110,9 +110,9 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     loop, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
-    if problem.dtype == "float64":
+    if jax.config.jax_enable_x64:
         imports.append('jax.config.update("jax_enable_x64", True)')
-    lines = [problem.import_line] if problem.import_line else []
+    lines = [problem.import_line or f"# {problem.name} is your function of one point"]
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
         lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
     else:
@@ -207,9 +207,10 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
     function, transposed = ("row", "") if is_reverse else ("column", ".T")
     result = template.format(function=function, transposed=transposed, **values)
     body = (_ROWS if is_reverse else _COLUMNS).format(seed=seed) + result
-    # The derivative of an array with respect to an array is an array. A gradient is like its inputs.
-    outputs = [problem.output_structs()] if problem.target == "jacobian" else []
-    if len(problem.wrt) == 1 and jax.tree_util.all_leaves([*outputs, *problem.input_structs()]):
+    # The derivative of an array with respect to an array is an array.
+    if len(problem.wrt) == 1 and jax.tree_util.all_leaves(
+        [problem.output_structs(), *problem.input_structs()]
+    ):
         return definitions, f"{body}\n    return J.reshape(y.shape + z.shape)"
     return definitions + _SPLIT, f"{body}\n    return split(J, z, y)"
 

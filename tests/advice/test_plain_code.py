@@ -117,6 +117,13 @@ def test_every_method_of_a_hessian_returns_what_hessian_returns(wrt, method):
     assert_equals(problem, plain_code.write_code(problem, case), jax.hessian)
 
 
+def test_columns_of_the_hessian_of_a_tree_with_one_number_form_the_tree_of_jax():
+    problem = make_problem(lambda x: {"e": energy(x, K)}, {"x": X}, target="hessian")
+    with registered(problem) as case:
+        case = dataclasses.replace(case, **HESSIANS["columns"])
+    assert_equals(problem, plain_code.write_code(problem, case), jax.hessian)
+
+
 PRODUCTS = {
     "forward over reverse": {"mode": "fwd_over_rev"}, "reverse over forward": {"mode": "rev_over_fwd"},
     "reverse over reverse": {"mode": "rev_over_rev"}, "blocks": {"mode": "fwd_over_rev", "block": 4},
@@ -191,6 +198,17 @@ def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
     assert colors == (coloring and (coloring.column_count, coloring.row_count))
     if coloring:
         assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
+
+
+def test_the_code_enables_float64_where_jax_does_and_names_the_function():
+    lines = {}
+    for is_enabled in (True, False):
+        with jax.enable_x64(is_enabled):
+            problem = make_problem(force, {"x": X.astype(np.float32)}, {"k": K.astype(np.float32)})
+            with registered(problem) as case:
+                lines[is_enabled] = plain_code.write_code(problem, case).splitlines()
+    assert 'jax.config.update("jax_enable_x64", True)' in lines[True]
+    assert lines[False][:2] == ["import jax", "# force is your function of one point"]
 
 
 @pytest.mark.parametrize("is_large", [False, True])
