@@ -10,7 +10,7 @@ from scaling.advice import candidates, measurement, plain_code
 from scaling.advice.problem import Problem, name_user_function
 from scaling.core import memory
 from scaling.core.case import Case, Refusal, non_default_fields
-from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
 from scaling.core.shape import DerivativeShape
 from scaling.core.timing import median_interval, ratio_interval
@@ -73,6 +73,8 @@ class Advice:
             text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
         if "is not finite" in text:
             text += "; omit such points, or use budget=0, which computes and checks nothing"
+        if "a device has" in text:
+            text += "; use fewer points"
         raise Refusal(f"no way to differentiate it can be advised: {text}")
 
     @property
@@ -124,13 +126,16 @@ class Advice:
         """Return why a case is left out or why its prediction may be wrong, or None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
+        if self.records and not record:
+            text = text or "not measured: no time was left, or predicted to be slow"
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
         """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
         details = {
-            f"{case.forward} forward": case.forward, f"{case.chunk} seeds at a time": case.chunk,
-            f"{case.block} points at a time": case.block, "the batch in one call": case.batch == "whole",
+            f"{case.forward} forward": case.forward,
+            f"{count_of(case.chunk or 0, 'seed')} at a time": case.chunk,
+            f"{count_of(case.block or 0, 'point')} at a time": case.block, "the batch in one call": case.batch == "whole",
             f"{case.devices} devices": case.devices > 1,
         }  # fmt: skip
         texts = [text for text, applies in details.items() if applies]
@@ -143,7 +148,7 @@ class Advice:
         if self.coloring is None or case.mode != candidates.CODED:
             return case.mode
         columns, rows = self.coloring.column_count, self.coloring.row_count
-        return f"{columns} compressed columns" if columns else f"{rows} compressed rows"
+        return count_of(columns, "compressed column") if columns else count_of(rows, "compressed row")
 
     def __str__(self) -> str:
         best, record = self.best, self.records.get(self.best)

@@ -137,7 +137,8 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         array = leaf if is_abstract or is_key else np.asarray(leaf)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
             raise Refusal(
-                f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
+                f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
+                "bind other values by functools.partial"
             )
         is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:

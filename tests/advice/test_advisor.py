@@ -91,8 +91,23 @@ def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
     monkeypatch.setattr(prediction.memory, "available_bytes", lambda: 3000)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
     assert advice.table["left_out"].str.contains("needs .* a device has 3.00 kB").all()
-    with pytest.raises(Refusal, match="a device has 3"):
+    with pytest.raises(Refusal, match=r"a device has 3.*; use fewer points"):
         print(advice)
+
+
+def test_a_candidate_that_was_not_measured_is_left_out_with_the_reason(monkeypatch):
+    monkeypatch.setattr(measurement, "_order_by_promise", lambda cases, *_: cases[:1])
+    table = scaling.advise(force, {"x": X}, {"k": K}, budget=1).table
+    assert list(table["left_out"].isna()) == [True, False, False]
+    assert {text[:12] for text in table["left_out"][1:]} == {"not measured"}
+
+
+def test_an_array_without_elements_leaves_out_no_candidate_and_one_column_or_point_is_singular():
+    p = {"x": X, "empty": X[:, :0]}
+    advice = scaling.advise(lambda p: p["x"] ** 2, {"p": p}, budget=0)
+    assert advice.table["left_out"].isna().all() and "1 compressed column" in set(advice.table["method"])
+    blocks = Case("linear", mode="jacrev", block=1, chunk=16)
+    assert advice.describe(blocks) == "jacrev, 16 seeds at a time, 1 point at a time"
 
 
 def test_devices_are_candidates_where_the_points_divide_evenly():

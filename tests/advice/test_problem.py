@@ -29,7 +29,10 @@ def force(x, k, scale=1.0):
         ((force, [X]), ["points must be a dict", "{'x': x}"]),
         ((force, X, K), ["points must be a dict", "NumPy array"]),
         ((force, {"x": X}, K), ["shared must be a dict"]),
-        ((force, {"x": X}, {"k": jax.random.key(0)}), ["'k' is an array of shape () and dtype key<fry>"]),
+        (
+            (force, {"x": X}, {"k": jax.random.key(0)}),
+            ["dtype key<fry>", "bind other values by functools.partial"],
+        ),
         ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "the number 0"]),
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
