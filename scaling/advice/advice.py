@@ -134,7 +134,7 @@ class Advice:
         """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
         details = {
             f"{case.forward} forward": case.forward,
-            f"{count_of(case.chunk or 0, 'seed')} at a time": case.chunk,
+            f"{count_of(int(case.chunk or 0), 'seed')} at a time": case.chunk,
             f"{count_of(case.block or 0, 'point')} at a time": case.block, "the batch in one call": case.batch == "whole",
             f"{case.devices} devices": case.devices > 1,
         }  # fmt: skip

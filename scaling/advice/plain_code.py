@@ -110,7 +110,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     loop, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
-    if jax.config.jax_enable_x64:
+    if jax.config.values["jax_enable_x64"]:
         imports.append('jax.config.update("jax_enable_x64", True)')
     lines = [problem.import_line or f"# {problem.name} is your function of one point"]
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -158,19 +159,25 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
         os.environ["JAX_PLATFORMS"] = "cpu"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         future = pool.submit(_advise_or_refuse, job | {"cores": usable[:count] if is_bound else None})
+        is_stopped = False
         while True:
             try:
                 return future.result()
-            except KeyboardInterrupt:  # the new process receives Ctrl-C too, and prints its advice so far
-                if future.done():
+            except (KeyboardInterrupt, BrokenProcessPool) as error:
+                # The new process receives Ctrl-C too, and prints its advice so far.
+                is_stopped |= isinstance(error, KeyboardInterrupt)
+                if not future.done():
+                    continue
+                if is_stopped:
                     raise KeyboardInterrupt("stopped before there was any advice") from None
-            except BrokenProcessPool:
                 text = "the process that compiles and measures the function died, perhaps for lack of memory"
                 raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None
 
 
 def _advise_or_refuse(job: Job) -> float:
     """Call `_advise`, and convert an exception that the parent cannot unpickle to `Refusal`."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # importing the command has set another handler
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return _advise(job)
     except (Exception, KeyboardInterrupt):

@@ -79,6 +79,14 @@ def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
 
 
 @pytest.mark.process
+def test_ctrl_c_while_the_function_is_traced_ends_without_advice(scaling_command, cache, tmp_path):
+    stop = "    [os.kill(process, signal.SIGINT) for process in (os.getppid(), os.getpid())]\n    time.sleep(9)\n"
+    (tmp_path / "spring.py").write_text(f"import os, signal, time\n\ndef force(x):\n{stop}")
+    done = scaling_command(["advise", "spring.py:force", "--points", "x=64,5"], env=cache, fresh=True)
+    assert done.returncode == 130 and "stopped before there was any advice" in done.stderr, done.stderr
+
+
+@pytest.mark.process
 def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_command, cache, tmp_path):
     words = ["advise", "workload=linear", "sizes.p=16", "sizes.o=3", "points=8", "devices=[1,2]", "budget=0"]
     done = scaling_command(words, env=cache, fresh=True)
