@@ -135,8 +135,8 @@ class Advice:
         details = {
             f"{case.forward} forward": case.forward,
             f"{count_of(int(case.chunk or 0), 'seed')} at a time": case.chunk,
-            f"{count_of(case.block or 0, 'point')} at a time": case.block, "the batch in one call": case.batch == "whole",
-            f"{case.devices} devices": case.devices > 1,
+            f"{count_of(case.block or 0, 'point')} at a time": case.block,
+            "the batch in one call": case.batch == "whole", f"{case.devices} devices": case.devices > 1,
         }  # fmt: skip
         texts = [text for text, applies in details.items() if applies]
         return ", ".join([self._describe_method(case), *texts])
