@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import multiprocessing
 import os
 import re
 import signal
@@ -9,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from scaling.cli import streams
 from scaling.cli.streams import print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Refusal, check_names, unknown_name
@@ -22,7 +23,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, inn
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
-from scaling.workers import cores
+from scaling.workers import cores, event_channel
 from scaling.workers.machine import find_platform
 
 HELP = """\
@@ -53,6 +54,7 @@ _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode",
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
 # By the last word of the name of a column.
 _FORMATS: dict[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_bytes}
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 Job = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
 
 
@@ -157,19 +159,22 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     os.environ.update(variables)
     if is_bound or job["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        future = pool.submit(_advise_or_refuse, job | {"cores": usable[:count] if is_bound else None})
-        is_stopped = False
+    # In a session of its own, the new process receives signals from this one only, and not before it is ready.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=os.setsid) as pool:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        more = {"cores": usable[:count] if is_bound else None, "parent": os.getpid()}
+        future = pool.submit(_advise_or_refuse, job | more)
         while True:
             try:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
                 return future.result()
-            except (KeyboardInterrupt, BrokenProcessPool) as error:
-                # The new process receives Ctrl-C too, and prints its advice so far.
-                is_stopped |= isinstance(error, KeyboardInterrupt)
-                if not future.done():
-                    continue
-                if is_stopped:
+            except KeyboardInterrupt:
+                if future.done():
                     raise KeyboardInterrupt("stopped before there was any advice") from None
+                for child in multiprocessing.active_children():  # it prints its advice so far
+                    os.kill(child.pid or 0, signal.SIGINT)
+            except BrokenProcessPool:
                 text = "the process that compiles and measures the function died, perhaps for lack of memory"
                 raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None
 
@@ -179,6 +184,10 @@ def _advise_or_refuse(job: Job) -> float:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # importing the command has set another handler
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        event_channel.die_with_parent(job["parent"])
+        streams.prepare()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         return _advise(job)
     except (Exception, KeyboardInterrupt):
         raise
