@@ -38,9 +38,10 @@ def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> arg
         if word.startswith("-") and word.lstrip("-").partition("=")[0] in fields:
             raise _unknown_option(word, fields)
     options, overrides = parser.parse_known_args(list(words))
-    if options.config_dir is not None and not os.path.isdir(options.config_dir):
+    folder = options.config_dir
+    if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
         example = "such as --config-dir my_conf"
-        raise Refusal(f"--config-dir takes a folder, {example}, not {options.config_dir!r}")
+        raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
     for word in overrides:
         _check_override(word, fields)
     options.overrides = overrides

@@ -43,8 +43,11 @@ def _default_stems(text: str) -> set[str]:
 def _read_and_check(path: Path) -> str:
     """Return the text of a YAML file. Raise `Refusal` if it is invalid or exceeds a limit."""
     name = _format_path(path)
-    with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise Refusal(f"{name} cannot be read: {error.strerror}; make it readable") from None
     if len(content) > _MAX_BYTES:
         fix = f"a configuration has at most {_MAX_BYTES // 1024} kB; split it with `parts`"
         raise Refusal(f"{name} is too large: {fix}")

@@ -1,10 +1,12 @@
 """Tests of the expansion of a study: shared fields, grids, parts, `where` and overrides give a list of cells."""
 
+import os
+
 import pytest
 from omegaconf import OmegaConf
 
 from scaling.core.case import FIELDS, Refusal, to_dict
-from scaling.study import yaml_files
+from scaling.study import arguments, yaml_files
 from scaling.study.grid import SCALINGS, GridCell, expand_study
 from tests.support.composed import compose, configuration
 from tests.support.paths import CONF
@@ -325,3 +327,16 @@ def test_a_default_with_a_space_in_its_name_is_checked(tmp_path):
     (tmp_path / "study" / "my base.yaml").write_text("grids: [")
     with pytest.raises(Refusal, match=r"my base\.yaml, line 2"):
         yaml_files.check_selected(tmp_path, "study", "mine")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and cannot be read
+    with pytest.raises(Refusal, match=r"mine\.yaml cannot be read: Input/output error"):
+        yaml_files.check_selected(tmp_path, "study", "mine")
+
+
+def test_a_configuration_folder_that_cannot_be_read_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(Refusal, match="--config-dir takes a folder that can be read"):
+        arguments.parse(["--config-dir", str(tmp_path)], [])
