@@ -64,7 +64,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
     """
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
-    cached = store.load(folder).records if folder.is_dir() else []
+    cached = store.load(folder).records if os.path.isdir(folder) else []  # the home folder may be unreadable
     key = _peak_key(this_environment)
     cached = [r for r in cached if r.status == "ok" and _peak_key(r.environment) == key]
     peaks, writer = list[Record](), Writer(folder)
