@@ -282,6 +282,14 @@ def test_without_asdex_the_error_has_the_command_to_install_it(monkeypatch):
         sparsity.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
 
 
+def test_without_a_folder_for_the_cache_of_numba_the_error_names_the_variable_to_set(monkeypatch, tmp_path):
+    (tmp_path / "asdex.py").write_text("raise RuntimeError('cannot cache function: no locator available')\n")
+    monkeypatch.delitem(sys.modules, "asdex", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Refusal, match=r"no locator available\): set NUMBA_CACHE_DIR"):
+        sparsity.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
+
+
 def test_a_function_that_asdex_cannot_analyze_is_rejected_with_its_message():
     with pytest.raises(Refusal, match="No handler for primitive 'fft'") as error:
         sparsity.find_coloring("key", lambda x: jnp.fft.fft(x).real, float32_shapes((3,)), "columns")

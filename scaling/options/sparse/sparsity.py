@@ -89,7 +89,7 @@ def find_coloring(
 def _import_color_graph() -> Any:
     """Import asdex, and return the module color_graph with its numba functions compiled.
 
-    Raise `Refusal` if asdex or numba cannot be imported.
+    Raise `Refusal` if asdex or numba cannot be imported, or if numba has no folder for its cache.
     """
     try:
         import asdex  # noqa: F401
@@ -97,6 +97,9 @@ def _import_color_graph() -> Any:
         from scaling.options.sparse import color_graph
     except ImportError as error:
         raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
+    except RuntimeError as error:
+        fix = "set NUMBA_CACHE_DIR to a folder that can be written"
+        raise Refusal(f"seeds=colored needs numba, which cannot start ({error}): {fix}") from None
     color_graph.compile_numba_functions()
     return color_graph
 
