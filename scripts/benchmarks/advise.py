@@ -283,12 +283,18 @@ def key_of(case) -> tuple:
 
 def main() -> int:
     """Print the regrets of the advice and of the rules as a Markdown table, and return the exit status."""
-    words = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
     shapes_of = MORE_FAMILIES if "more" in sys.argv[1:] else FAMILIES
-    families = [f for f in shapes_of if f.__name__ in sys.argv[1:]] or list(shapes_of)
-    shapes, budget, truth = (
-        float(words.get(name, n)) for name, n in (("shapes", 8), ("budget", 20), ("truth", 60))
-    )
+    by_name, numbers = {f.__name__: f for f in shapes_of}, {"shapes": 8.0, "budget": 20.0, "truth": 60.0}
+    for word in sys.argv[1:]:
+        name, _, value = word.partition("=")
+        if name in numbers and value.isdecimal():
+            numbers[name] = float(value)
+        elif word not in by_name and word != "more":
+            known = ["more", *by_name, *(f"{name}=NUMBER" for name in numbers)]
+            print(f"{word!r} is none of {', '.join(known)}", file=sys.stderr)
+            return 2
+    families = [family for name, family in by_name.items() if name in sys.argv[1:]] or list(shapes_of)
+    shapes, budget, truth = numbers.values()
     table: dict[str, list[float]] = {}
     for family in families:
         for size in shapes_of[family][: int(shapes)]:

@@ -82,6 +82,10 @@ def main() -> int:
 
     Return the exit status.
     """
+    for word in sys.argv[1:]:
+        if not any(word in name for name in PROBLEMS):
+            print(f"{word!r} is in no name of a problem: {'; '.join(PROBLEMS)}", file=sys.stderr)
+            return 2
     print("| problem | mode | all at once | a quarter of it | blocks | speed relative to all at once |")
     print("| --- " * 6 + "|")
     all_fast_enough = True

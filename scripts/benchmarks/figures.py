@@ -86,6 +86,8 @@ def main() -> None:
         "names", nargs="*", help=f"figures, all by default: {', '.join([*FIGURES, *EXAMPLES])}"
     )
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.names if name not in {*FIGURES, *EXAMPLES}]:
+        parser.error(f"unknown figure {unknown[0]!r}: choose from {', '.join([*FIGURES, *EXAMPLES])}")
     digests = json.loads(DRAWN.read_text()) if DRAWN.exists() else {}
     for name in arguments.names or [*FIGURES, *EXAMPLES]:
         if name in EXAMPLES:

@@ -101,6 +101,27 @@ def test_tests_of_a_path_run_whatever_their_tier(clone):
     assert run_script(clone, "ours.py::test_one", "-x")[0][3:] == ["python -m pytest ours.py::test_one -x"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["laws", "--bogus"], 2, "takes no arguments, not '--bogus'"),
+        (["sparse", "0"], 2, "takes [1-9]"),
+        (["sparse", "70"], 0, ""),
+        (["trust", "seconds"], 2, "=.*, not 'seconds'"),
+        (["trust", "sampling.seconds=0.1"], 0, ""),
+    ],
+)
+def test_a_benchmark_rejects_arguments_that_it_does_not_read(arguments, status, words, clone):
+    shutil.copy(TOP / "scripts/bench", clone / "scripts/bench")
+    (clone / "scripts/benchmarks").mkdir()
+    (clone / "scripts/benchmarks" / f"{arguments[0]}.py").touch()
+    done = subprocess.run(
+        ["scripts/bench", *arguments], cwd=clone, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == status and words in done.stderr and not done.stdout
+    assert (clone / "called").exists() == (status == 0)
+
+
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_every_package_has_one_pin_per_python_and_jaxlib_has_that_of_jax(python):
     lines = [Requirement(line) for line in (TOP / "constraints.txt").read_text().splitlines()]
