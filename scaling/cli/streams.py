@@ -34,7 +34,8 @@ def prepare() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `number`
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `number`
+            os.set_inheritable(null, True)  # as a standard stream is
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
 

@@ -74,12 +74,13 @@ def test_a_run_completes_after_the_reader_of_its_output_exits(tmp_path):
     assert (tmp_path / "here" / "report" / "index.html").exists()
 
 
-def test_a_file_never_gets_the_descriptor_of_a_closed_stream(tmp_path):
+def test_a_file_never_gets_the_descriptor_of_a_closed_stream_not_even_in_a_child(tmp_path):
     code = f"""
+import os
 from scaling.cli import streams
 streams.prepare()
 number = open({str(tmp_path / "a")!r}, "w").fileno()
-print(number > 2, file=open("b", "w"))
+print(number > 2 and all(map(os.get_inheritable, range(3))), file=open("b", "w"))
 """
     subprocess.run(
         ["bash", "-c", f"exec {shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-"],
