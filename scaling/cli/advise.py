@@ -65,7 +65,13 @@ def execute(words: list[str], console: Console) -> None:
         return
     job = _read_job(words)
     platform = None if job["hardware"] else find_platform()
-    is_bound = platform == "cpu"
+    is_bound, usable = platform == "cpu", len(cores.usable_cores())
+    for count in job["devices"] if is_bound else ():
+        if type(count) is not int or not 0 < count <= usable:
+            has = count_of(usable, "core")
+            raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
+    if not job["case"]:
+        _split_location(job["name"])  # refuse a missing file before JAX starts
     where = f"this machine ({platform})" if platform else job["hardware"]["name"]
     is_measured = job["budget"] and not job["hardware"]
     how = f"measured for {job['budget']:g} s" if is_measured else "by compiling alone"
@@ -148,22 +154,15 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
     """Run `_advise` in a new process, which is bound to one CPU core per device if `is_bound`."""
-    count, usable = job["devices"][0], cores.usable_cores()
-    if is_bound and not (type(count) is int and 0 < count <= len(usable)):
-        has = count_of(len(usable), "core")
-        raise Refusal(f"devices={count}: this machine has {has}; use 1 to {len(usable)}")
-    variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if not job["case"]:
-        _split_location(job["name"])  # refuse a missing file before JAX starts
-        del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
-    os.environ.update(variables)
+    os.environ.update(environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"})
     if is_bound or job["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
     # In a session of its own, the new process receives signals from this one only, and not before it is ready.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=os.setsid) as pool:
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        more = {"cores": usable[:count] if is_bound else None, "parent": os.getpid()}
+        bound_to = cores.usable_cores()[: job["devices"][0]] if is_bound else None
+        more = {"cores": bound_to, "parent": os.getpid()}
         future = pool.submit(_advise_or_refuse, job | more)
         while True:
             try:
@@ -175,8 +174,9 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
                 for child in multiprocessing.active_children():  # it prints its advice so far
                     os.kill(child.pid or 0, signal.SIGINT)
             except BrokenProcessPool:
-                text = "the process that compiles and measures the function died, perhaps for lack of memory"
-                raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None
+                text = "the process that compiles and measures the function died"
+                fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
+                raise Refusal(f"{text}; {fix}") from None
 
 
 def _advise_or_refuse(job: Job) -> float:
@@ -199,17 +199,22 @@ def _advise(job: Job) -> float:
     """Find and print the best method. Return its time per call in seconds."""
     if job["cores"]:  # bind the process before JAX is imported
         os.sched_setaffinity(0, job["cores"])
-    import jax
-
-    from scaling.advice import advisor
-    from scaling.plan import hardware
-
     console = Console(width=140, highlight=False, emoji=False)
     specs = [spec for group in job["inputs"].values() for spec in group.values()]
     dtypes = {getattr(job["case"], "dtype", None), *(dtype for _, dtype in specs)}
-    jax.config.update("jax_enable_x64", "float64" in dtypes)
-    if job["cores"]:
-        jax.config.update("jax_num_cpu_devices", len(job["cores"]))
+    try:
+        import jax
+
+        from scaling.advice import advisor
+        from scaling.plan import hardware
+
+        jax.config.update("jax_enable_x64", "float64" in dtypes)
+        if job["cores"]:
+            jax.config.update("jax_num_cpu_devices", len(job["cores"]))
+        jax.devices()
+    except Exception as error:
+        reason = f"JAX cannot start: {type(error).__name__}: {error}"
+        raise Refusal(f"{reason}; look at the variables JAX_* and the limits of your shell") from None
     with console.status("") as status:
         options = {name: job[name] for name in ("budget", "devices", "cores")}
         options["note"] = status.update if console.is_terminal else lambda text: None

@@ -39,13 +39,15 @@ def force(x, stiffness):
         ("workload=linear sizes.p=[3,4]", "only devices takes a list"),
         ("workload=linear hardware=h10", "did you mean 'h100'"),
         ("workload=linear devices=4096", "devices=4096: this machine has"),
+        ("workload=linear budget=0 devices=[1,4096]", "devices=4096: this machine has"),
     ],
 )
 def test_bad_words_are_explained_in_one_line(words, explanation, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     assert main(["advise", *words.split()]) == 2
-    error = capsys.readouterr().err.strip()
-    assert explanation in error and "\n" not in error
+    out, error = capsys.readouterr()
+    assert explanation in error and error.count("\n") == 1
+    assert out == ""  # nothing was started
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,11 @@ def test_a_bad_function_is_explained_in_one_line(body, words, scaling_command, t
     (tmp_path / "spring.py").write_text(body)
     done = scaling_command(["advise", "spring.py:force", "--points", "x=64,5"], fresh=True)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.process
+def test_a_setting_with_which_jax_cannot_start_is_one_line(scaling_command):
+    words = ["advise", "workload=linear", "budget=0"]
+    done = scaling_command(words, env={"JAX_NUM_CPU_DEVICES": "abc"}, fresh=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "JAX cannot start: ValueError" in done.stderr and "variables JAX_*" in done.stderr
