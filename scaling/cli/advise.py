@@ -220,6 +220,7 @@ def _advise(job: Job) -> float:
         options["note"] = status.update if console.is_terminal else lambda text: None
         options["hardware"] = hardware.from_config(job["hardware"]) if job["hardware"] else None
         if job["case"]:
+            sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
             advice = advisor.advise_case(job["case"], mode=job["mode"], **options)
         else:
             function, options["import_line"] = import_function(job["name"])

@@ -98,7 +98,11 @@ def test_a_signal_to_the_command_alone_also_ends_the_process_that_measures(
 
 @pytest.mark.process
 def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_command, cache, tmp_path):
-    words = ["advise", "workload=linear", "sizes.p=16", "sizes.o=3", "points=8", "devices=[1,2]", "budget=0"]
+    (tmp_path / "mine.py").write_text(
+        "from scaling.workload import Workload, normal\n\n\n"
+        "def workload(case):\n    return Workload(lambda x: x[1:] * x[0], points={'x': normal(5)})\n"
+    )
+    words = ["advise", "workload=mine", "points=8", "devices=[1,2]", "budget=0"]
     done = scaling_command(words, env=cache, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
