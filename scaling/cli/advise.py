@@ -157,7 +157,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     os.environ.update(environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"})
     if is_bound or job["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
-    # In a session of its own, the new process receives signals from this one only, and not before it is ready.
+    # In a session of its own, the process receives signals from this one only, and not before it is ready.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=os.setsid) as pool:
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
