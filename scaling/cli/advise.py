@@ -154,7 +154,10 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
     """Run `_advise` in a new process, which is bound to one CPU core per device if `is_bound`."""
-    os.environ.update(environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"})
+    variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if not job["case"]:
+        del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
+    os.environ.update(variables)
     if is_bound or job["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
     # In a session of its own, the process receives signals from this one only, and not before it is ready.
@@ -181,8 +184,6 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
 
 def _advise_or_refuse(job: Job) -> float:
     """Call `_advise`, and convert an exception that the parent cannot unpickle to `Refusal`."""
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # importing the command has set another handler
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         event_channel.die_with_parent(job["parent"])
         streams.prepare()

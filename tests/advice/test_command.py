@@ -72,13 +72,23 @@ def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
     no_flags = "import os\nassert not os.environ['XLA_FLAGS'], 'the code to paste sets no flags'\n"
     (tmp_path / "spring.py").write_text(SPRING + no_flags)
     words = ["advise", "spring.py:force", "--points", "x=64,5", "--shared", "stiffness=4", "budget=1"]
-    done = scaling_command(words, env=cache | {"PYTHONIOENCODING": "ascii"}, fresh=True)  # without a µ
+    done = scaling_command(
+        words, env=cache | {"PYTHONIOENCODING": "ascii", "XLA_FLAGS": ""}, fresh=True
+    )  # without a µ
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("spring.py:force on this machine (cpu), devices=[1]: measured for 1 s")
     assert "from spring import force" in lines and any(
         line.startswith("jacobian = jax.jit(") for line in lines
     )
+
+
+@pytest.mark.process
+def test_ctrl_c_while_the_function_is_traced_ends_without_advice(scaling_command, cache, tmp_path):
+    stop = "    os.kill(os.getppid(), signal.SIGINT)\n    time.sleep(9)\n"
+    (tmp_path / "spring.py").write_text(f"import os, signal, time\n\ndef force(x):\n{stop}")
+    done = scaling_command(["advise", "spring.py:force", "--points", "x=64,5"], env=cache, fresh=True)
+    assert done.returncode == 130 and "stopped before there was any advice" in done.stderr, done.stderr
 
 
 @pytest.mark.process
