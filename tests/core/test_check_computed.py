@@ -146,6 +146,17 @@ def test_a_rule_that_is_wrong_at_one_of_many_points_is_found_and_kinks_are_not_t
     assert measure(built, monkeypatch, points=500).reason == reason
 
 
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.3, "wrong_answer")])
+def test_points_at_kinks_do_not_hide_a_rule_that_is_wrong_at_another_point(factor, reason, monkeypatch):
+    def draw(generator, rows):
+        return np.where(rows[:, None] == 321, 9.0, generator.choice([-1.0, 0.0, 1.0], (len(rows), 3)))
+
+    relu = jax.custom_jvp(jax.nn.relu)
+    relu.defjvp(lambda x, v: (relu(*x), jnp.where(x[0] > 5, factor, x[0] > 0) * v[0]))
+    built = Workload(relu, {"x": InputSpec((3,), draw)}, wrt="x")
+    assert measure(built, monkeypatch, points=500).reason == reason
+
+
 @pytest.mark.parametrize("factor", [1.2, 1.4])
 def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, compute_result):
     for n in (1, 2, 3, 8, 200):

@@ -102,15 +102,20 @@ def screen(
     The result has the shape (points,). For each output, the part of the difference between the derivative and
     a finite difference that rounding does not explain is divided by the sum of their magnitudes. The smallest
     ratio of all steps counts, and the result is the largest of all outputs. NaN and infinity are ignored.
+    At a kink, a derivative between the one-sided slopes is correct.
     """
     direction = random_direction(evaluation, arrays, generator)
     derivative = directional_derivative(evaluation, arrays, direction)
-    noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
-    least = np.full(derivative.shape, np.inf)
+    center = values(evaluation, arrays)
+    noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
+    least, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
     for step in _SCREENING_STEPS:
         near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
         with np.errstate(all="ignore"):
-            difference = (near - far) / (2 * step)
+            slopes, longer = np.sort([(near - center) / step, (center - far) / step], axis=0), distance
+            distance = slopes[1] - slopes[0]
+            is_kink = distance > longer / 2  # the one-sided slopes do not approach each other
+            difference = np.where(is_kink, np.clip(derivative, *slopes), np.mean(slopes, axis=0))
             excess = np.abs(difference - derivative) - noise / step
             relative = excess / (np.abs(difference) + np.abs(derivative))
         least = np.fmin(least, np.nan_to_num(relative, nan=0.0, posinf=0.0))
