@@ -157,6 +157,11 @@ def test_points_at_kinks_do_not_hide_a_rule_that_is_wrong_at_another_point(facto
     assert measure(built, monkeypatch, points=500).reason == reason
 
 
+def test_a_derivative_of_an_oscillation_shorter_than_all_steps_is_not_called_wrong(monkeypatch):
+    built = Workload(lambda x: jnp.sin(1e9 * x) + jax.nn.relu(x), {"x": normal(6)}, wrt="x")
+    assert measure(built, monkeypatch, dtype="float64").reason == "no_digits"
+
+
 @pytest.mark.parametrize("factor", [1.2, 1.4])
 def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, compute_result):
     for n in (1, 2, 3, 8, 200):

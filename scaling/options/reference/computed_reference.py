@@ -237,8 +237,9 @@ def _verify(
     max_wrong_share = 0.0 if roundoff <= ROUNDOFF["float64"] else 0.5
     for each in differentiated:
         result = _compare_with_differences(each, case, workload, arrays, roundoff)
-        is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE
-        if not (is_unsure or result.is_wrong.any()):
+        is_wrong = result.is_wrong.any()
+        is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
+        if not (is_unsure or is_wrong):
             continue
         structs = point_structs(case, workload)
         if evaluation.dtype == "float64" and not has_custom_rules(workload.function, structs):
@@ -250,7 +251,9 @@ def _verify(
                 "is wrong, or a solver within it stops at a tolerance"
             )
             return dataclasses.replace(computed, wrong=wrong)
-        confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
+        confirmed = "neither confirm nor refute its derivative at some points"
+        if result.confirmed_share < _MIN_CONFIRMED_SHARE:
+            confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
         share = f"finite differences in {evaluation.dtype} {confirmed}"
         hint = f"{share}; add a reference to the workload"
         unsure = f"{float64_obstacle}, and {share}" if float64_obstacle else hint

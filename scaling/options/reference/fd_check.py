@@ -47,6 +47,7 @@ class Confirmation:
     is_wrong: np.ndarray  # shape (points,): whether rounding cannot explain the difference of an output
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 % of their size
     largest_difference: float  # the largest difference of a wrong derivative, relative to its size, or 0
+    is_unresolved: bool  # whether a derivative differs from a finite difference that has no digit
 
 
 def confirm(
@@ -75,6 +76,7 @@ def confirm(
     # A derivative may contain the value of the function, for example that of exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
+    is_unresolved = False
     for direction, derivative, typical_size in zip(directions, derivatives, typical, strict=True):
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
         differences = _central_differences(values_at)
@@ -85,13 +87,18 @@ def confirm(
         differs &= ~_agrees_at_two_steps(differences, derivative, allowed, least_noise)
         if differs.any():
             differs &= ~_is_between_one_sided(values_at, center, least_noise, derivative, allowed)
+        unresolved = differs & (error > np.abs(difference))
+        if unresolved.any():
+            unresolved &= _oscillates(values_at, center, least_noise, noise)
+            is_unresolved |= bool(unresolved.any())
+            differs &= ~unresolved
         is_wrong |= differs
-        is_confirmed |= 4 * error <= _CONFIRMING_ERROR * size
+        is_confirmed |= (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved
         is_counted = differs & (size > 0)
         relative = np.divide(np.abs(derivative - difference), size, out=np.zeros_like(size), where=is_counted)
         largest = max(largest, float(np.max(relative)))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
-    return Confirmation(np.any(is_wrong, axis=1), share, largest)
+    return Confirmation(np.any(is_wrong, axis=1), share, largest, is_unresolved)
 
 
 def screen(
@@ -217,6 +224,17 @@ def _agrees_at_two_steps(
     """
     agrees = (np.abs(differences - derivative) <= allowed) & (1.5 * noise / _STEPS <= allowed)
     return np.any(agrees[1:] & agrees[:-1], axis=0)
+
+
+def _oscillates(
+    values_at: ValuesAtStep, center: np.ndarray, least_noise: np.ndarray, noise: np.ndarray
+) -> np.ndarray:
+    """Return whether each output changes at short steps as at the longest, by more than rounding explains.
+
+    An oscillation that is shorter than all steps appears as noise, so that differences prove nothing.
+    """
+    change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)
+    return (noise > _ROUNDINGS_OF_VALUE * least_noise) & (16 * noise > change)
 
 
 def _is_between_one_sided(
