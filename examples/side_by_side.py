@@ -97,8 +97,6 @@ def sample_calls(calls: Mapping[str, Callable[[], Any]], seconds: float) -> list
 def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
     """Return the line of a result file with the advice of `scaling.advise` by compiling, and its regret.
 
-    The regret is the time of the advised method over that of the fastest measured candidate, minus one.
-
     Args:
         name: the name of the example.
         budget: the seconds to measure the candidates.
@@ -108,15 +106,30 @@ def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
 
     options["cores"] = sorted(os.sched_getaffinity(0))
     predicted = scaling.advise(*arguments, budget=0, **options)
+    return {"advice": name} | measure_regret(predicted, budget, *arguments, **options)
+
+
+def measure_regret(predicted: Any, budget: float, *arguments: Any, **options: Any) -> Row:
+    """Return a dict with the method of an advice by compiling, the fastest one, and the regret.
+
+    The regret is (ratio, low, high) of the time of the advised method over that of the fastest measured
+    candidate, minus one, or None if the advised method was not measured. "time" is its median in seconds.
+    """
+    import scaling
+
     measured = scaling.advise(*arguments, budget=budget, **options)
     samples = {measured.describe(case): record.seconds for case, record in measured.records.items()}
     advised, fastest = predicted.describe(predicted.best), measured.describe(measured.best)
     ratio = ratio_interval(samples[advised], samples[fastest]) if samples.get(advised) else None
     if advised == fastest:
         ratio = (1.0, 1.0, 1.0)
-    count = sum(bool(seconds) for seconds in samples.values())
-    regret = ratio and [round(value - 1, 4) for value in ratio]
-    return {"advice": name, "advised": advised, "fastest": fastest, "measured": count, "regret": regret}
+    return {
+        "advised": advised,
+        "fastest": fastest,
+        "measured": sum(bool(seconds) for seconds in samples.values()),
+        "time": statistics.median(samples[advised]) if samples.get(advised) else None,
+        "regret": ratio and [round(value - 1, 4) for value in ratio],
+    }
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:

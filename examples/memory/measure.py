@@ -6,7 +6,8 @@
 
 Each module of this folder is a case: an out-of-memory report from a GitHub thread. Each case has a process of
 its own, which is bound to one core. It (1) compiles the reported call without running it, (2) asks for advice
-on the reported function by compiling alone, and (3) runs the study memory_CASE, which checks each result.
+on the reported function by compiling alone, and again by measuring if that is quick enough, and (3) runs the
+study memory_CASE. Advice by measuring and the study check each result.
 Bytes are those of arguments, temporaries and result, as XLA states them.
 """
 
@@ -23,7 +24,7 @@ from pathlib import Path
 import jax
 
 import scaling
-from examples import pages
+from examples import pages, side_by_side
 from scaling.core import environment
 
 FOLDER = Path(__file__).parent
@@ -32,10 +33,11 @@ CASES = (
     "atoms", "pairs", "kernel", "visibilities", "fields", "burgers", "scaled_rows", "genes", "last_layer",
     "lenet", "tangent_kernel", "first_order", "upsampling", "neighbors",
 )  # fmt: skip
+MOST_SECONDS, MOST_BYTES, BUDGET = 10.0, 2e9, 20.0  # of advice that is measured, and seconds to measure it
 LIMITS = [
     "memory_limit=24GB",
     "case_seconds=120",
-    "sampling.least=3",
+    "sampling.least=7",
     "sampling.turns=1",
     "sampling.seconds=0.2",
 ]
@@ -80,23 +82,30 @@ def compile_call(function, transform, shapes, dtype):
 
 
 def advise(function, transform, shapes, dtype):
-    """Return a dict with the advice of `scaling.advise` by compiling: method, bytes, predicted seconds."""
+    """Return a dict with the advice of `scaling.advise` by compiling: method, bytes, predicted seconds.
+
+    If it is small and fast enough, it is also measured: `side_by_side.measure_regret` describes the other keys.
+    """
     began, target = time.perf_counter(), "hessian" if transform is jax.hessian else "jacobian"
+    options = {"target": target, "cores": sorted(os.sched_getaffinity(0))}
     first, *others = shapes
     points = as_structs({first: shapes[first]}, dtype, (1,))
     shared = as_structs({name: shapes[name] for name in others}, dtype)
     try:
-        advice = scaling.advise(function, points, shared, target=target, budget=0)
+        advice = scaling.advise(function, points, shared, budget=0, **options)
         best = advice.table.iloc[0]
         method = advice.describe(advice.best)
     except Exception as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return {"error": text, "advice_seconds": time.perf_counter() - began}
-    return {
+    row = {
         "method": method, "bytes": float(best.memory_bytes), "predicted_seconds": best.predicted_seconds,
         "predicted_low": best.predicted_low, "predicted_high": best.predicted_high,
         "advice_seconds": time.perf_counter() - began,
     }  # fmt: skip
+    if best.predicted_seconds > MOST_SECONDS or best.memory_bytes > MOST_BYTES:
+        return row
+    return row | side_by_side.measure_regret(advice, BUDGET, function, points, shared, **options)
 
 
 def run_study(name, sizes, results):

@@ -12,8 +12,8 @@ from scaling.core.formatting import format_bytes, format_duration, format_number
 LIMIT = 24e9  # bytes
 MARKERS = "<!-- table -->", "<!-- end of table -->"
 HEADER = (
-    "case", "thread", "asked for", "needed there", "machine", "needs as asked", "advice on it: needs, predicted time",
-    "solved by", "needs", "time", "regret", "checked",
+    "case", "thread", "asked for", "needed there", "machine", "needs as asked",
+    "advice on it: needs, predicted time; time here, regret", "solved by", "needs", "time", "regret", "checked",
 )  # fmt: skip
 
 
@@ -81,7 +81,9 @@ def write_row(row):
     if "method" in advice:
         seconds = advice["predicted_seconds"]
         predicted = format_wait(seconds) if seconds > 90 else format_duration(seconds)
-        cells.append(f"{advice['method']}: {format_bytes(advice['bytes'])}, {predicted}")
+        loss = advice.get("regret")  # None if it was not measured
+        here = f"{format_duration(advice['time'])}, {format_number(100 * loss[0])} %" if loss else "not run"
+        cells.append(f"{advice['method']}: {format_bytes(advice['bytes'])}, {predicted}; {here}")
     else:
         cells.append(advice["error"].rpartition("advised: ")[2])
     if run is None:

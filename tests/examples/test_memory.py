@@ -14,7 +14,7 @@ from tests.support.paths import TOP
 
 import jax  # isort: skip
 
-from examples.memory import atoms, genes, measure, page, scaled_rows, tangent_kernel
+from examples.memory import atoms, genes, measure, page, scaled_rows, tangent_kernel, visibilities
 from scaling.study import completion
 from scaling.study.grid import expand_study
 
@@ -73,6 +73,15 @@ def test_the_jacobians_of_images_are_those_of_the_batch():
     by_image = jax.jit(jax.vmap(jacobian, (None, 0)))(parameters, images)
     for name, J in of_batch.items():
         np.testing.assert_allclose(J, by_image[name], rtol=1e-12)
+
+
+def test_advice_on_a_call_that_is_quick_enough_is_measured(monkeypatch):
+    monkeypatch.setattr(measure, "BUDGET", 0.1)
+    call = visibilities.reported_call(visibilities.SIZES)
+    advice = measure.advise(*call, "float32")
+    assert advice["advised"] == advice["method"] and advice["measured"] >= 1
+    monkeypatch.setattr(measure, "MOST_BYTES", 1.0)
+    assert "measured" not in measure.advise(*call, "float32")
 
 
 def test_brackets_do_not_change_the_product():
