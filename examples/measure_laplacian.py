@@ -8,7 +8,6 @@ Further arguments of the first command go to `scaling run`, such as `points=8 si
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -289,7 +288,7 @@ def main(arguments: list[str]) -> None:
         if name.startswith("sizes.")
     }
     rows = measure(arguments) + measure_memory(sizes)
-    rows.append({"kind": "machine", "processor": platform.processor(), "jax": jax.__version__})
+    rows.append({"kind": "machine", "processor": environment.processor(), "jax": jax.__version__})
     pages.write_lines(pages.data_path("laplacian"), rows)
 
 
