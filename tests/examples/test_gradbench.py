@@ -1,5 +1,7 @@
 """Tests of the examples of GradBench: right derivatives in JAX and in C++, studies that expand, tables that fit."""
 
+import re
+
 import pytest
 
 from examples.gradbench import problems, table
@@ -74,7 +76,19 @@ def test_the_tables_of_the_page_are_those_of_its_data(tmp_path):
     assert page.with_suffix(".png").stat().st_size > 10_000
 
 
-def test_each_example_has_at_most_80_lines():
+def read_examples():
+    """Return a dict from the file name of each example to its source code."""
     texts = {path.name: path.read_text() for path in (TOP / "examples").rglob("*.py")}
-    lengths = {name: text.count("\n") for name, text in texts.items() if "\ndef workload(" in text}
+    return {name: text for name, text in texts.items() if "\ndef workload(" in text}
+
+
+def test_each_example_has_at_most_80_lines():
+    lengths = {name: text.count("\n") for name, text in read_examples().items()}
     assert len(lengths) > 20 and {name: length for name, length in lengths.items() if length > 80} == {}
+
+
+def test_each_example_uses_the_public_interface_alone():
+    imports = {
+        name: re.findall(r"(?:import|from) (scaling\S*)", text) for name, text in read_examples().items()
+    }
+    assert {module for modules in imports.values() for module in modules} == {"scaling.workload"}
