@@ -1,4 +1,4 @@
-"""Measure the study of examples/laplacian.py and the memory of its programs, and write docs/laplacian.md.
+"""Measure the studies `laplacian` and `biharmonic` and the memory of programs, and write docs/laplacian.md.
 
     python -m examples.measure_laplacian         # measures and writes docs/data/laplacian.jsonl
     python -m examples.measure_laplacian --draw  # writes the tables of docs/laplacian.md, and its figure
@@ -30,28 +30,31 @@ MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collap
 COMPARED = tuple(MODES)[:3]
 UNITS = {"s": 1.0, "ms": 1e-3, "GiB": 2.0**30, "MiB": 2.0**20}
 BATCHES = (1, 228, 455, 2048)  # whose programs are compiled to read their memory
+STUDIES = {"laplacian": "time", "biharmonic": "time of the biharmonic"}  # study -> kind of its rows
 FIELDS = (
-    "mode", "points", "chunk", "devices", "split", "api", "median", "low", "high", "temp_bytes", "output_bytes",
+    "variant", "mode", "points", "chunk", "devices", "split", "api", "median", "low", "high", "temp_bytes", "output_bytes",
     "status", "text", "error",
 )  # fmt: skip
 MACHINE = ("environment.device_kind", "environment.versions", "started_at")
 
 
 def measure(arguments: list[str]) -> list[dict]:
-    """Run the study `laplacian` in a temporary folder. Return one row, a dict of JSON values, per record.
+    """Run the studies of `STUDIES`. Return one row, a dict of JSON values, per record.
 
     `arguments` are further arguments of `scaling run`.
     """
     command = [str(Path(sys.executable).parent / "scaling"), "run", "--config-dir", "examples/conf"]
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*command, "study=laplacian", f"results={folder}/laplacian", *arguments], check=True)
-        frame = scaling.load(f"{folder}/laplacian")
-        chosen = {record.key: record.chosen for record in store.load(Path(folder, "laplacian")).records}
-    frame = frame[frame["workload"] == "examples.laplacian"]
-    rows = json.loads(frame[[*FIELDS, *MACHINE]].to_json(orient="records", date_format="iso"))
-    return [
-        {"kind": "time", "chosen": chosen[key]} | row for key, row in zip(frame["key"], rows, strict=True)
-    ]
+    measured = []
+    for study, kind in STUDIES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([*command, f"study={study}", f"results={folder}/{study}", *arguments], check=True)
+            frame = scaling.load(f"{folder}/{study}")
+            chosen = {record.key: record.chosen for record in store.load(Path(folder, study)).records}
+        frame = frame[frame["workload"] == f"examples.{study}"]
+        rows = json.loads(frame[[*FIELDS, *MACHINE]].to_json(orient="records", date_format="iso"))
+        keyed = zip(frame["key"], rows, strict=True)
+        measured += [{"kind": kind, "chosen": chosen[key]} | row for key, row in keyed]
+    return measured
 
 
 def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: bool) -> int | None:
@@ -111,17 +114,21 @@ def slope(rows: list[dict], kind: str, mode: str) -> tuple[float, float, float] 
 
 
 def is_plain(row: dict, kind: str, mode: str) -> bool:
-    """Return whether a row has this kind and mode, all directions at once, and a single device."""
+    """Return whether a row has this kind and mode, all directions at once, and a single device.
+
+    The nested biharmonic is that of the nested Laplacian.
+    """
     return (
         (row["kind"], row.get("mode")) == (kind, mode)
         and not row.get("chunk")
         and row.get("api", "jit") == "jit"
+        and (row.get("variant") == "nested") == (kind == STUDIES["biharmonic"] and mode == COMPARED[0])
     )
 
 
 def value(row: dict) -> tuple[float, float, float] | None:
     """Return (value, low, high) of a row in seconds or bytes, or None if the row has no value."""
-    if row["kind"] == "time":
+    if row["kind"] in STUDIES.values():
         return (row["median"], row["low"], row["high"]) if row["median"] else None
     return (row["bytes"],) * 3 if row["bytes"] else None
 
@@ -169,12 +176,18 @@ def format_value(cell: dict) -> str:
     """Return our measured time or memory of a cell of `compare` as text with a unit."""
     if cell["ours"] is None:
         return "not measured"
-    return format_duration(cell["ours"][0]) if cell["quantity"] == "time" else format_bytes(cell["ours"][0])
+    is_time = cell["quantity"] in STUDIES.values()
+    return format_duration(cell["ours"][0]) if is_time else format_bytes(cell["ours"][0])
 
 
 def tables(rows: list[dict], published: list[dict]) -> str:
-    """Return the Markdown text of docs/laplacian.md: both tables, and the choices of mode=auto."""
-    return "\n".join([comparison_table(rows, published), "", times_table(rows), *describe_choices(rows)])
+    """Return the Markdown text of docs/laplacian.md: both tables, the choices of mode=auto, and our machine."""
+    timed = [row for row in rows if row["kind"] in STUDIES.values()]
+    machines = dict.fromkeys(f"{row[MACHINE[0]]} ({row[MACHINE[1]]})" for row in timed)
+    ours = ["", f"Ours: one core for each device of {'; '.join(machines)}."]
+    return "\n".join(
+        [comparison_table(rows, published), "", times_table(rows), *describe_choices(rows), *ours]
+    )
 
 
 def comparison_table(rows: list[dict], published: list[dict]) -> str:
@@ -224,16 +237,19 @@ def times_table(rows: list[dict]) -> str:
 
 def describe_choices(rows: list[dict]) -> list[str]:
     """Return lines of Markdown with the choice of each case with mode=auto, and its time over the fastest."""
-    times = [row for row in rows if row["kind"] == "time" and row["median"] and row["mode"] != "analytic"]
+    kinds = STUDIES.values()
+    times = [row for row in rows if row["kind"] in kinds and row["median"] and row["mode"] != "analytic"]
     lines = []
     for row in (row for row in times if row["mode"] == "auto"):
+        problem = {name: row.get(name) for name in ("kind", "variant", "points")} | {"api": "jit"}
         rivals = [
-            r for r in times if r["mode"] != "auto" and r["points"] == row["points"] and r["api"] == "jit"
+            r for r in times if r["mode"] != "auto" and problem == {name: r.get(name) for name in problem}
         ]
         fastest = min(rivals, key=lambda rival: rival["median"], default=None)
         if fastest is not None:
             regret = format_ratio(ratio(value(row), value(fastest)))
-            text = f"At batch {row['points']}, `mode: auto` chose `{row['chosen']['mode']}`"
+            what = ", biharmonic" if row["kind"] == STUDIES["biharmonic"] else ""
+            text = f"At batch {row['points']}{what}, `mode: auto` chose `{row['chosen']['mode']}`"
             lines += ["", f"{text}. It takes {regret} times as long as the fastest, `{fastest['mode']}`."]
     return lines
 

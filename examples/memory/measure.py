@@ -138,6 +138,7 @@ def measure(name, small):
     call = case.reported_call(sizes)
     url = re.search(r"https://[\w./-]+\d", case.__doc__)[0]
     row = {"case": name, **case.REPORT, "url": url, "sizes": sizes, "dtype": dtype, "jax": jax.__version__}
+    row["processor"] = environment.processor()
     row |= {"plain": compile_call(*call, dtype), "advice": advise(*call, dtype)}
     with tempfile.TemporaryDirectory() as results:
         return row | {"runs": run_study(name, sizes, results)}

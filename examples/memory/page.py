@@ -94,6 +94,12 @@ def write_row(row):
     return [*cells, describe(run), format_bytes(bytes_of(run)), time, percent, describe_check(run)]
 
 
+def make_text(rows):
+    """Return the table of docs/memory.md, and a sentence with our processors and versions of JAX."""
+    machines = dict.fromkeys(f"{row['processor']} (JAX {row['jax']})" for row in rows)
+    return f"{pages.make_table(HEADER, map(write_row, rows))}\n\nOurs: one core of {', '.join(machines)}."
+
+
 def draw(rows):
     """Return a bar chart of the bytes of each reported call and of its solution, with a line at 24 GB."""
     names = ("as asked", "solved")
@@ -118,9 +124,8 @@ def draw(rows):
 
 def main():
     rows = pages.read_lines(pages.data_path("memory"))
-    table = pages.make_table(HEADER, map(write_row, rows))
     page = pages.DOCS / "memory.md"
-    page.write_text(pages.replace_between(page.read_text(), *MARKERS, f"\n{table}\n"))
+    page.write_text(pages.replace_between(page.read_text(), *MARKERS, f"\n{make_text(rows)}\n"))
     page.with_suffix(".png").write_bytes(vl_convert.vegalite_to_png(draw(rows).to_json(), scale=2.0))
 
 

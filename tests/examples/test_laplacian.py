@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from examples import laplacian, measure_laplacian
+from examples import biharmonic, laplacian, measure_laplacian
 from scaling.core import inputs, workload
 from scaling.core.case import Case
 from scaling.study import completion
@@ -45,6 +45,25 @@ def test_the_laplacian_by_hand_and_the_hessian_in_numpy_agree_with_automatic_dif
     np.testing.assert_allclose(of_numpy.derivative, H, rtol=1e-10, atol=1e-12)
     by_hand = laplacian.laplacian(jnp.asarray(named["x"]), weights, biases)
     np.testing.assert_allclose(by_hand, np.trace(H, axis1=1, axis2=2), rtol=1e-10)
+
+
+def test_both_variants_of_the_biharmonic_are_the_laplacian_of_the_laplacian():
+    case = make_case(dtype="float64", mode="fwd_over_rev")
+    named = inputs.exact_inputs(case, workload.build(case), 0, 1)
+    x, weights = named["x"][0], [named[f"weights.{k}"] for k in range(5)]
+    biases = [named[f"biases.{k}"] for k in range(4)]
+    hessians = [jax.jit(jax.hessian(f))(x, weights, biases) for f in (biharmonic.by_hand, biharmonic.nested)]
+    np.testing.assert_allclose(*hessians, rtol=1e-10, atol=1e-12)
+    trace = lambda x: jnp.trace(jax.hessian(laplacian.network)(x, weights, biases))  # noqa: E731
+    np.testing.assert_allclose(biharmonic.by_hand(x, weights, biases), trace(x), rtol=1e-10)
+
+
+@pytest.mark.thorough  # the check compiles fourth derivatives
+@pytest.mark.parametrize(("variant", "mode"), [("nested", "fwd_over_rev"), ("by_hand", "forward_laplacian")])
+def test_the_biharmonic_is_right(variant, mode):
+    fields = {"workload": "examples.biharmonic", "target": "laplacian", "dtype": "float64"}
+    record = run_once(make_case(**fields, variant=variant, mode=mode))
+    assert record.status == "ok" and record.error <= record.tolerance, record.text
 
 
 def test_the_gradient_of_the_laplacian_by_the_weights_takes_less_memory_by_one_forward_pass():
@@ -83,7 +102,7 @@ def test_the_increase_per_datum_is_that_between_the_two_largest_batches():
 def test_the_page_shows_every_published_cell_and_the_table_that_its_data_give():
     page, cells = (TOP / "docs" / "laplacian.md").read_text(), measure_laplacian.read("laplacian_published")
     tables = measure_laplacian.tables(measure_laplacian.read("laplacian"), cells)
-    assert tables in page and len(cells) == 51
+    assert tables in page and len(cells) == 59
     assert len([line for line in tables.splitlines() if "(table" in line or "(csv" in line]) == len(cells)
 
 
