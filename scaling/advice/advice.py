@@ -73,7 +73,7 @@ class Advice:
             text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
         if "is not finite" in text:
             text += "; omit such points, or use budget=0, which computes and checks nothing"
-        if "a device has" in text:
+        if "a device has" in text and self.cases[0].points > 1:
             text += "; use fewer points"
         raise Refusal(f"no way to differentiate it can be advised: {text}")
 

@@ -390,3 +390,11 @@ def test_a_pattern_with_one_full_row_is_colored_in_little_memory():
     coloring = color_graph.color(pattern, "columns")
     sparsity.validate_coloring(coloring)
     assert coloring.column_count == full
+
+
+def test_a_coloring_of_too_many_conflicts_is_refused_and_the_other_mode_needs_one_color():
+    rows = np.arange(10**6, dtype=np.int32)  # each input reaches a quarter of a million outputs
+    pattern = Pattern(rows, rows % 4, 10**6, 4)
+    assert color(pattern, "columns").column_count == color(pattern, "both").column_count == 1
+    with pytest.raises(Refusal, match=r"minutes to find 250,000 or more colors here: use another mode"):
+        color(pattern, "rows")

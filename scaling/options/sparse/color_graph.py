@@ -16,11 +16,13 @@ from collections.abc import Iterator
 import numba
 import numpy as np
 
+from scaling.core.case import Refusal
 from scaling.core.shape import Pattern
 from scaling.options.sparse.coloring import Coloring
 
 _MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries
 _MAX_SATURATION_SIZE = 2**26  # of columns times entries of the fullest row, up to which DSATUR is used
+_MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries, which takes minutes
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
@@ -70,7 +72,8 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
 def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the color of each column, of shape (inputs,), and the number of colors.
 
-    A column that owns none of its entries (`owned`, of shape (entries,)) has the color -1.
+    A column that owns none of its entries (`owned`, of shape (entries,)) has the color -1. Raise `Refusal` if
+    so many columns conflict that the coloring takes minutes.
     """
     columns = np.unique(pattern.cols[owned])
     color_of = np.full(pattern.inputs, -1, np.int32)
@@ -79,6 +82,9 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
     if len(fullest) == len(columns):
         color_of[fullest] = np.arange(len(fullest))
         return color_of, len(fullest)
+    if np.sum(np.square(owned_in_row, dtype=float)) > _MAX_CONFLICTS:
+        fix = "use another mode, such as forward instead of reverse, or seeds=identity"
+        raise Refusal(f"seeds=colored takes minutes to find {len(fullest):,} or more colors here: {fix}")
     if len(fullest) * pattern.inputs > _MAX_SATURATION_SIZE:
         color_of[fullest] = np.arange(len(fullest))
         graph = _conflict_graph(pattern, owned, columns[color_of[columns] < 0])
