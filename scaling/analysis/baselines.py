@@ -1,8 +1,8 @@
 """Compare times with handwritten derivatives, machine peaks and JAX; break down lost parallel efficiency.
 
-The traffic includes only the inputs and the result, so that the fraction of the memory bandwidth is
-underestimated. All communication counts as lost, because its overlap with computation is unknown. Therefore,
-and for super-linear speed-up, the remainder of the lost efficiency may be negative.
+Memory traffic counts only the inputs and the result, so that the fraction of the memory bandwidth is
+underestimated. All communication counts as a loss, because its overlap with computation is unknown. For this
+reason, and with a super-linear speed-up, the remaining loss may be negative.
 """
 
 import json
@@ -30,14 +30,14 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The machine peak that limits the time of a program. It has the largest lower bound on the time."""
+    """The measured peak rate that limits a program: the one with the largest lower bound on its time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # lower bound on the time divided by the measured time
 
 
 class Baseline(NamedTuple):
-    """A measured time and its ratios to others. A ratio is None if the other time was not measured."""
+    """A measured time and its ratios to other times. A ratio is None if the other time was not measured."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
@@ -47,7 +47,7 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing except the machine peaks."""
+    """Return a `Baseline` for each timing, except those of machine peaks."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []
@@ -70,7 +70,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return a dict from (target, dtype, precision, machine) to (work, work per second) pairs of a peak."""
+    """Return the peak rates: (target, dtype, precision, machine) -> (work, work per second) pairs."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -138,7 +138,7 @@ def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBrea
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean time that a process waits for the slowest one: half of that of the fastest process."""
+    """Return the mean seconds that a process waits for the slowest: half the wait of the fastest process."""
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records

@@ -1,4 +1,4 @@
-"""Define `Estimate`, a number with its 95 % interval. A wide interval is formatted as "not determined"."""
+"""Define `Estimate`, a number with its 95 % interval, and format ratios, exponents, shares and percents."""
 
 from typing import NamedTuple
 

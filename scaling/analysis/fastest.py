@@ -1,4 +1,4 @@
-"""Find the fastest of several timings, its runner-up and its certainty (`Ranking`, `FastestMethod`)."""
+"""Find the fastest AD method for each problem, and how certain that is (`Ranking`, `FastestMethod`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Ranking(Subject):
     """The fastest of several timings, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # the runner-up; of the same method with another memory setting if need be
+    second: Timing | None  # the next method, or else the same method with another memory setting
     ratio: Estimate | None  # time of `second` divided by the time of `first`
 
     @property
@@ -67,7 +67,7 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
             other_modes = [t for t in rivals if t.base_method != first.base_method]
             second = least_time(other_modes or [t for t in rivals if t.method != first.method])
             ratio = time_ratio(second, first) if second else None
-            if second and ratio and (ratio.high or 1) < 1:  # slower in pairs, with the shorter median
+            if second and ratio and (ratio.high or 1) < 1:  # `second` is faster in pairs
                 first, second, ratio = second, first, time_ratio(first, second)
             by_hand = compare_with_handwritten(first, group)
             excluded = tuple(t for t in group if not is_candidate(t.case))
@@ -90,7 +90,7 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 def largest_problems(
     fastest: Iterable[FastestMethod],
 ) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return two lists per function and environment: all rows, and the rows of its largest problem.
+    """Return two lists per function and environment: all its rows, and the rows of its largest problem.
 
     The second list is in ascending order of time. A problem measured on more device counts takes precedence
     over a larger problem.

@@ -1,4 +1,4 @@
-"""Read a results folder as `Findings`: its records, and the curves, fits and comparisons made of them."""
+"""Read a results folder as `Findings`: its records, and curves, fits and comparisons derived from them."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -50,12 +50,12 @@ class Findings:
     study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return a dict from "strong" and "weak" to the (curve, point) pairs that contain a timing."""
+        """Return the (curve, point) pairs that contain a timing, by kind of scaling ("strong", "weak")."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return a dict from (environment, case) to a dict from "strong" or "weak" to (curve, point)."""
+        """Return the results of `curves_of` for all cases, as a dict from (environment, case)."""
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}

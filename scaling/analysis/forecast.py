@@ -33,7 +33,7 @@ class Forecast:
     title: str
     price: float | None  # price of one device for one hour
     records: tuple[Record, ...]
-    curves: tuple[Curve, ...]  # of predicted times, with the record of the plan in each timing
+    curves: tuple[Curve, ...]  # predicted; the record of each timing is that of the plan
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:

@@ -1,4 +1,4 @@
-"""Check a results folder with the rules of `scaling lint`, such as too few samples, with severity and fix."""
+"""Define the rules of `scaling lint`, such as too few samples, each with a severity, a check and a fix."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-Rule = Callable[[Findings], list[str]]  # returns its violations as text
+Rule = Callable[[Findings], list[str]]  # returns the violations of the rule as texts
 Fault = Callable[[Timing], str | bool]  # returns the defect of a timed case as text, or '' or False
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
@@ -98,7 +98,7 @@ def _few_samples(timing: Timing) -> str | bool:
     return (least < _LEAST_SAMPLES or timing.interval is None) and count_of(least, "sample")
 
 
-def _under_floors(timing: Timing) -> str:
+def _short_time(timing: Timing) -> str:
     floor = timings.near_floor(timing)
     return f"{format_duration(timing.median)}, an empty call {format_duration(floor)}" if floor else ""
 
@@ -165,7 +165,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves without the fewest devices on which their program fits."""
+    """Return the names of the curves that start at several devices, although fewer may have enough memory."""
     curves = [curve for curve in findings.curves if curve.baseline_devices > 1]
     too_large = [findings.too_large_on(curve.timings[0], curve.kind) for curve in curves]
     return [
@@ -233,7 +233,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "study that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
      "the same `scaling run` writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
-    (WARNING, f"times {timings.SHORT}", _check_each(_under_floors), "larger sizes, or more points"),
+    (WARNING, f"times {timings.SHORT}", _check_each(_short_time), "larger sizes, or more points"),
     (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
     (WARNING, timings.ONE_PROCESS,

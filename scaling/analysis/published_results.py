@@ -22,7 +22,7 @@ COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "mea
 
 @functools.cache
 def _load_rows() -> list[dict[str, Any]]:
-    """Return the published results. "case" has fields of a case, and "over" the fields of the denominator."""
+    """Return the published results. "case" has case fields, and "over" those of the divisor of a ratio."""
     groups = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     return [
         row | {"problem": group["problem"]}
@@ -69,7 +69,7 @@ def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]
 
 
 def _matches(case: Case, fields: Mapping[str, Any]) -> bool:
-    """Return whether a case has the given values of its fields. Sizes missing in `fields` may be any."""
+    """Return whether a case has the values in `fields`. A size that `fields` omits may have any value."""
     expected = {**fields, "sizes": {**case.sizes, **fields.get("sizes", {})}}
     return all(getattr(case, name) == value for name, value in expected.items())
 

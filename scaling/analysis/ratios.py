@@ -90,9 +90,9 @@ def case_median(records: Sequence[Record]) -> float:
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the time of a case in seconds, from one record per process.
 
-    It describes the variation between allocations or else processes: by order statistics if there are six or
-    more, otherwise as Student's t interval on the logarithms. With a single process, it contains the widened
-    interval of each compilation, or is None if a compilation has too few samples.
+    It describes the variation between allocations, or between processes if there is one allocation: by order
+    statistics from six on, otherwise by Student's t on the logarithms. With a single process, it spans the
+    widened intervals of all compilations, and is None if a compilation has too few samples.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -235,7 +235,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases, because cases of the same process are correlated."""
+    """Return the effective number of independent cases: fewer if times from shared processes correlate."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
@@ -285,7 +285,6 @@ def spread_factor(samples: Sequence[float]) -> float:
 
 def _lag_one_correlation(samples: Sequence[float]) -> float:
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index] - (
-        len(samples) + 1
-    ) / 2  # of equal samples the mean
+    # Ranks relative to their mean. Equal samples have equal ranks.
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2
     return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0

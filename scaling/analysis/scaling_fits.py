@@ -18,7 +18,7 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.ratios import LEAST_VARIANCE
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_ROUNDING, _TOLERANCE = 1e-10, 1e-12  # least descent from the bound 0; error of the cube root of a parameter
+_ROUNDING, _TOLERANCE = 1e-10, 1e-12  # smallest descent that counts at 0; error of a parameter's cube root
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,10 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target, {})
     squares = _sum_of_squares(form, target, {})
-    most = _acceptance_limit(squares, freedom)
+    limit = _acceptance_limit(squares, freedom)
     parts = {}
     for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
-        low, high = (_profile_end(form, target, index, value, end, most) for end in (0.0, 1.0))
+        low, high = (_profile_end(form, target, index, value, end, limit) for end in (0.0, 1.0))
         parts[name] = Estimate(value, low, high)
     seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best))))
     return ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
@@ -190,10 +190,10 @@ def _sum_of_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -
     return float(residuals @ residuals)
 
 
-def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return the lower (`end` = 0) or the upper (`end` = 1) limit of the 95 % interval of one parameter."""
+def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
+    """Return the lower (`end` = 0) or upper (1) end of a 95 % interval, where the squares sum to `limit`."""
 
     def excess(root: float) -> float:
-        return _sum_of_squares(form, target, {index: root**3}) - most
+        return _sum_of_squares(form, target, {index: root**3}) - limit
 
     return end if excess(end) <= 0 else brentq(excess, math.cbrt(best), end, xtol=_TOLERANCE) ** 3

@@ -38,8 +38,8 @@ class SizeSweep(_SizeSeries):
     @property
     def constants(self) -> str:
         """Return the constant settings as text, such as 'width=8, 4 devices, shard_map, points split'."""
-        crowded = "" if self.honest else "oversubscribed"
-        return join_words(self.fixed_sizes, self.devices_text, self.call, crowded)
+        oversubscribed = "" if self.honest else "oversubscribed"
+        return join_words(self.fixed_sizes, self.devices_text, self.call, oversubscribed)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of each method with three times or more that exceed ten empty calls."""
+    """Return the exponent of each method with three or more sizes whose times exceed ten empty calls."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():

@@ -162,9 +162,9 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return for each kind of scaling and each function the curve with the shortest time on the most devices.
+    """Return the curve of each function and kind of scaling with the shortest time on the most devices.
 
-    Other curves than those of automatic JAX modes are chosen only if there is no such curve.
+    A handwritten derivative, mode=auto or another AD system is chosen only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
     problems = group_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1]))).values()
@@ -250,8 +250,8 @@ def count_unmeasured(findings: Findings) -> list[str]:
 
 def _describe_defects(findings: Findings) -> list[str]:
     sentences = [*count_unmeasured(findings), *findings.weak_refusals]
-    if crowded := sum(not timing.honest for timing in findings.timings):
-        oversubscribed = f"{count_of(crowded, 'case')} ran oversubscribed, without a core for each device"
+    if count := sum(not timing.honest for timing in findings.timings):
+        oversubscribed = f"{count_of(count, 'case')} ran oversubscribed, without a core for each device"
         sentences.append(f"{oversubscribed}: marked, and never drawn as scaling.")
     if findings.has_mixed_environments:
         digests = findings.environments

@@ -26,7 +26,7 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, str]]) -> list[str]:
-    """Return the text on the largest problem of each function, of several the one with the least sort key."""
+    """Return the text on each function's largest problem, or the one with the least sort key if several."""
     sentences = []
     for group in group_by(texts, lambda row: row[0].family_key).values():
         subject, _, text = min(group, key=lambda row: (-row[0].volume, row[1]))

@@ -112,13 +112,13 @@ def is_empty_call(timing: Timing) -> bool:
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return for each time sample whether the CPU was throttled or loaded by other processes."""
+    """Return for each time sample whether the device was throttled or other processes loaded the CPU."""
     marked = {turn for turns in record.marked.values() for turn in turns}
     return [turn in marked for turn, count in enumerate(record.turns) for _ in range(count)]
 
 
 def disturbed_share(timing: Timing) -> float:
-    """Return the fraction of samples taken while the CPU was throttled or loaded by other processes."""
+    """Return the fraction of samples in which the device was throttled or other processes loaded the CPU."""
     return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
 
 
@@ -173,7 +173,7 @@ def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of some stages, the median over processes, or None if none was recorded."""
+    """Return the total seconds of the named stages (median over processes), or None if none is recorded."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
