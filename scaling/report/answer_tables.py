@@ -99,7 +99,7 @@ def make_cards(findings: Findings) -> list[Card]:
 
 
 def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
-    # `rows` are the fastest methods of all sizes of a function, and `row` is that of the largest size.
+    """Return the card of `row`, which is the fastest method at the largest of all sizes in `rows`."""
     mode, ratio, speedup = name_with_blocks(row.first), "", ""
     if row.second is not None:
         second = row.second.method.name
@@ -124,7 +124,7 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
 
 
 def largest_planned(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return a list of the predicted scaling curves of the largest problem for each function.
+    """Return one list per function with the predicted scaling curves of its largest problem.
 
     Function values come last, and larger problems before smaller ones.
     """

@@ -19,8 +19,8 @@ def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> di
     """Return a JSON-compatible dict from the HTML anchor of each case with records to its detail panel.
 
     `cases` are pairs of HTML anchor and (process name, record) pairs. A panel is a dict with `facts`, a list
-    of texts such as 'compile 1.20 s to 1.40 s', and `samples`, a list with [process name, time samples in
-    seconds, indices of disturbed samples] for each process. It contains every `step`-th sample.
+    of texts such as 'compile 1.20 s to 1.40 s', `step`, and `samples`, a list with [process name, times in
+    seconds, indices of disturbed samples] for each process. It has every `step`-th sample.
     """
     cases = list(cases)
     step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // _MAX_SAMPLES

@@ -23,8 +23,8 @@ def write_exports(
 
     `formats` are keys of FORMATS, and `output` is the folder to write to, by default the subfolder `export`.
     Raise `Refusal` before any file is written if a format is unknown or its package is not installed, if
-    there are no results, or if the output folder cannot be created. Raise `Refusal` too if the results
-    contain nothing that a format can show.
+    there are no results, or if the output folder cannot be created. Also raise it if no file is written,
+    because the formats can show nothing in the results.
     """
     for name in formats:
         if name not in FORMATS:
@@ -57,7 +57,7 @@ def write_exports(
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return one line of text about formats of which no file is written, because there is nothing to show."""
+    """Return a line of text that says that the results contain nothing that these formats can show."""
     names = " and ".join(formats)
     return f"no figure: the results contain nothing to show as {names}; --format csv writes the records"
 

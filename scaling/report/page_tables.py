@@ -38,7 +38,7 @@ from scaling.report.text import Table, file_stems, make_table
 
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
-_NOTES = {  # from the start of the anchor of a table to the text above it
+_NOTES = {  # first word of the anchor of a table -> text above the table
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on one device, or on the fewest devices that were measured. "
     "With several processes a time is the median of theirs, and a ratio that of their geometric means. "

@@ -33,7 +33,7 @@ _STOP_REASONS = {
     "most": "at the largest number of samples allowed",
     "seconds": "at the time allowed",
 }
-_FUNCTIONS = (  # that the template calls
+_FUNCTIONS = (  # functions that the template calls
     count_of, describe_choice, describe_fit, format_duration, format_number, format_percentage, format_ratio,
     format_relative, format_time, list_first, nodes_of, on_fewest_devices,
 )  # fmt: skip
@@ -81,7 +81,7 @@ def _find_predictions(
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return the facts about the measured cases that the methods section states, or None without any."""
+    """Return the facts about the measured cases that the methods section states, or None if none exist."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None

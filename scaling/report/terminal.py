@@ -120,7 +120,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of the first paragraphs that fit, and the number of the others with a command."""
+    """Return the lines of the first paragraphs that fit, and then "N more: `command`"."""
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1

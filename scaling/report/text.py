@@ -1,4 +1,4 @@
-"""Define tables of text (class Table), and clean text, wrap lines and make file names for the report."""
+"""Define `Table`, a table of text, and functions that clean text, wrap lines and make file names."""
 
 import re
 import textwrap
