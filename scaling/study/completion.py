@@ -144,7 +144,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from each field that has no effect in a case, whether set or not, to `UnusedField`."""
+    """Return the fields that have no effect in a case, set or not, as a dict from name to `UnusedField`."""
     mode, plain = case.ad_mode, case.api == "jit"
     seedless, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"

@@ -90,7 +90,7 @@ def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: type, left: Any, right: Any) -> Any:
-    """Return the result of an arithmetic operation. Raise `ValueError` if a number is too large."""
+    """Return the result of an arithmetic operation. Raise `ValueError` for no number or a too large one."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -42,7 +42,7 @@ class GridCell:
 
     case: Case
     scaling: str = "strong"  # or "weak"
-    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one for each of its grids
+    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one per grid that has it
 
     def scaled(self, completed: Case) -> Case:
         """Return the completed case. With weak scaling, multiply its points by its number of devices."""
@@ -51,7 +51,7 @@ class GridCell:
 
 
 def expand_study(
-    study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None,
+    study: Mapping[str, Any], overrides: Mapping[str, Any], max_cells: int | None = None,
     device_counts: Sequence[int] = (),
 ) -> list[GridCell]:  # fmt: skip
     """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
@@ -62,7 +62,7 @@ def expand_study(
     Args:
         study: The shared fields, `grids`, `parts`, `ceilings` and `title`.
         overrides: The values on the command line. None means not given.
-        most: The maximum number of cells, counted before `where` excludes any, or None for no limit.
+        max_cells: The maximum number of cells, counted before `where` excludes any, or None for no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
@@ -75,8 +75,8 @@ def expand_study(
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
     count = sum(math.prod(map(len, _swept_values(fields).values())) for fields, _ in grids)
-    if most is not None and count > most:
-        problem = f"the study has {count:,} cases before where, more than max_cases={most}"
+    if max_cells is not None and count > max_cells:
+        problem = f"the study has {count:,} cases before where, more than max_cases={max_cells}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
@@ -93,8 +93,8 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `given` contains the fields on the command line. `place` describes the study, or the part of a study, and
-    `sources` those of the fields that the command line or an enclosing study sets.
+    `given` has the fields on the command line. `place` says where `study` is, such as "in part a". `sources`
+    has the sources of the fields that the command line or an enclosing study sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}

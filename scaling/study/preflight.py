@@ -114,7 +114,7 @@ class _Examination:
     processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Make all threads return that wait for an answer."""
+        """Make all threads that wait for an answer return."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
@@ -186,7 +186,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of all that determines the answers, or None if a cell uses a user's module or a peer."""
+    """Return a hash of everything that determines the answers, or None with a user's module or a peer."""
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())

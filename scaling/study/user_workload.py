@@ -19,7 +19,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import the module of a built-in workload, or of the user. Raise `Refusal` if the name is ambiguous."""
+    """Import a built-in or user's workload module. Raise `Refusal` if the name is a path or ambiguous."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""

@@ -1,4 +1,4 @@
-"""Prepare the program that `versus=KIND:VALUE` compares the current program with, the baseline."""
+"""Prepare the baseline of `versus=KIND:VALUE`, the program with which the current program is compared."""
 
 import contextlib
 import fcntl
@@ -75,7 +75,7 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Return the Python of a virtual environment with this version of JAX, created in the user's cache."""
+    """Install a version of JAX in a virtual environment in the user's cache, and return its Python path."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"

@@ -62,7 +62,7 @@ def _read_and_check(path: Path) -> str:
 
 
 def describe(error: yaml.YAMLError, name: str = "") -> str:
-    """Return the place, the problem and a fix of a YAML error. `name` replaces the file named in it."""
+    """Return the location, the problem and a fix of a YAML error. `name` replaces the file name in it."""
     mark = getattr(error, "problem_mark", None)
     place = name or (_format_path(Path(mark.name)) if mark else "a configuration file")
     place += f", line {mark.line + 1}" if mark is not None else ""
