@@ -52,10 +52,10 @@ _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
-# By the last word of the name of a column.
+# Last word of a column name -> function that formats its cells.
 _FORMATS: dict[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_bytes}
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-Job = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
+Request = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
 
 
 def execute(words: list[str], console: Console) -> None:
@@ -63,30 +63,30 @@ def execute(words: list[str], console: Console) -> None:
     if not words or {"-h", "--help"} & set(words):
         console.print(HELP, markup=False)
         return
-    job = _read_job(words)
-    platform = None if job["hardware"] else find_platform()
+    request = _read_request(words)
+    platform = None if request["hardware"] else find_platform()
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
-    for count in job["devices"] if is_bound else ():
+    for count in request["devices"] if is_bound else ():
         if type(count) is not int or not 0 < count <= usable:
             has = count_of(usable, "core")
             raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
-    if not job["case"]:
-        _split_location(job["name"])  # refuse a missing file before JAX starts
-    where = f"this machine ({platform})" if platform else job["hardware"]["name"]
-    is_measured = job["budget"] and not job["hardware"]
-    how = f"measured for {job['budget']:g} s" if is_measured else "by compiling alone"
-    print_lines(console, [f"{job['name']} on {where}, devices={job['devices']}: {how}"])
+    if not request["case"]:
+        _split_location(request["name"])  # refuse a missing file before JAX starts
+    where = f"this machine ({platform})" if platform else request["hardware"]["name"]
+    is_measured = request["budget"] and not request["hardware"]
+    how = f"measured for {request['budget']:g} s" if is_measured else "by compiling alone"
+    print_lines(console, [f"{request['name']} on {where}, devices={request['devices']}: {how}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
-    groups = [[count] for count in job["devices"]] if is_bound else [job["devices"]]
-    share = job["budget"] / len(groups)
-    seconds = [_run_in_process(job | {"devices": group, "budget": share}, is_bound) for group in groups]
+    groups = [[count] for count in request["devices"]] if is_bound else [request["devices"]]
+    share = request["budget"] / len(groups)
+    seconds = [_run_in_process(request | {"devices": group, "budget": share}, is_bound) for group in groups]
     if len(groups) > 1:
-        times = zip(job["devices"], seconds, strict=True)
+        times = zip(request["devices"], seconds, strict=True)
         ratios = [f"{count_of(count, 'device')}: {each / min(seconds):.3g}" for count, each in times]
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
 
 
-def _read_job(words: Sequence[str]) -> Job:
+def _read_request(words: Sequence[str]) -> Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
     The result has "name" of the function or workload, "case" (None for a function), "inputs" (--points and
@@ -119,20 +119,20 @@ def _read_job(words: Sequence[str]) -> Job:
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
     if devices == []:
         raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
-    job = {
+    request = {
         "inputs": inputs, "budget": float(budget),
         "devices": devices if isinstance(devices, list) else [devices],
         "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if functions:
         target = config["target"] or "jacobian"
-        return job | {"name": functions[0], "case": None, "wrt": config["wrt"], "target": target}
+        return request | {"name": functions[0], "case": None, "wrt": config["wrt"], "target": target}
     given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
     cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
     if len(cells) > 1:
         problem = f"advice is for one problem, and these fields describe {len(cells)}"
         raise Refusal(f"{problem}: only devices takes a list")
-    return job | {"name": config["workload"], "case": cells[0].case, "mode": config["mode"]}
+    return request | {"name": config["workload"], "case": cells[0].case, "mode": config["mode"]}
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -152,21 +152,21 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
     return inputs
 
 
-def _run_in_process(job: Job, is_bound: bool) -> float:
+def _run_in_process(request: Request, is_bound: bool) -> float:
     """Run `_advise` in a new process, which is bound to one CPU core per device if `is_bound`."""
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if not job["case"]:
+    if not request["case"]:
         del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
     os.environ.update(variables)
-    if is_bound or job["hardware"]:
+    if is_bound or request["hardware"]:
         os.environ["JAX_PLATFORMS"] = "cpu"
     # In a session of its own, the process receives signals from this one only, and not before it is ready.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=os.setsid) as pool:
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        bound_to = cores.usable_cores()[: job["devices"][0]] if is_bound else None
+        bound_to = cores.usable_cores()[: request["devices"][0]] if is_bound else None
         more = {"cores": bound_to, "parent": os.getpid()}
-        future = pool.submit(_advise_or_refuse, job | more)
+        future = pool.submit(_advise_or_refuse, request | more)
         while True:
             try:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
@@ -182,27 +182,27 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
                 raise Refusal(f"{text}; {fix}") from None
 
 
-def _advise_or_refuse(job: Job) -> float:
+def _advise_or_refuse(request: Request) -> float:
     """Call `_advise`, and convert an exception that the parent cannot unpickle to `Refusal`."""
     try:
-        event_channel.die_with_parent(job["parent"])
+        event_channel.die_with_parent(request["parent"])
         streams.prepare()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        return _advise(job)
+        return _advise(request)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its class may not be known in the parent
-        raise Refusal(f"{job['name']} raised {type(error).__name__}: {error}") from None
+        raise Refusal(f"{request['name']} raised {type(error).__name__}: {error}") from None
 
 
-def _advise(job: Job) -> float:
+def _advise(request: Request) -> float:
     """Find and print the best method. Return its time per call in seconds."""
-    if job["cores"]:  # bind the process before JAX is imported
-        os.sched_setaffinity(0, job["cores"])
+    if request["cores"]:  # bind the process before JAX is imported
+        os.sched_setaffinity(0, request["cores"])
     console = Console(width=140, highlight=False, emoji=False)
-    specs = [spec for group in job["inputs"].values() for spec in group.values()]
-    dtypes = {getattr(job["case"], "dtype", None), *(dtype for _, dtype in specs)}
+    specs = [spec for group in request["inputs"].values() for spec in group.values()]
+    dtypes = {getattr(request["case"], "dtype", None), *(dtype for _, dtype in specs)}
     try:
         import jax
 
@@ -210,26 +210,26 @@ def _advise(job: Job) -> float:
         from scaling.plan import hardware
 
         jax.config.update("jax_enable_x64", "float64" in dtypes)
-        if job["cores"]:
-            jax.config.update("jax_num_cpu_devices", len(job["cores"]))
+        if request["cores"]:
+            jax.config.update("jax_num_cpu_devices", len(request["cores"]))
         jax.devices()
     except Exception as error:
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
         raise Refusal(f"{reason}; look at the variables JAX_* and the limits of your shell") from None
     with console.status("") as status:
-        options = {name: job[name] for name in ("budget", "devices", "cores")}
+        options = {name: request[name] for name in ("budget", "devices", "cores")}
         options["note"] = status.update if console.is_terminal else lambda text: None
-        options["hardware"] = hardware.from_config(job["hardware"]) if job["hardware"] else None
-        if job["case"]:
+        options["hardware"] = hardware.from_config(request["hardware"]) if request["hardware"] else None
+        if request["case"]:
             sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
-            advice = advisor.advise_case(job["case"], mode=job["mode"], **options)
+            advice = advisor.advise_case(request["case"], mode=request["mode"], **options)
         else:
-            function, options["import_line"] = import_function(job["name"])
+            function, options["import_line"] = import_function(request["name"])
             points, shared = (
                 {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
-                for group in job["inputs"].values()
+                for group in request["inputs"].values()
             )
-            options |= {"wrt": job["wrt"], "target": job["target"]}
+            options |= {"wrt": request["wrt"], "target": request["target"]}
             advice = advisor.advise(function, points, shared, **options)
     text, table = str(advice), advice.table[_COLUMNS].astype(object)
     for name in _COLUMNS:

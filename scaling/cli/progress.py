@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows the progress of a preflight check, every 5 to 60 s without a terminal."""
+    """Yield a callback that shows the progress of a preflight check: live, or as a line every 5 to 60 s."""
     began, next_line = time.monotonic(), time.monotonic() + _FIRST_SECONDS
     with console.status("examining cases") as status:
 

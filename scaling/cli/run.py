@@ -1,4 +1,4 @@
-"""Implement `scaling run`: run the missing cases of each selected study, and report, compare and publish it.
+"""Implement `scaling run`: run the missing cases of the selected studies; report, compare and publish them.
 
 submit.py submits the cases as cluster jobs if the cluster has a scheduler.
 """
@@ -75,7 +75,7 @@ class StudyRun:
     cells: list[grid.GridCell]  # the cases as given in the study
     nested: bool  # whether all device counts run in one allocation
     wait: bool  # whether to wait for submitted jobs
-    retry: bool = False  # whether to run cases that have no attempts left once more
+    retry: bool = False  # whether to run cases with no attempts left once more
     checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
     baseline: tuple["Variant", Path] | None = None  # the program to compare with, and its results folder
 
@@ -100,43 +100,43 @@ def execute(words: list[str], console: Console) -> int:
 
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     """Run the cases of a study that have no result yet, write its report, and return the exit status."""
-    job, tracking = read_study(config, name), None
+    run, tracking = read_study(config, name), None
     if config["tracking"].get("name") != "none":
         from scaling.wandb.settings import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])
-    for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
+    for each in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(each)
-    key, seconds = preflight.cache_key(job.cells), job.settings.case_seconds
+    key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
     with progress.examination(console) as note:
-        answers = preflight.load_answers(job.folder, key) or preflight.check_cells(job.cells, seconds, note)
-    results = preflight.results_from_answers(job.cells, answers)
-    checked = [scheduling.skip_peers_off_cpu(job.machine.platform, result) for result in results]
-    job, submitted = dataclasses.replace(job, checked=checked), False
+        answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
+    results = preflight.results_from_answers(run.cells, answers)
+    checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in results]
+    run, submitted = dataclasses.replace(run, checked=checked), False
     with contextlib.ExitStack() as stack:
         if config["versus"] is not None:
             from scaling.study import variants
 
             variant = stack.enter_context(variants.open_variant(str(config["versus"])))
-            job = dataclasses.replace(job, baseline=(variant, job.folder / f"versus-{variant.name}"))
+            run = dataclasses.replace(run, baseline=(variant, run.folder / f"versus-{variant.name}"))
         if config["dry_run"]:
-            return _print_dry_run(job, console)
-        for each in job.folders:
+            return _print_dry_run(run, console)
+        for each in run.folders:
             results_folder.create_results(each)
-        preflight.save_answers(job.folder, key, answers)
-        if job.cluster.submits:
+        preflight.save_answers(run.folder, key, answers)
+        if run.cluster.submits:
             from scaling.cli import submit
 
-            schedule, loaded, submitted = submit.submit_and_wait(job, console)
+            schedule, loaded, submitted = submit.submit_and_wait(run, console)
         else:
-            schedule, loaded = _run_directly(job, console)
+            schedule, loaded = _run_directly(run, console)
     if submitted:
-        return FAILED if job.wait else OK  # a task was canceled while this process waited for it
-    return _report_and_publish(job, schedule, loaded, tracking, console)
+        return FAILED if run.wait else OK  # a task was canceled while this process waited for it
+    return _report_and_publish(run, schedule, loaded, tracking, console)
 
 
 def _report_and_publish(
-    job: StudyRun, schedule: Schedule, loaded: store.Loaded, tracking: "TrackingSettings | None",
+    run: StudyRun, schedule: Schedule, loaded: store.Loaded, tracking: "TrackingSettings | None",
     console: Console,
 ) -> int:  # fmt: skip
     """Write and print the report and the comparison with the baseline, and publish the curves.
@@ -146,16 +146,16 @@ def _report_and_publish(
     from scaling.cli import report
 
     settings = scheduling.comparable_settings(loaded.records, schedule.environments.values())
-    found = report.write_and_print(job.folder, console, settings, brief=True, loaded=loaded)
-    if job.baseline:
+    found = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
+    if run.baseline:
         from scaling.cli.compare import print_comparison
 
-        print_comparison(job.baseline[1], job.folder, console)
+        print_comparison(run.baseline[1], run.folder, console)
     if tracking is not None:
         from scaling.wandb.publish import publish
 
-        print_lines(console, publish(job.folder, tracking, loaded).lines)
-    keys = {result.case.key for result in job.checked}
+        print_lines(console, publish(run.folder, tracking, loaded).lines)
+    keys = {result.case.key for result in run.checked}
     has_failed = any(r.status == "failed" and r.key in keys for r in found.records)
     return FAILED if has_failed or len(found.missing) > schedule.queued else OK
 
@@ -201,57 +201,57 @@ def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) 
             raise Refusal(text)
 
 
-def _run_directly(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
+def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     """Run the missing cases on this host or allocation. Return the schedule and all records."""
-    with store.locked(job.folder) as lock:
-        schedule, loaded = plan_run(job, console)
+    with store.locked(run.folder) as lock:
+        schedule, loaded = plan_run(run, console)
         recorded = len(schedule.skips) + len(schedule.failures)
         if not (schedule.sessions or recorded):
             return schedule, loaded
         from scaling.workers import supervise
 
         options = None
-        if job.cluster.name != NONE:
+        if run.cluster.name != NONE:
             from scaling.cluster import task
 
-            options = task.make_worker_options(job.cluster, nested=job.nested)
-        names = {result.case.key: label(result.case) for result in job.checked}
+            options = task.make_worker_options(run.cluster, nested=run.nested)
+        names = {result.case.key: label(result.case) for result in run.checked}
         with progress.display(console, names, schedule.missing, recorded) as (listen, _):
-            supervise.run_schedule(schedule, job.settings, job.folder, lock, listen, job.baseline, options)
-    return schedule, store.load(job.folder)
+            supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
+    return schedule, store.load(run.folder)
 
 
-def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Schedule, store.Loaded]:
+def plan_run(run: StudyRun, console: Console, dry_run: bool = False) -> tuple[Schedule, store.Loaded]:
     """Schedule the cases of a study that have no result yet. Return the schedule and all earlier records.
 
     Unless in a dry run, first write a "failed" record for each case that an ended cluster job left without a
     record, and then write study.json and print a summary.
     """
     queued = set[tuple[str, int]]()
-    if job.cluster.submits or (job.folder / SUBMISSIONS).exists():
+    if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
         from scaling.cli import submit
 
-        queued = submit.settle_submissions(job, console, dry_run)
-    loaded, *others = [store.load(each) for each in job.folders]
+        queued = submit.settle_submissions(run, console, dry_run)
+    loaded, *others = [store.load(each) for each in run.folders]
     baseline = others[0].records if others else None
     schedule = scheduling.make_schedule(
-        job.checked, job.settings, job.machine, loaded.records, baseline, queued, job.retry
+        run.checked, run.settings, run.machine, loaded.records, baseline, queued, run.retry
     )
     if dry_run:
         return schedule, loaded
     print_damaged(console, loaded.damaged)
-    recorded_once = {result.case.key for result in job.checked if result.inapplicable or result.failure}
-    scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
-    cases = [result.case for result in job.checked]
-    manifest = scheduling.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
-    for each in job.folders:
+    recorded_once = {result.case.key for result in run.checked if result.inapplicable or result.failure}
+    scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
+    cases = [result.case for result in run.checked]
+    manifest = scheduling.study_manifest(run.name, run.title, scalings, cases, run.settings, recorded_once)
+    for each in run.folders:
         store.write_json(each / "study.json", manifest)
-    _print_counts(job, schedule, console)
+    _print_counts(run, schedule, console)
     return schedule, loaded
 
 
-def _print_counts(job: StudyRun, schedule: Schedule, console: Console) -> None:
-    finally_failed = f"{schedule.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
+    finally_failed = f"{schedule.lost} failed for good or {run.settings.attempts} times (cluster.attempts)"
     skipped = f"{len(schedule.skips)} skipped"
     counts = (
         (True, f"{schedule.missing} cases to run, {schedule.done} done before, {skipped}"),
@@ -262,15 +262,15 @@ def _print_counts(job: StudyRun, schedule: Schedule, console: Console) -> None:
     text = ", ".join(words for shown, words in counts if shown)
     kind = next(iter(schedule.environments.values()))["device_kind"]
     on = kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
-    print_lines(console, [f"{job.name}: {text}; on {on}; results in {job.folder}"])
+    print_lines(console, [f"{run.name}: {text}; on {on}; results in {run.folder}"])
 
 
-def _print_dry_run(job: StudyRun, console: Console) -> int:
+def _print_dry_run(run: StudyRun, console: Console) -> int:
     """Print the cases that would run, be skipped or fail. Return exit status 1 if one fails, otherwise 0."""
-    schedule, loaded = plan_run(job, console, dry_run=True)
+    schedule, loaded = plan_run(run, console, dry_run=True)
     for session in schedule.sessions:
         first = session[0].case
-        shape = scheduling.process_shape(first, schedule.machine, job.settings)
+        shape = scheduling.process_shape(first, schedule.machine, run.settings)
         wide = ", 64-bit" if first.dtype == "float64" else ""
         nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
         processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
@@ -284,8 +284,8 @@ def _print_dry_run(job: StudyRun, console: Console) -> int:
     failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
     counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} done before"
     console.print(f"{counts}; nothing was started")
-    if job.cluster.name == SLURM:
+    if run.cluster.name == SLURM:
         from scaling.cli import submit
 
-        submit.print_scripts(job, schedule, loaded, console)
+        submit.print_scripts(run, schedule, loaded, console)
     return FAILED if schedule.failures else OK

@@ -170,12 +170,12 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
     for task in [task for task in tasks if task.may_run]:
         begun = {attempt.replicate_key for attempt in task.running_attempts} | task.journal.ended
         with contextlib.suppress(Refusal):  # the task file is missing or malformed
-            work = submission_files.read_task(task.entry.path)
-            most = work.settings.attempts or math.inf
-            for item in work.items:
+            definition = submission_files.read_task(task.entry.path)
+            limit = definition.settings.attempts or math.inf
+            for item in definition.items:
                 record = last.get(item.replicate_key)
                 is_new = record is not None and (record.started_at or "") >= task.submission.made_at
-                is_final = record and (record.reason not in TRANSIENT_FAILURES or record.attempt >= most)
+                is_final = record and (record.reason not in TRANSIENT_FAILURES or record.attempt >= limit)
                 if not (is_new and is_final) and item.replicate_key not in begun:
                     words = f"task {task.entry.name}"
                     yield StatusLine("queued", item.case.key, item.case, words, item.replicate)

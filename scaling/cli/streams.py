@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def make_printable(text: str, kept: str = "") -> str:
-    """Return a text that cannot control a terminal: replace characters that are not printable or `kept`."""
+    """Return text that cannot control a terminal: characters neither printable nor `kept` are replaced."""
     return "".join(
         char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
     )
@@ -48,7 +48,7 @@ def stop_with_reader() -> None:
 
 
 class _DiscardingOutput(io.FileIO):
-    """A raw output stream that discards all output after a failed write, which raises its error.
+    """A raw output stream that discards all output after a failed write. This write raises its error.
 
     A broken pipe raises no error unless `ignores_broken_pipe` is false.
     """

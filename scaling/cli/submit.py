@@ -1,4 +1,4 @@
-"""The cluster step of `scaling run`: submit the missing cases as tasks, wait, and resubmit lost cases."""
+"""Submit the missing cases of `scaling run` as cluster tasks, wait for them, and resubmit lost cases."""
 
 import dataclasses
 import math
@@ -16,80 +16,80 @@ from scaling.workers import supervise
 from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
-def submit_and_wait(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result yet. If `job.wait` is true, wait and resubmit interrupted cases.
+def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
+    """Submit the cases that have no result yet. If `run.wait` is true, wait and resubmit interrupted cases.
 
     Return the last schedule, all records, and whether results are missing because tasks are in the queue or
     were canceled.
     """
-    for round_number in range(job.cluster.attempts or 1):
-        job = dataclasses.replace(job, retry=job.retry and round_number == 0)
-        with store.locked(job.folder):
-            schedule, loaded = plan_run(job, console)
+    for round_number in range(run.cluster.attempts or 1):
+        run = dataclasses.replace(run, retry=run.retry and round_number == 0)
+        with store.locked(run.folder):
+            schedule, loaded = plan_run(run, console)
             if round_number > 0:  # the first round has recorded the failures in preflight
                 schedule = dataclasses.replace(schedule, failures=())
-            submitted = _submit(job, schedule, loaded, console)
-        if not submitted or not job.wait:
-            return schedule, store.load(job.folder), submitted
-        wait.wait_until_done(job.folder, console)
-        tasks = _find_task_states(job)
+            submitted = _submit(run, schedule, loaded, console)
+        if not submitted or not run.wait:
+            return schedule, store.load(run.folder), submitted
+        wait.wait_until_done(run.folder, console)
+        tasks = _find_task_states(run)
         latest = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
         if any(task.state.name == "CANCELLED" for task in latest):
             console.print("cancelled; the same command continues")
             return schedule, loaded, True
         if any(a.reason == REQUEST_NOT_MET for task in latest for a in task.journal.attempts):
-            return schedule, store.load(job.folder), False
-    with store.locked(job.folder):
-        return *plan_run(dataclasses.replace(job, retry=False), console), False
+            return schedule, store.load(run.folder), False
+    with store.locked(run.folder):
+        return *plan_run(dataclasses.replace(run, retry=False), console), False
 
 
-def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
+def settle_submissions(run: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
     """Return the (case key, replicate number) of all cases of tasks that may still run.
 
     Unless in a dry run, first write a "failed" record for each case that an ended job left without a record.
     """
-    tasks = _find_task_states(job, dry_run)
-    if not dry_run and (lost := lost_cases.record_lost_cases(job.folder, tasks)):
+    tasks = _find_task_states(run, dry_run)
+    if not dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
         console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
         text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
-        print_lines(console, [f"{text}; if not, remove {job.folder / SUBMISSIONS}"])
+        print_lines(console, [f"{text}; if not, remove {run.folder / SUBMISSIONS}"])
     return job_state.queued_cases(tasks)
 
 
-def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+def _find_task_states(run: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
     """Return the states of all tasks that were submitted from the results folder."""
-    query = (job.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
-    return job_state.find_tasks(job.folder, query, save=not dry_run)
+    query = (run.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
+    return job_state.find_tasks(run.folder, query, save=not dry_run)
 
 
-def _pack_tasks(job: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
     """Return the cases of a schedule, packed into tasks that fit into the time limit of the cluster."""
-    is_local = job.cluster.name == LOCAL  # a single task
-    budget = math.inf if is_local else 60 * job.cluster.time * job.cluster.fill
-    return pack.pack(schedule, job.settings, loaded.records, budget, job.nested or is_local)
+    is_local = run.cluster.name == LOCAL  # a single task
+    budget = math.inf if is_local else 60 * run.cluster.time * run.cluster.fill
+    return pack.pack(schedule, run.settings, loaded.records, budget, run.nested or is_local)
 
 
-def print_scripts(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> None:
+def print_scripts(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> None:
     """Print the sbatch scripts that would submit the cases of a schedule, without submitting them."""
-    tasks = _pack_tasks(job, schedule, loaded) if schedule.sessions else []
-    for text in sbatch.format_scripts(job.folder, job.cluster, tasks, schedule.machine):
+    tasks = _pack_tasks(run, schedule, loaded) if schedule.sessions else []
+    for text in sbatch.format_scripts(run.folder, run.cluster, tasks, schedule.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True)
 
 
-def _submit(job: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
+def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
     """Write records of skipped and failed cases, submit the others, and return whether any case is queued."""
     without_runs = dataclasses.replace(schedule, sessions=())
-    supervise.run_schedule(without_runs, job.settings, job.folder, None, lambda _: None)
+    supervise.run_schedule(without_runs, run.settings, run.folder, None, lambda _: None)
     if not schedule.sessions:
         return bool(schedule.queued)
-    tasks = _pack_tasks(job, schedule, loaded)
-    submission = sbatch.submit(job.folder, job.cluster, tasks, job.settings, schedule, job.nested)
+    tasks = _pack_tasks(run, schedule, loaded)
+    submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
-    longest, limit = max(task.seconds for task in tasks), job.cluster.time
+    longest, limit = max(task.seconds for task in tasks), run.cluster.time
     what = f"{count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')}"
     each = f"each about {format_wait(longest)} or less"
-    shows = f"`scaling status {job.folder}` shows their progress"
+    shows = f"`scaling status {run.folder}` shows their progress"
     print_lines(console, [f"submitted {what} as job {jobs}, {each}; {shows}"])
     if longest > 60 * limit:
         words = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"

@@ -19,7 +19,7 @@ class Verb:
     """
 
     summary: str  # its line in `scaling --help`
-    example: str  # arguments that follow the summary
+    example: str  # example arguments, which `scaling --help` prints after the summary
     description: str = ""  # the first lines of `scaling VERB --help`
     arguments: tuple[Argument, ...] | None = None  # None if the module parses the command line itself
 
