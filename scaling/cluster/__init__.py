@@ -1,1 +1,1 @@
-"""Studies on a cluster: submission to Slurm, job states, task journals, and lost cases."""
+"""Run studies on a cluster: submit tasks to Slurm, find their states and journals, and record lost cases."""

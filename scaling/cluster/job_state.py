@@ -80,7 +80,7 @@ class TaskState:
 
 
 def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -> list[TaskState]:
-    """Return the states of all tasks that were submitted for a results folder, as `try_find_tasks` does.
+    """Call `try_find_tasks`, and return the states of all tasks that were submitted for a results folder.
 
     Raise `Refusal` if the scheduler does not answer, or if a file submission.json cannot be read.
     """
