@@ -16,7 +16,7 @@ from scaling.wandb.job import Plot, PublishJob, ideal_metric
 
 _MAX_LINES = 100  # number of lines in a panel
 _MAX_PLOTS = 12  # number of plots in a section
-_PLOTS = {  # from kind of plot to title of its section
+_PLOTS = {  # kind of plot -> title of its section
     "strong": "Strong scaling: the same work on more devices",
     "weak": "Weak scaling: as many points for each device; counted work per device constant within 1 %",
     "size": "Time against size",

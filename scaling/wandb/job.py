@@ -13,7 +13,7 @@ from scaling.core.environment import scrub
 from scaling.wandb.settings import TrackingSettings
 
 FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
-# From the prefix of a metric (the part before the slash) to the metric of its x-axis.
+# Prefix of a metric (the part before the slash) -> metric of its x-axis.
 STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 Fields = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Plot:
     x: str  # the metric of the x-axis: devices or size
     x_title: str
     y_title: str
-    lines: Mapping[Line, Mapping[int, Estimate]]  # for each line, from x value to estimate
+    lines: Mapping[Line, Mapping[int, Estimate]]  # line -> x value -> estimate
     baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
 
     @property

@@ -96,7 +96,7 @@ def _publish_online(
 ) -> None:
     """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard."""
     listed = _list_runs(api, job)
-    current: dict[str, str] = {}  # from series to ID of its correct run on the server
+    current: dict[str, str] = {}  # series -> ID of its correct run on the server
     wrong: set[str] = set()  # the IDs of uploaded runs with wrong content
 
     def publish_run(run: TrackedRun) -> tuple[str, str]:
@@ -184,7 +184,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log ends with the exit record of its run. After a full disk it does not."""
+    """Return whether a wandb log ends with the exit record of its run, which a full disk prevents."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -220,7 +220,7 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
     superseded = stored.id in wrong or newest not in (None, stored.id)
     if superseded == (_SUPERSEDED in stored.tags) or not (newest or superseded):
         return False
-    stored.load(force=True)  # an update drops the client's part of the config, which a listing lacks
+    stored.load(force=True)  # the listed config is incomplete, and `update` would save it
     stored.tags = [tag for tag in stored.tags if tag != _SUPERSEDED] + [_SUPERSEDED] * superseded
     stored.update()
     return superseded

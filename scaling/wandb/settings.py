@@ -35,7 +35,7 @@ class TrackingSettings:
         if self.mode not in MODES:
             raise unknown_name("tracking.mode", self.mode, MODES)
         is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
-        checks = {  # from field to (whether its value is valid, valid values)
+        checks = {  # field -> (whether its value is valid, valid values)
             "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
                         "a name of 1 to 64 characters without / \\ # ? % :"),
             "entity": (self.entity is None or _is_text(self.entity), "a name or null"),
