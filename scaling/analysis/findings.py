@@ -43,7 +43,7 @@ class Findings:
     pareto_fronts: list[setting_comparison.ParetoFront]
     # Field of a case ("mesh", "forward" or "overlap") -> comparisons of its values.
     comparisons: Mapping[str, list[setting_comparison.SettingComparison]]
-    coloring_gains: list[setting_comparison.Gain]
+    coloring_gains: list[setting_comparison.ColoringGain]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[plan_scores.PlanScores]  # only cases that were both planned and measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency

@@ -1,4 +1,4 @@
-"""Compare settings of one program: mesh, overlap, coloring (`Gain`), memory against time (`ParetoFront`)."""
+"""Compare settings of one program: mesh, overlap, coloring (`ColoringGain`), memory against time (`ParetoFront`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingCompa
     return comparisons
 
 
-class Gain(NamedTuple):
+class ColoringGain(NamedTuple):
     """The time of a derivative with colored seeds, compared with the fastest one without coloring."""
 
     timing: Timing
@@ -44,7 +44,7 @@ class Gain(NamedTuple):
     break_even: int | None  # see `break_even_calls`
 
 
-def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
+def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
     """Return the gain of each timing with colored seeds over the fastest JAX method without coloring."""
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     groups = group_by(seeded, lambda t: t.comparison_key)
@@ -55,7 +55,7 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
             seeds = sum(count or 0 for count in (timing.record.colors or {}).values()) or None
             ratio = time_ratio(uncolored, timing) if uncolored else None
             break_even = break_even_calls(timing, uncolored) if uncolored else None
-            gains.append(Gain(timing, uncolored, ratio, seeds, break_even))
+            gains.append(ColoringGain(timing, uncolored, ratio, seeds, break_even))
     return gains
 
 

@@ -7,7 +7,7 @@ from scaling.analysis.curves import KINDS, Curve
 from scaling.analysis.estimate import format_exponent, format_percentage, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.setting_comparison import Gain, MemoryPoint, ParetoFront, SettingComparison
+from scaling.analysis.setting_comparison import ColoringGain, MemoryPoint, ParetoFront, SettingComparison
 from scaling.analysis.size_series import Crossover, SizeExponent
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
@@ -171,7 +171,7 @@ def _describe_overlap(comparison: SettingComparison) -> str:
     return f"{_describe_program('Overlapped sending', overlapped)}: {text}{tied}"
 
 
-def _describe_coloring(gain: Gain) -> str:
+def _describe_coloring(gain: ColoringGain) -> str:
     timing, nonzeros = gain.timing, gain.timing.record.nonzeros
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {nonzeros:,} nonzeros" if nonzeros else ""

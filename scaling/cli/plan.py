@@ -25,12 +25,12 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    with progress.examination(console) as note:
+    with progress.show_preflight(console) as note:
         study = plan_study.prepare_plan(config, name, note)
     print_lines(console, [plan_study.describe_work(study)])
     examined = [result for result, _ in study.cases] + [result for result, *_ in study.rejected]
     names = {result.case.key: label(result.case) for result in examined}
-    with progress.display(console, names, len(study.cases), len(study.rejected)) as (listen, counts):
+    with progress.show_run(console, names, len(study.cases), len(study.rejected)) as (listen, counts):
         plan_study.run_plan(study, listen)
     found = findings.read(study.folder)
     index = write_report(study.folder, found)

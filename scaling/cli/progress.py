@@ -18,7 +18,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 
 @contextlib.contextmanager
-def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
+def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback that shows the progress of a preflight check: live, or as a line every 5 to 60 s."""
     began, next_line = time.monotonic(), time.monotonic() + _FIRST_SECONDS
     with console.status("examining cases") as status:
@@ -36,7 +36,7 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
-def display(
+def show_run(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
     """Yield a callback that shows each event of a run, and a counter of the ended cases by status.

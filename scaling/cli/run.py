@@ -108,7 +108,7 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     for each in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(each)
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
-    with progress.examination(console) as note:
+    with progress.show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
     results = preflight.results_from_answers(run.cells, answers)
     checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in results]
@@ -216,7 +216,7 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
             options = task.make_worker_options(run.cluster, nested=run.nested)
         names = {result.case.key: label(result.case) for result in run.checked}
-        with progress.display(console, names, schedule.missing, recorded) as (listen, _):
+        with progress.show_run(console, names, schedule.missing, recorded) as (listen, _):
             supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
     return schedule, store.load(run.folder)
 

@@ -49,7 +49,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 def unused_fields(case: Case) -> dict[str, UnusedField]:
     """Return why fields that are set in a case have no effect, as a dict from field name to `UnusedField`."""
     resolved = _resolve_names(case)
-    unused = unused_in_layout(resolved)
+    unused = fields_without_effect(resolved)
     completed = defaults(unused) | _reset_values(resolved)
     fixed = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
     target, one_point = f"with target={resolved.target}", resolved.points != case.points
@@ -133,7 +133,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
         choices = f"choose from {', '.join(meshes)}, or mesh=all for each of them"
         raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
-    changed = defaults(set(unused_in_layout(case)) - {"wrt"})
+    changed = defaults(set(fields_without_effect(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
         if case.api == "jit":  # a single device holds all points
@@ -143,7 +143,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
     return changed
 
 
-def unused_in_layout(case: Case) -> dict[str, UnusedField]:
+def fields_without_effect(case: Case) -> dict[str, UnusedField]:
     """Return the fields that have no effect in a case, set or not, as a dict from name to `UnusedField`."""
     mode, plain = case.ad_mode, case.api == "jit"
     seedless, by_hand = not mode.has_seeds, mode.by_workload

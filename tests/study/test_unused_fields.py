@@ -81,7 +81,7 @@ def test_every_field_that_complete_resets_has_a_reason():
             completed, unused = completion.complete(stated), completion.unused_fields(stated)
             dropped = {
                 name
-                for name in completion.unused_in_layout(stated)
+                for name in completion.fields_without_effect(stated)
                 if getattr(stated, name) != getattr(completed, name)
             } - {"wrt"}
             assert dropped <= set(unused), (mode, api, split)

@@ -303,7 +303,7 @@ def test_a_long_preflight_prints_its_progress_without_a_terminal(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out = io.StringIO()
-    with progress.examination(Console(file=out, width=100)) as note:
+    with progress.show_preflight(Console(file=out, width=100)) as note:
         for second in range(100):
             clock[0] = float(second)
             note(min(10 * second, 700), 700)
