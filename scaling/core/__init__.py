@@ -3,7 +3,7 @@
 Read the modules in this order: case, modes, reductions, workload, inputs, shape, jacobian, layout,
 compile_case, tolerances, reference, check, timing, record, run_case (which lists the calls). They import no
 other folder of the package: `load_option` imports what only some cases need. Every case uses `host_monitor`,
-and with engine=jax also `program_stats`. docs/design.md shows the whole way from conf/ to a curve.
+and with engine=jax also `program_stats`. docs/design.md explains how a study becomes a curve.
 """
 
 import importlib
@@ -35,5 +35,5 @@ _OPTIONS = {
 
 
 def load_option(name: str) -> Any:
-    """Import a module that is loaded on demand, given its key in `_OPTIONS`, such as "sparse"."""
+    """Import and return the optional module with the given key in `_OPTIONS`, such as "sparse"."""
     return importlib.import_module(_OPTIONS[name])

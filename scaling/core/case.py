@@ -39,8 +39,8 @@ PEAKS = {
     "copy": "B", "matmul": "FLOP", "transcendental": "", "arithmetic": "FLOP", "division": "",
     "reduction": "", "transpose": "B", "all_reduce": "B",
 }  # fmt: skip
-FLOORS = ("call", "collective")  # the targets of CEILING that measure the latency of a call
-LARGEST = 10**15  # the largest valid value of a count
+FLOORS = ("call", "collective")  # the targets of CEILING that measure the latency of an empty program
+LARGEST = 10**15  # the largest valid size and number of points, devices, seeds or bytes
 # Names from the literature that set both `mode` and `batch`; other mode names leave `batch` unchanged.
 ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
@@ -105,7 +105,7 @@ class Case:
     remat: str | None = _field("method", None)  # the policy of jax.checkpoint in reverse mode
     forward: str | None = _field("method", None)  # the inputs that mode=mixed differentiates in forward mode
     mesh: str | None = _field("layout", None)  # with split=both: point devices x seed devices, such as 2x4
-    overlap: bool = _field("layout", False)  # whether split=data all-reduces each part of the gradient early
+    overlap: bool = _field("layout", False)  # with split=data: overlap the all-reduce with the computation
 
     def __post_init__(self) -> None:
         for name, valid in (CHOICES | OPTIONS).items():
@@ -165,7 +165,7 @@ class Case:
         return (from_dict, (to_dict(self),))
 
 
-_MODES_AND_AUTO: Mapping[str, Any] = ChainMap({AUTO: None}, MODES)  # a view, as `MODES` can be extended
+_MODES_AND_AUTO: Mapping[str, Any] = ChainMap({AUTO: None}, MODES)  # includes later additions to `MODES`
 CHOICES: dict[str, Collection[str]] = {
     "mode": _MODES_AND_AUTO, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES,
     "precision": PRECISIONS, "seeds": ("identity", "colored"),

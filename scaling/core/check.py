@@ -1,4 +1,4 @@
-"""Compare the result of a case with its reference, and decide whether it is correct, wrong or undecidable.
+"""Compare the result of a case with its reference, and return a `Verdict`: correct, wrong or undecidable.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (tolerances.py). An entry with
 a larger error is a suspect: options/reference/reevaluate.py evaluates it again with random rounding errors,
@@ -21,7 +21,7 @@ from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
 from scaling.core.tolerances import least_scale, relative_error
 from scaling.core.workload import Workload
 
-_REEVALUATED_NUMBERS = 2**24  # limit on the number of array elements in all suspects
+_MAX_SUSPECT_ELEMENTS = 2**24  # once the suspects have this many array elements, no further one is added
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
 
@@ -42,13 +42,13 @@ class EntryComparison:
     result: np.ndarray
     expected: np.ndarray
     scale: np.ndarray  # by which the differences are divided; broadcasts to the shape of the entries
-    # Evaluates the entries with other inputs, from (evaluation, inputs, points=indices). None if the whole
+    # Maps (evaluation, inputs, points=indices) to these entries, to evaluate them again. None if the whole
     # result is compared.
     measure: Callable[..., np.ndarray] | None = None
 
 
 class PointsComparison(NamedTuple):
-    """The entries to compare, at some points or in every device's copy of their sum."""
+    """The entries to compare at a range of points or, for a sum over points, in the copies of all devices."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again
@@ -70,7 +70,7 @@ class CheckProgress:
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
     # The comparisons with an error over the tolerance. reevaluate.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
-    # Further such comparisons, with their errors, of shape (points,), which `allowed` decides afterwards.
+    # Further such comparisons, with errors of shape (points,), which are compared with the final `allowed`.
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
@@ -84,7 +84,7 @@ class CheckProgress:
             is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
             if not is_wrong.any() or not self.spec.repeatable:
                 self.record_errors(points, by_point, is_wrong)
-            elif sum(suspect.expected.size for _, suspect in self.suspects) < _REEVALUATED_NUMBERS:
+            elif sum(suspect.expected.size for _, suspect in self.suspects) < _MAX_SUSPECT_ELEMENTS:
                 self.suspects.append((points, comparison))
             else:
                 self.suspects_over_budget.append((points, by_point))

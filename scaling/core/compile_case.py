@@ -98,10 +98,10 @@ def compile_case(
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:
-    """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits.
+    """Compile a case. With chunk=auto, use the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
-    `describe_shortage` returns an error message if a case does not fit into memory. chunk=auto first tries
-    `known_blocks`, the field `blocks` of an earlier record.
+    `describe_shortage` returns an error message if a case does not fit into memory. chunk=auto starts with
+    `known_blocks`, the field `blocks` of an earlier record, if it is given.
     """
     sizes = sizes or settle_shape(case, workload, describe_shortage)
 
@@ -155,7 +155,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return a case before compilation. Its `needs` are the bytes of its inputs and result on each device."""
+    """Return a `CompiledCase` without a program. Its `needs` are the bytes of its inputs and its result."""
     offload = None
     if case.storage == "host" and sizes.parts:
         offload = load_option("host_offload").plan_offload(case, workload, sizes)

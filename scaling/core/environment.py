@@ -25,9 +25,9 @@ _DIGEST_FIELDS = (
     "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 
-# Disables a fused reduction of jaxlib 0.10 on CPU, which returns wrong numbers for some shapes, such as in
-# `jax.jacrev` of the residual workload with 200 points.
-_WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
+# The flag that, if empty, disables a fusion of jaxlib 0.10 on CPU. It returns wrong numbers, such as in
+# `jax.jacrev` of the workload `residual` with 200 points.
+_WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
@@ -41,13 +41,13 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process, as a dict. Keep the values of the user."""
+    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process, as a dict that keeps the user's values."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
     if platform == "cpu":
-        if metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
-            xla = f"{xla} {_WRONG_FUSION}=".strip()
+        if metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION_FLAG not in xla:
+            xla = f"{xla} {_WRONG_FUSION_FLAG}=".strip()
         # Each call allocates its temporaries again, which is faster with huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
     return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
@@ -93,7 +93,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether the environment of a run equals that of its plan, in the fields that a plan knows."""
+    """Return whether a run has the planned environment, in the digest fields known before it started."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TRACEBACK_MARK = "| "  # the start of each line of a traceback in the log of a worker
-_NOT_OF_USER = ("<", str(Path(__file__).resolve().parents[1]), f"{sysconfig.get_path('stdlib')}/")
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
+_INTERNAL_PREFIXES = ("<", str(Path(__file__).resolve().parents[1]), f"{sysconfig.get_path('stdlib')}/")
+_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
@@ -62,8 +62,8 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_NOT_OF_USER)
-        and not any(name in frame.filename for name in _LIBRARIES)
+        if not frame.filename.startswith(_INTERNAL_PREFIXES)
+        and not any(name in frame.filename for name in _LIBRARY_FOLDERS)
     ]
 
 

@@ -28,7 +28,7 @@ class InputSpec:
     """An input of a function: the shape of its value at one point, and a generator of random values."""
 
     shape: tuple[int, ...]  # the shape of one row, the value at one point
-    # The function from a generator and an array of row numbers to an array of shape (len(rows), *shape).
+    # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
     integer: bool = False  # whether the input is int32 and not differentiated
 
@@ -65,7 +65,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input of a shape such as 2, 3 at each point, with a uniform distribution on (low, high)."""
+    """Return an input of the given shape at each point, with a uniform distribution on (low, high)."""
     hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
@@ -77,7 +77,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input of a shape such as 2, 3 at each point, with a normal distribution."""
+    """Return an input of the given shape at each point, with a normal distribution."""
     hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
@@ -95,7 +95,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the random values of an input at the points [start, stop): (points, *spec.shape), in float64."""
+    """Return random float64 values of an input, of shape (points, *spec.shape), at points [start, stop)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):

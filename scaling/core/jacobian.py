@@ -25,11 +25,11 @@ class PartColoring(NamedTuple):
     """The colors of the columns or rows of a sparse Jacobian, for one linear map on one device."""
 
     colors: Any  # the color of each column, of shape (inputs,), or of each row, of shape (outputs,)
-    positions: Any  # for each nonzero, its flat index in the compressed columns (or rows), one per color
+    positions: Any  # the flat index of each nonzero in the compressed Jacobian, which has one slice per color
 
 
 class DevicePosition(NamedTuple):
-    """The indices of a device in the device mesh, its colors, and its communication with other devices."""
+    """The indices of a device in the device mesh, its seeds, and its communication with other devices."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -40,11 +40,11 @@ class DevicePosition(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedRange:
-    """A range of consecutive seeds (tangents or cotangents), and how many are computed at a time."""
+    """A range of consecutive seeds (tangents or cotangents), computed in chunks."""
 
     first: Any  # the index of the first seed
     count: int
-    chunk: int | None = None  # None computes the slices of all seeds at a time
+    chunk: int | None = None  # the number of seeds computed at a time, or None for all
 
     @property
     def numbers(self) -> Any:
@@ -258,7 +258,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the rows of each of `batch` points, which has `outputs` rows: one array (batch, ...) per input."""
+    """Return the sum of the `outputs` rows of each of `batch` points: one array (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -55,7 +55,7 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     has_start: bool = False,
 ) -> Program:
-    """Return the `Program` of a case on its devices. With `has_start`, the first seed is an argument too."""
+    """Return the `Program` of a case on its devices. If `has_start`, the first seed is an argument of it."""
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or shape.derivative_shape(case, workload)
@@ -256,9 +256,9 @@ def _gather_part(
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add the partial sums of the devices over their seeds, to an array of shape (points, elements, 1).
+    """Add the partial sums over the seeds of the devices, and return an array of shape (points, elements, 1).
 
-    In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
+    In reverse mode with a reduction `linear_in_inputs`, return one of shape (points, 1, elements) per input.
     """
     if part.along_point or case.mesh_shape[1] == 1:
         arrays = [x[:, 0] for x in arrays]
@@ -282,6 +282,6 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the columns of Jacobians into one array per input. An input has size * `points` columns."""
+    """Split the columns of Jacobians into one array per input, with `points` columns for each element."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

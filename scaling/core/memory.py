@@ -1,4 +1,4 @@
-"""Memory in bytes: needs of a compiled program, free memory, limit of a process, out-of-memory errors."""
+"""Read the memory that a program needs and the free memory, limit a process, detect out-of-memory errors."""
 
 import re
 import resource
@@ -31,7 +31,7 @@ def available_bytes() -> int | None:
 
 
 def limit_process() -> None:
-    """Set RLIMIT_DATA to 95 % of the available memory, so that this process fails before Linux kills it."""
+    """Limit further allocations (RLIMIT_DATA) to 95 % of the free memory. A larger one raises an error."""
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
         limit = int(data.group(1)) * 1024 + free - free // 20

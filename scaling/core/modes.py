@@ -106,7 +106,7 @@ def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]:
-    """Return the raveled gradient of the scalar function f, in reverse or in forward mode, as a function."""
+    """Return the function x -> raveled gradient of the scalar function f, in reverse or in forward mode."""
     import jax
 
     differentiate = jax.jacfwd if forward else jax.grad
@@ -142,7 +142,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _in_laplacian(name: str) -> MakeLinearMap:
-    """Return a function of options/laplacian.py by name. The module is imported at the first call."""
+    """Return a function of options/laplacian.py by name. That module is imported when it is first called."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

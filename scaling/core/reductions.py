@@ -18,10 +18,10 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction of Jacobians, and two arrays that determine its tolerance."""
+    """The expected result of a reduction of Jacobians, and two arrays that set the scale of its errors."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
-    influence: Any  # change of the result if J is rounded / tolerance of an entry of J (tolerances.py)
+    influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
     magnitude: Any  # the sum of the magnitudes of the terms of the result
 
 

@@ -1,4 +1,4 @@
-"""Compute the expected result of a case in float64, for one range of points (batch elements) at a time.
+"""Compute the expected result of a case in float64 (`ReferenceSpec`), for one range of points at a time.
 
 The reference is evaluated at the inputs after rounding to the dtype of the case. It does not depend on the AD
 mode or the devices under test. `reference_spec` selects the first method that fits:
@@ -35,7 +35,7 @@ _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger toleranc
 _RANGE_NUMBERS = 2**16  # the number of array elements per range of points, which fit in the processor cache
 # The largest bytes of an expected result that is cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
-# Fields that must not affect the reference. A computed reference differentiates the `formulation`.
+# Fields that are reset for the reference, with their values. `formulation` matters if JAX computes it.
 _RESET: dict[str, Any] = defaults(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 ) | {"api": "jit", "precision": "highest"}
@@ -85,7 +85,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Return how the expected result is computed. `detected` is the sparsity pattern with seeds=colored."""
+    """Return the `ReferenceSpec` of a case. `detected` is the sparsity pattern found with seeds=colored."""
     reduction = _result_reduction(case, workload, sizes)
     specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
     forms = (workload.function, workload.reference, workload.nonzeros)
@@ -138,7 +138,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     elif spec.reduction.products:
         numbers = max(numbers, sizes.inputs**2)
     numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
-    # A call of JAX takes longer than a call of NumPy.
+    # The ranges are longer with JAX, because a call of JAX has more overhead than a call of NumPy.
     step = max(1, _RANGE_NUMBERS * (16 if spec.computed else 1) // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
@@ -259,6 +259,6 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], batched: Container[str], arrays: Arrays, points: int) -> np.ndarray:
-    """Ravel and concatenate inputs, of which `batched` have an axis of points, to shape (points, inputs)."""
+    """Return the inputs as an array of shape (points, inputs). Those in `batched` have an axis of points."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

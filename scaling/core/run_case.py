@@ -123,7 +123,7 @@ def prepare_case(
         peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
         in_use = memory.largest_statistic(local_devices, "bytes_in_use")
         attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
-        # Measured first, because the first program of a process includes the start of JAX itself.
+        # The latency is measured first, because the first program of a process also waits for JAX to start.
         if blank.case.engine == JAX:
             latency = _dispatch_latency(blank.case.api, blank.case.jit, tuple(group.devices), group.gather)
             attempt.note(floor_seconds=latency)
@@ -162,7 +162,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """End the attempt on an exception, and record the error and no samples."""
+    """On an exception, end the attempt, record the error, and discard the samples."""
     try:
         yield
     except Exception as error:

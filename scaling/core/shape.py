@@ -157,7 +157,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of padding in (point, seed) pairs with split=both or seeds=colored, else None."""
+    """Return the fraction of padded (point, seed) pairs, or None unless split=both or seeds=colored."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.mesh_shape

@@ -20,7 +20,7 @@ _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not 
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
 _LONGEST_TURN = 0.1  # fraction of `Sampling.seconds` after which a turn with enough samples ends
-_TAIL = 6  # ranks 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30
+_SEARCH_WIDTH = 6  # in units of sqrt(count); lower ranks (12 standard deviations) have a probability < 1e-30
 
 Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of all, by rank
 
@@ -47,7 +47,7 @@ class Samples:
     stop_reason: str | None  # the field of `Sampling` that ended the sampling, or None before the end
     seconds_min: list[float] = field(default_factory=list)  # the time per call in the fastest process
     slowest: list[int] = field(default_factory=list)  # the rank of the slowest process in each sample
-    turns: list[int] = field(default_factory=list)  # the number of samples in each turn without other cases
+    turns: list[int] = field(default_factory=list)  # the number of samples in each turn
     # A dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     marked: dict[str, list[int]] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """Return the median time, in seconds, of 100 calls of an empty program."""
+    """Return the median of the times of 100 calls of an empty program, in seconds."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
@@ -147,32 +147,32 @@ def sample_turns(
     call, or of several if a call takes little longer than `floor_seconds`, the time of an empty call. `wait`
     blocks until the result of a call is ready.
     """
-    timed = functools.partial(_time_calls, call, wait)
-    seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
+    time_calls = functools.partial(_time_calls, call, wait)
+    seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
     shortest = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)
     calls = gather_maximum(gather, max(1, math.ceil(shortest / seconds_per_call)))
     # With a power of two, compared cases usually have equally many calls per sample.
-    return _take_turns(timed, sampling, Samples([], 2 ** math.ceil(math.log2(calls)), None), gather)
+    return _take_turns(time_calls, sampling, Samples([], 2 ** math.ceil(math.log2(calls)), None), gather)
 
 
 def _take_turns(
-    timed: Callable[[int], float], sampling: Sampling, samples: Samples, gather: Gather
+    time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, gather: Gather
 ) -> Iterator[Samples]:
     elapsed = 0.0
     while True:
-        elapsed += _add_turn(timed, sampling, samples, elapsed, gather)
+        elapsed += _add_turn(time_calls, sampling, samples, elapsed, gather)
         samples = dataclasses.replace(samples, stop_reason=_stop_reason(samples, elapsed, sampling))
         yield samples
 
 
 def _add_turn(
-    timed: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
+    time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
     """Append the samples of one turn to `samples`, and return the duration of the turn in seconds."""
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
-        timed(1)  # refills the processor caches after other cases
+        time_calls(1)  # refills the processor caches after other cases
     samples.turns.append(0)
     gc_was_enabled = gc.isenabled()
     gc.disable()
@@ -180,7 +180,7 @@ def _add_turn(
         gather([0.0])
         began = time.perf_counter()
         while len(samples.seconds) < sampling.most:
-            seconds = timed(samples.calls_per_sample) / samples.calls_per_sample
+            seconds = time_calls(samples.calls_per_sample) / samples.calls_per_sample
             times, clocks = zip(*gather([seconds, time.perf_counter() - began]), strict=True)
             samples.seconds.append(max(times))
             samples.seconds_min.append(min(times))
@@ -198,12 +198,12 @@ def _add_turn(
     return spent
 
 
-def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
+def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
     """Call a program until it gets no faster, and return the median time per call of the later half."""
     seconds: list[float] = []
     total = 0.0
     while True:
-        seconds.append(gather_maximum(gather, timed(1)))
+        seconds.append(gather_maximum(gather, time_calls(1)))
         total, half = total + seconds[-1], len(seconds) // 2
         has_time = total < 10 * least
         # The medians are compared only after every few calls, because sorting takes time.
@@ -235,9 +235,9 @@ def _enclosing_rank(count: int, confidence: float) -> int:
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.
     """
-    # Computed from the previous one, because `math.comb(count, k)` exceeds a float from 1,030 samples on.
+    # Each follows from the previous one, because `math.comb(count, k)` exceeds a float from 1,030 samples on.
     allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
-    first = max(0, count // 2 - _TAIL * math.isqrt(count))
+    first = max(0, count // 2 - _SEARCH_WIDTH * math.isqrt(count))
     probability = math.exp(
         math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
     )
@@ -258,7 +258,8 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
     """Return (ratio, low, high): the ratio of two medians and its 95 % interval, or None below 7 samples."""
-    above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni correction
-    if above is None or below is None:
+    of_top, of_bottom = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni correction
+    if of_top is None or of_bottom is None:
         return None
-    return statistics.median(top) / statistics.median(bottom), above[0] / below[1], above[1] / below[0]
+    ratio = statistics.median(top) / statistics.median(bottom)
+    return ratio, of_top[0] / of_bottom[1], of_top[1] / of_bottom[0]

@@ -1,4 +1,4 @@
-"""Compute the tolerance for rounding errors of a Jacobian and its reduction from unit roundoffs.
+"""Compute tolerances for the rounding errors of `Jacobians` and their reductions from unit roundoffs.
 
 A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error of a sum of N
 numbers, and the scale is the magnitude of its terms. Rounding changes the reduction of a Jacobian J twice:

@@ -142,7 +142,7 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source file of a user-defined workload, or None for a built-in workload."""
+    """Return a hash of the source file of a user-defined workload, or None for a built-in one."""
     if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
@@ -169,7 +169,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
     workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
-    is_reducible = default is None and reduce != "points"  # a whole Jacobian can be reduced later
+    is_reducible = default is None and reduce != "points"  # `reduction.of_jacobians` reduces a whole Jacobian
     if reduce == default or case.ad_mode.is_value or is_reducible:
         return workload
     return dataclasses.replace(workload, whole_modes={})
