@@ -46,7 +46,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the same for one point x, with each nonzero computed from its row and column index."""
+    """Return the result of `_analytic` at one point x, computed from the row and column of each nonzero."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
     entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
@@ -64,7 +64,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the same as `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
+    """Return the `Reference` of `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 

@@ -1,4 +1,4 @@
-"""Workload `ceiling`: the peak benchmarks of a machine, functions such as copy, matmul and all-reduce.
+"""Workload `ceiling`: benchmarks of the peak rates of a machine, such as copy, matmul and all-reduce.
 
 The functions measure the peak FLOP/s, the peak bandwidth and the least latency, which limit the performance
 of all other workloads. They are not differentiated. A point (batch element) is a vector of k elements, or a

@@ -108,7 +108,7 @@ def _linspace_input(count: int) -> InputSpec:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a radial basis function kernel with m centers in d dimensions."""
+    """Return the `Workload` of the kernel function K(x, y) with m centers y in d dimensions."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(

@@ -116,7 +116,7 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected values and Hessians of sum(rs^2), and the magnitude of the terms by m."""
+    """Return the expected sum(rs^2) and its Hessians, and the magnitude of the terms of its entry (m, m)."""
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)

@@ -87,7 +87,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the same for one state u, with each nonzero computed from its row and column index."""
+    """Return the result of `_analytic` for one state u, computed from the row and column of each nonzero."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
@@ -111,7 +111,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the same as `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
+    """Return the `Reference` of `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
     reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
     pattern = Pattern(*_pattern(side), side**2, side**2)
     return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))
