@@ -1,1 +1,1 @@
-"""Read the records of a results folder, lock the folder, and replace its other files."""
+"""Read the records of a results folder, lock the folder, and replace files atomically."""

@@ -1,4 +1,4 @@
-"""Read a record from a line of JSON. Reject records of newer versions, and fields with impossible values."""
+"""Read a `Record` from a line of JSON. Reject newer versions and fields with impossible values."""
 
 import json
 import types
@@ -67,7 +67,7 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
 
 
 def type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a function that tests whether a JSON value has a type and contains no negative number."""
+    """Return a function that tests whether a JSON value has the type `hint` and no negative number."""
     origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)

@@ -57,7 +57,7 @@ def load(folder: Path) -> Loaded:
 
 
 def _describe(error: Exception) -> str:
-    """Return the message of an exception, without the file and without the position in it."""
+    """Return the message of an exception without the file name and the position in the file."""
     text = getattr(error, "strerror", None) or getattr(error, "msg", None) or str(error)
     return (text or type(error).__name__)[:120]
 
@@ -90,9 +90,9 @@ def latest_statuses(records: Iterable[Record]) -> dict[tuple[str, int], str]:
     }
 
 
-def count_replicates(cell: Mapping[str, Any]) -> int:
-    """Return the number of replicates of a case, from its entry in study.json. The default is 1."""
-    count = cell.get("replicates")
+def count_replicates(entry: Mapping[str, Any]) -> int:
+    """Return the number of replicates of a case, given its entry in study.json. The default is 1."""
+    count = entry.get("replicates")
     return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
@@ -138,7 +138,7 @@ def check_schemas(folder: Path) -> None:
     """Raise `Refusal` if a newer version of this package wrote a record, plan, or study in a folder."""
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         require_known_schema(read_json(path), path)
-    # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
+    # Every record contains its schema in exactly this form. Inside a string, the quotes would be escaped.
     our_schema = f'"schema": {SCHEMA},'.encode()
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(OSError):
@@ -200,7 +200,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, and then rename that file to `path`, or remove it after an exception."""
+    """Yield a temporary path. On exit, rename that file to `path`, or remove it after an exception."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
