@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from scaling.core.environment import contents
 
 _POLL_SECONDS = 0.3
-# Prefix of the abstract socket names. Tests with different AD_SCALING_CLAIMS do not wait for each other.
-_NAME = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
+# The prefix of the abstract socket names. Tests with different AD_SCALING_CLAIMS do not wait for each other.
+_PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 
 
 def usable_cores() -> list[int]:
@@ -73,7 +73,7 @@ def _describe_wait(cores: list[int], node: str) -> str:
     holders = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
-            client.connect(f"\0{_NAME}{core}")
+            client.connect(f"\0{_PREFIX}{core}")
             credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
             holders.add(int.from_bytes(credentials, sys.byteorder))
     pids = ", ".join(map(str, sorted(holders - {0})))
@@ -113,7 +113,7 @@ def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
     """Bind the abstract Unix socket `name` until `stack` is closed. Return whether the name was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0{_NAME}{name}")
+        claim.bind(f"\0{_PREFIX}{name}")
         claim.listen()  # allows other processes to query the process ID of the holder
     except OSError:
         claim.close()

@@ -1,4 +1,4 @@
-"""Exchange JSON lines in a worker process with its launcher: read requests, and send events (`Channel`).
+"""Connect a worker process to its launcher by JSON lines (`Channel`): it reads requests and sends events.
 
 The channel keeps working if the measured function prints, forks, or replaces `json.dumps` or `print`.
 """
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """The connection of a worker process to its launcher. The launcher is the process that started it."""
+    """The connection of a worker process to its launcher, the process that started it."""
 
     requests: TextIO  # text stream with one JSON request per line
     send_event: Callable[..., None]  # sends its keyword arguments to the launcher as one JSON object

@@ -128,7 +128,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
+    """The loop in which a worker executes the launcher's requests to prepare, sample, and finish cases.
 
     `group_fields` are the fields that `check_process_group` returns.
     """

@@ -37,7 +37,7 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """The nodes that can run cases: their JAX platform, and the number of devices of each node."""
+    """The nodes that can run cases: their JAX platform, and how many devices each node has."""
 
     platform: str  # JAX platform: cpu, gpu, or tpu
     device_kind: str | None  # device model, or None if only a process on the nodes can determine it
@@ -54,7 +54,7 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the shape of a case on the fewest nodes that divide its devices evenly.
+        """Return the shape of a case on the fewest nodes over which its devices divide evenly.
 
         `processes` is a number, "device" for one per device, or None for one per node. Raise `Refusal` if the
         devices do not divide evenly over the processes, or the processes over the nodes.
@@ -100,7 +100,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return the default JAX devices of this host. On a CPU, a device is a core that this process may use."""
+    """Return this host as a `Machine` with its default JAX devices: on a CPU, the cores that it may use."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -110,7 +110,7 @@ def local_machine() -> Machine:
 def find_platform() -> str:
     """Return the first entry of JAX_PLATFORMS or, if it is not set, the default platform of JAX.
 
-    The default is "cpu" unless an accelerator plugin is installed. Raise `Refusal` if JAX cannot start then.
+    The default is "cpu" unless an accelerator plugin is installed. Raise `Refusal` if JAX then cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

@@ -175,7 +175,7 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the expected field `environment` of the records of cases with this `environment_key`.
+    """Return the expected field `environment` of the records of the cases with a given `environment_key`.
 
     For a remote machine, the value of "untold" lists the keys whose values only a process on its nodes can
     determine.
@@ -257,7 +257,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return a preflight result that marks a case of a peer as inapplicable if the platform is no CPU."""
+    """Return the preflight result, with a case of a peer inapplicable unless the platform is a CPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

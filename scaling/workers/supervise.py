@@ -92,7 +92,7 @@ def run_schedule(
 
 @dataclass
 class _Run:
-    """State of a run that persists between sessions. The cases of a session share workers."""
+    """A run and its state between sessions. The cases of a session share workers."""
 
     schedule: Schedule
     settings: RunSettings
@@ -107,7 +107,7 @@ class _Run:
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
-        variant, failed_variants = 0, set[int]()  # whose workers failed to start, since the last success
+        variant, failed_variants = 0, set[int]()  # those that failed to start since the last success
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
@@ -275,7 +275,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request a worker to prepare a case. Skip the case if a case that is no larger ran out of memory."""
+        """Request the preparation of a case. Skip the case if a case that is no larger ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):

@@ -1,4 +1,4 @@
-"""Start all worker processes of a case, send each request to all of them, and wait for the reply."""
+"""Start the workers of a case (`WorkerGroup`), send each request to all of them, and wait for the reply."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are n
 
 @dataclass(frozen=True)
 class Variant:
-    """The worker program. A run that compares two programs, such as two revisions, has two variants."""
+    """A worker program and how to start it. A run that compares two programs has two variants."""
 
     name: str = "this"
     python: str = sys.executable

@@ -44,7 +44,7 @@ def test_a_container_has_no_more_cores_than_its_cpu_quota(monkeypatch, quota, us
 @pytest.fixture(autouse=True)
 def separate_claims(monkeypatch):
     """Use names of claims that differ from those of studies that run at the same time."""
-    monkeypatch.setattr(cores, "_NAME", f"ad-scaling/test/{os.getpid()}/{time.monotonic_ns()}/")
+    monkeypatch.setattr(cores, "_PREFIX", f"ad-scaling/test/{os.getpid()}/{time.monotonic_ns()}/")
 
 
 def test_two_owners_never_claim_the_same_core():
@@ -82,7 +82,7 @@ def test_claiming_more_cores_than_exist_claims_all():
 
 
 def test_the_claim_of_a_killed_process_is_released():
-    code = f"from scaling.workers import cores; cores._NAME = {cores._NAME!r}; claim = cores.claim_cores({len(CORES)}, 'dead'); "
+    code = f"from scaling.workers import cores; cores._PREFIX = {cores._PREFIX!r}; claim = cores.claim_cores({len(CORES)}, 'dead'); "
     code += "claim.__enter__(); print('held', flush=True); import time; time.sleep(600)"
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
