@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
-    """Make this process end when the launcher ends or closes the pipe, but not on Ctrl-C or SIGUSR2."""
+    """Make this process end when the launcher ends or closes the pipe, and ignore Ctrl-C and SIGUSR2."""
     if "parent" in header:
         event_channel.die_with_parent(header["parent"])
     else:
