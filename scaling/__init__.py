@@ -37,7 +37,7 @@ def advise(
 
     `function` takes one point, as positional arguments. `points` is a dict from parameter name to an array
     with a leading axis of points, and `shared` a dict from parameter name to an array for all points. The
-    options are `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "hessian"),
+    options include `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "hessian"),
     `budget` (seconds of measurement), `devices` (their number), `hardware` (a different machine) and `note`
     (a function that is called with messages); see `advice/advisor.py`.
     """
