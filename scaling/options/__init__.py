@@ -1,1 +1,1 @@
-"""Optional features of a case: memory limits, data parallelism, sparsity, references, and program costs."""
+"""Implement options of a case, each imported when needed: pytrees, pmap, blocks, sparsity, references."""

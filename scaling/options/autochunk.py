@@ -35,7 +35,7 @@ class MemoryNeed:
 
     bytes: int | None  # None if it is unknown
     fits: bool  # whether the program fits into memory
-    io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed it, in any blocks
+    io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed it
 
 
 def compile_largest(
@@ -46,7 +46,7 @@ def compile_largest(
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
-    """Compile a case with the largest numbers of points and seeds at a time that fit into memory.
+    """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
     Raise `TooLarge` if no candidate fits. `describe_shortage` returns an error message if a compiled case
     does not fit, else None. `known_blocks` is the field `blocks` of an earlier record, which is tried first.
@@ -91,9 +91,9 @@ def find_blocks(
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Return the largest block sizes that fit into memory, or None, and a dict of all measured candidates.
 
-    `measure` compiles a program; `earlier` are sizes that fitted before. Storage on the host is tried if
-    `case.storage` is "host", or if it is None and no block sizes fit on the device. It requires `batch=vmap`
-    and a reduction that does not sum over the points.
+    `measure` compiles a candidate; `earlier` is tried first. Storage on the host is tried if `case.storage`
+    is "host", or if it is None and no block sizes fit on the device. It requires `batch=vmap` and a reduction
+    that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     can_offload = case.batch == "vmap" and not workload.reduction.sums_points

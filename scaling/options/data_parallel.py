@@ -28,10 +28,10 @@ from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds
 
 Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
-SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
+SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # (loss -> derivative) -> its sum
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
-_PIECE = "piece of an input"  # the name of an additional argument of the loss
-_REEVALUATED_POINTS = 64  # the most points of a sum at which the check evaluates the gradient again
+_PIECE = "piece of an input"  # the name of the argument that is one piece of an input
+_REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reevaluated
 
 
 def sum_derivative(
@@ -93,12 +93,12 @@ def _derivative_in_pieces(
     The all-reduce of one piece can overlap the computation of the next piece.
     """
 
-    def along_seeds(start: int, stop: int, loss: Loss) -> Any:
+    def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
         slices = apply_linear_map(case, part, loss, shared, position)
         seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
         return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
 
-    def by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
+    def piece_by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
         flat = shared[name].reshape(-1)
 
         def loss_of_piece(**arrays: Any) -> Any:
@@ -115,9 +115,9 @@ def _derivative_in_pieces(
         return jnp.concatenate([sum_over_points(functools.partial(derivative, *piece)) for piece in ranges])
 
     if part.computes_columns:
-        return join_pieces(ceil_div(part.seeds, case.mesh_shape[1]), along_seeds)
+        return join_pieces(ceil_div(part.seeds, case.mesh_shape[1]), piece_for_seeds)
     return [
-        join_pieces(shared[name].size, functools.partial(by_elements, name)).reshape(shared[name].shape)
+        join_pieces(shared[name].size, functools.partial(piece_by_elements, name)).reshape(shared[name].shape)
         for name in part.names
     ]
 
@@ -148,7 +148,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return the comparison of the gradient of a sum, of shape (copies, 1, inputs), with the expected one."""
+    """Compare the gradient of a sum, `result` of shape (copies, 1, inputs), with the expected gradient."""
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
         terms, term_scales = _terms_of_sum(spec, start, stop)

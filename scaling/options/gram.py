@@ -61,7 +61,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J of each point, and the magnitudes that determine its tolerance."""
+    """Return the expected J^T J of each point, and the two arrays that determine its tolerance."""
     J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -69,7 +69,7 @@ def reference_gram(e: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return the largest change of an entry of J^T J at each point if J[p, o, i] changes by bound[p, i]."""
+    """Return a bound for each point p on the change of J^T J if J[p, o, i] changes by at most bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

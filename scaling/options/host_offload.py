@@ -33,7 +33,7 @@ class StepPlan:
     seeds: int | None  # the number of seeds (tangents or cotangents) of a step, or None for all seeds
     count: int  # the number of steps
     host_bytes: int  # the bytes of all per-point inputs and of the result on the host
-    moved_bytes: int  # the bytes that each device copies from and to the host, without the inputs of one step
+    moved_bytes: int  # the bytes that each device copies from and to the host beyond the inputs of one step
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
@@ -62,10 +62,10 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
     part = sizes.parts[0]
     seeds = case.mesh_shape[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = workload.reduction.columns if part.computes_columns else workload.reduction.rows
-    has_own_slices = (
+    can_divide_seeds = (
         not (reduction.sums_seeds or reduction.products or part.along_point) and sizes.coloring is None
     )
-    return seeds if has_own_slices and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
+    return seeds if can_divide_seeds and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
@@ -110,10 +110,10 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
     names_on_device = (name for name in program.arguments if name not in host_inputs)
     shared_arguments = place(names_on_device, program.seed_arguments)
-    first_seeds = {}
+    start_arguments = {}
     for _, seed in iterate_steps(1, 1, seeds, chunk):
         start = {**program.seed_arguments, layout.START: np.asarray(seed, np.int32)}
-        first_seeds[seed] = place([layout.START], start) if plan.seeds else {}
+        start_arguments[seed] = place([layout.START], start) if plan.seeds else {}
 
     def copy_to_host(point: int, seed: int, output: Any) -> None:
         pieces = program.pieces(output)
@@ -130,7 +130,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
             if not pending or point != pending[0][0]:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
                 points = place(rows, program.seed_arguments, rows)
-            arguments = {**shared_arguments, **points, **first_seeds[seed]}
+            arguments = {**shared_arguments, **points, **start_arguments[seed]}
             pending.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
             if len(pending) > 1:
                 copy_to_host(*pending.pop(0))

@@ -25,7 +25,7 @@ def evaluate(
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr, in which the primitives `calls`, which call a function, are inlined.
+    """Return the outputs of a jaxpr. Functions that are called by the primitives `calls` are inlined.
 
     `apply` takes any other equation and its operands, and returns a list of its results.
     """

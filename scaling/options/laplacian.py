@@ -127,15 +127,15 @@ def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
         return bind(equation, [replaced.get(id(operand), operand) for operand in operands])
 
     dtypes = [getattr(variable.aval, "dtype", jnp.int32) for variable in equation.outvars]
-    is_real = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]
-    if not (positions and any(is_real)):
+    is_inexact = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]
+    if not (positions and any(is_inexact)):
         return function(*(x.value for x in expanded))
     name = equation.primitive.name
     if name in _ELEMENTWISE:
         return [_expand_elementwise(lambda x: function(x)[0], operands[0])]
     is_linear = name in _LINEAR or (name in _BILINEAR and len(positions) == 1)
     is_linear |= name == "div" and positions == [0]
-    return _expand(function, expanded, is_real, is_linear)
+    return _expand(function, expanded, is_inexact, is_linear)
 
 
 def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
@@ -148,28 +148,28 @@ def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
 
 
 def _expand(
-    g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_real: Sequence[bool], is_linear: bool
+    g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
     """Return the results of a function g of `Expanded` inputs, with their derivatives along the directions.
 
-    `is_real` contains whether each result is an `Expanded`, otherwise it is an array without derivatives.
+    `is_inexact` states for each result whether it is an `Expanded`, or else an array without derivatives.
     `is_linear` is whether g is linear in all inputs together.
     """
     values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
-    real = lambda *z: [y for y, keep in zip(g(*z), is_real, strict=True) if keep]  # noqa: E731
-    push = lambda *t: jax.jvp(real, values, t)[1]  # noqa: E731
+    inexact_results = lambda *z: [y for y, keep in zip(g(*z), is_inexact, strict=True) if keep]  # noqa: E731
+    push = lambda *t: jax.jvp(inexact_results, values, t)[1]  # noqa: E731
     second = push(*seconds)
     if is_linear:
         firsts = jax.vmap(push)(*tangents)
     else:
-        push_twice = lambda *t: jax.jvp(lambda *z: jax.jvp(real, z, t)[1], values, t)  # noqa: E731
+        push_twice = lambda *t: jax.jvp(lambda *z: jax.jvp(inexact_results, z, t)[1], values, t)  # noqa: E731
         firsts, curvatures = jax.vmap(push_twice)(*tangents)
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
     parts = zip(firsts, second, strict=True)
-    return [Expanded(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_real, strict=True)]
+    return [Expanded(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_inexact, strict=True)]
 
 
 def reference_trace(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessian at each point, and the magnitudes that set its tolerance."""
+    """Return the expected trace of the Hessian at each point, and two arrays that determine its tolerance."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -39,7 +39,7 @@ def enables_peaks(study: Mapping[str, Any]) -> bool:
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
     """Return the peak benchmarks from which lower bounds on the run times of the given cases are computed.
 
-    A benchmark runs on as many devices as the case that it bounds. The benchmark `call` also uses its API,
+    A benchmark runs on as many devices as the case. The benchmark `call` also uses the API of the case,
     because the dispatch latency depends on the API.
     """
     peaks: dict[Case, None] = {}

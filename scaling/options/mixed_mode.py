@@ -8,7 +8,7 @@ from scaling.core.case import Case, Refusal, unknown_name
 def forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names of the inputs that mode=mixed differentiates in forward mode.
 
-    These are the names in `case.forward`, joined by "+", or all inputs except the largest if it is None.
+    `case.forward` joins them by "+", and may name a pytree for all its leaves. None omits the largest input.
     Raise `Refusal` for an unknown or repeated name, or if no input remains for reverse mode.
     """
     if case.forward is None:

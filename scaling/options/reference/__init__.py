@@ -1,1 +1,1 @@
-"""Expected results (references) computed by JAX: evaluation, verification, and bounds on rounding errors."""
+"""Compute expected results (references) with JAX, verify them, and bound their rounding errors."""

@@ -1,4 +1,4 @@
-"""Choose the dtype of a reference (expected result) that JAX computes on the CPU, and verify the reference.
+"""Compute an expected result by JAX on the CPU (`ComputedReference`): choose its dtype, and verify it.
 
 A workload without a closed form is differentiated by JAX in float64. If the values of the function in float64
 differ from those in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed
@@ -27,10 +27,10 @@ from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, has_custom_rules, rounding_properties
 
-_POINTS = 16  # the number of points at which the derivative is verified, and the most suspect points
+_POINTS = 16  # the number of points, and of suspect points, at which the derivative is verified
 _MAX_ELEMENTS_PER_CALL = 2**22  # limit on the elements of the intermediate results of all points of a call
 _MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls; further points are not screened
-_MIN_CONFIRMED_SHARE = 0.1  # of the outputs; the derivative of the others may be too small to be confirmed
+_MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed outputs; the others may be too small
 _EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
@@ -50,7 +50,7 @@ class ComputedReference:
 
 
 class LazyReference:
-    """A `scaling.core.workload.Reference` by JAX, whose arrays are computed when they are first accessed."""
+    """A `scaling.core.workload.Reference` whose arrays JAX computes when they are first accessed."""
 
     value_terms = derivative_terms = None
 
@@ -71,7 +71,7 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Return a copy of a workload with a `reference` that JAX computes, and the properties of this reference.
+    """Return a copy of a workload with a `reference` that JAX computes, and its `ComputedReference`.
 
     `workload_key` is a cache key that is equal for equal workloads.
     """

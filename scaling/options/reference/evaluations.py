@@ -23,7 +23,7 @@ Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
-_MIN_INPUTS_PER_OUTPUT = 8  # of a function whose Jacobian is computed by rows
+_MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def is_traceable(evaluation: Evaluation, arrays: Arrays, kind: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return an evaluation with a defined JVP, or None if JAX cannot differentiate the function."""
+    """Return the evaluation, `transposed` if its function has no JVP, or None if it has no VJP either."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_traceable(candidate, arrays, "columns"):
             return candidate
@@ -193,7 +193,7 @@ def _jitted(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
 def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
     """Return a jitted function (rounding key, per-point inputs, shared inputs, *seeds) -> array.
 
-    `kind` is a key of `_KERNELS`.
+    `kind` is a key of `_QUANTITIES`.
     """
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kind, (None,))
@@ -207,7 +207,7 @@ def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
             y = evaluation.function(**arrays, **named)
             return jnp.ravel(jnp.sum(y) if evaluation.summed else y)
 
-        return _KERNELS[kind](f, x, _pushforward(evaluation, f, x), *seeds)
+        return _QUANTITIES[kind](f, x, _pushforward(evaluation, f, x), *seeds)
 
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
 
@@ -236,9 +236,9 @@ def _one_hot(i: Any, like: jax.Array) -> jax.Array:
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
 
 
-# Name of a kernel -> function (f, x, push, *seeds) -> array, for a function f of the vector x, and the
+# Name of a quantity -> function (f, x, push, *seeds) -> array, for a function f of the vector x, and the
 # function push: v -> J v.
-_KERNELS: dict[str, Callable[..., jax.Array]] = {
+_QUANTITIES: dict[str, Callable[..., jax.Array]] = {
     "values": lambda f, x, push: f(x),
     "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),
     "columns": lambda f, x, push, indices: jax.vmap(lambda i: push(_one_hot(i, x)), out_axes=1)(indices),

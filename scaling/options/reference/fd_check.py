@@ -19,7 +19,7 @@ from scaling.options.reference.evaluations import (
 )
 
 _DIRECTIONS = 4  # the number of random directions
-_SINGLE_INPUTS = 8  # the most inputs along each of which alone a derivative is compared
+_SINGLE_INPUTS = 8  # the maximum number of inputs that are also moved one at a time
 _EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 # Relative to the size of an input. The steps are the first axis of the arrays of differences.
 _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 1, 1))
@@ -28,7 +28,7 @@ _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _USED_NOISE_STEPS = 3  # the number of these steps that are used, the shortest that change the value
 _RELATIVE_TOLERANCE = 1e-5  # of the size of a derivative, in addition to the estimated error of a difference
 _CONFIRMING_ERROR = 0.05  # of the size of a derivative; a difference with a larger error confirms nothing
-_ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
+_ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of it
 SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square of its input
@@ -44,10 +44,10 @@ class Confirmation:
     magnitude along a direction of one input, or the magnitude of the finite difference if that is larger.
     """
 
-    is_wrong: np.ndarray  # shape (points,): whether rounding cannot explain the difference of an output
+    is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 % of their size
     largest_difference: float  # the largest difference of a wrong derivative, relative to its size, or 0
-    is_unresolved: bool  # whether a derivative differs from a finite difference that has no digit
+    is_unresolved: bool  # whether an oscillation makes a finite difference useless
 
 
 def confirm(
@@ -86,7 +86,7 @@ def confirm(
         differs = ~(np.abs(derivative - difference) <= allowed + 4 * error)
         differs &= ~_agrees_at_two_steps(differences, derivative, allowed, least_noise)
         if differs.any():
-            differs &= ~_is_between_one_sided(values_at, center, least_noise, derivative, allowed)
+            differs &= ~_is_between_one_sided_slopes(values_at, center, least_noise, derivative, allowed)
         unresolved = differs & (error > np.abs(difference))
         if unresolved.any():
             unresolved &= _oscillates(values_at, center, least_noise, noise)
@@ -229,7 +229,7 @@ def _agrees_at_two_steps(
 def _oscillates(
     values_at: ValuesAtStep, center: np.ndarray, least_noise: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether each output changes at short steps as at the longest, by more than rounding explains.
+    """Return whether short steps change each output almost as much as the longest, beyond rounding errors.
 
     An oscillation that is shorter than all steps appears as noise, so that differences prove nothing.
     """
@@ -237,7 +237,7 @@ def _oscillates(
     return (noise > _ROUNDINGS_OF_VALUE * least_noise) & (16 * noise > change)
 
 
-def _is_between_one_sided(
+def _is_between_one_sided_slopes(
     values_at: ValuesAtStep,
     center: np.ndarray,
     noise: np.ndarray,

@@ -1,4 +1,4 @@
-"""Estimate the truncation and rounding errors of forward differences (`mode=finite_difference`).
+"""Bound the truncation and rounding errors of forward differences (`mode=finite_difference`).
 
 The estimates are computed from second-order differences of the function values in float64.
 """

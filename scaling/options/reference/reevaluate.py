@@ -24,11 +24,11 @@ _FEW_EVALUATIONS = 4  # if the Jacobians at the reevaluated points have more tha
 _LARGE = 2**24
 _RATIO_OF_RANGES = 1.7  # the expected range of 16 normal samples over that of 4
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
-_ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
-_RANGES = 3  # the multiple of the range of an entry among 16 evaluations that rounding explains
+_ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of it
+_RANGES = 3  # the estimated rounding error, as a multiple of the range among 16 evaluations
 _MAX_COLUMNS = 32  # limit on the number of reevaluated columns of a block of points
-_MIN_POINTS = 8  # the number of failed points of a block that are reevaluated regardless of their entries
-_MAX_ENTRIES = 2**18  # limit on the number of entries at the reevaluated points, if there are more points
+_MIN_POINTS = 8  # the number of points that are reevaluated even if they have more than _MAX_ENTRIES
+_MAX_ENTRIES = 2**18  # limit on the number of entries at more than _MIN_POINTS points
 
 Columns = np.ndarray | slice
 
@@ -45,27 +45,27 @@ class FailedEntries(NamedTuple):
     measure: Callable[[Evaluation, Arrays], np.ndarray]  # evaluates the entries
 
 
-def reevaluate_failures(comparisons: CheckProgress) -> None:
-    """Reevaluate the entries that failed the check, and record in `comparisons` which of them are wrong.
+def reevaluate_failures(progress: CheckProgress) -> None:
+    """Reevaluate the entries that failed the check, and record in `progress` which of them are wrong.
 
     The estimated rounding error is added to the tolerance of an entry. Entries whose tolerance then exceeds
     `spec.max_tolerance` are excluded from the check, unless their error is larger than rounding explains.
     """
-    spec, arrays = comparisons.spec, comparisons.suspects[0][0].inputs
+    spec, arrays = progress.spec, progress.suspects[0][0].inputs
     assert arrays is not None
     native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload, arrays)
-    for block, comparison in comparisons.suspects:
-        if comparisons.first_wrong is None:
-            _reevaluate_block(comparisons, native, block, comparison)
-    for block, error in comparisons.suspects_over_budget:
-        comparisons.record_errors(block, error, ~(error <= comparisons.allowed))
+    for block, comparison in progress.suspects:
+        if progress.first_wrong is None:
+            _reevaluate_block(progress, native, block, comparison)
+    for block, error in progress.suspects_over_budget:
+        progress.record_errors(block, error, ~(error <= progress.allowed))
 
 
 def _reevaluate_block(
-    comparisons: CheckProgress, native: Evaluation, block: PointsComparison, comparison: EntryComparison
+    progress: CheckProgress, native: Evaluation, block: PointsComparison, comparison: EntryComparison
 ) -> None:
     """Reevaluate the failed entries of one comparison at the points of `block`, and record the wrong ones."""
-    spec = comparisons.spec
+    spec = progress.spec
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
     # A derivative may cross zero at a point. Its typical size is its root mean square over the points, or
@@ -75,7 +75,7 @@ def _reevaluate_block(
     typical_size = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
     entries = _select_entries(spec, native, block, comparison, points, columns)
     estimated_size, noise = _estimate_size(entries), np.zeros(entries.expected.shape)
-    is_wrong, is_excluded, *_ = _judge_entries(entries, typical_size, estimated_size, noise)
+    is_wrong, is_excluded, *_ = _classify_entries(entries, typical_size, estimated_size, noise)
     passes = ~is_wrong & ~is_excluded
     unexplained = ~passes.reshape(len(points), -1).all(axis=1)
     if unexplained.any():  # by the rounding errors of the values
@@ -86,34 +86,34 @@ def _reevaluate_block(
         except Exception as failure:  # of the function, or of JAX: the entries that do not pass stay wrong
             message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
             block = block._replace(note=f"{block.note}; its rounding error is unknown ({message})")
-    is_wrong, is_excluded, is_hidden, error, allowed = _judge_entries(
+    is_wrong, is_excluded, is_hidden, error, allowed = _classify_entries(
         entries, typical_size, estimated_size, noise
     )
     point_is_wrong, point_errors = np.zeros(len(errors), bool), np.zeros(len(errors))
     point_is_wrong[points] = is_wrong.reshape(len(points), -1).max(axis=1)
     point_errors[points] = error.reshape(len(points), -1).max(axis=1)
-    comparisons.allowed = max(comparisons.allowed, float(allowed.max()))
-    comparisons.record_errors(block, point_errors, point_is_wrong)
-    # Judge the failed entries that were not reevaluated.
+    progress.allowed = max(progress.allowed, float(allowed.max()))
+    progress.record_errors(block, point_errors, point_is_wrong)
+    # Classify the failed entries that were not reevaluated.
     failed_before = errors[points[:, None], ..., columns] > spec.tolerance
     excluded_share = is_excluded.sum() / max(1, failed_before.sum())
     errors[points[:, None], ..., columns] = 0.0
-    failed = errors > comparisons.allowed
-    comparisons.undecided_entries += int(is_excluded.sum() + excluded_share * failed.sum())
+    failed = errors > progress.allowed
+    progress.undecided_entries += int(is_excluded.sum() + excluded_share * failed.sum())
     if failed.any() and not excluded_share and not is_hidden.any():
         by_point = errors.reshape(len(errors), -1)
-        comparisons.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
+        progress.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
 
 
-def _judge_entries(
+def _classify_entries(
     entries: FailedEntries, typical_size: np.ndarray, estimated_size: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Decide for each entry whether rounding errors explain its error.
 
-    Return whether they do not, so that the entry is wrong; whether they are so large that it is excluded from
-    the check; whether they exceed the largest tolerance; its relative error, or 0 if it is excluded; and the
-    relative error up to which it passes. `typical_size` is the root mean square of the entry over the points
-    or outputs, `estimated_size` the result of `_estimate_size`, and `noise` the estimated rounding error.
+    Return five arrays: is_wrong (rounding errors do not explain the error), is_excluded (they are too large
+    for a check), is_hidden (they exceed the largest tolerance), the relative error (0 if excluded), and the
+    relative error that is allowed. `typical_size` is the root mean square of the entry over the points or
+    outputs, `estimated_size` the result of `_estimate_size`, and `noise` the estimated rounding error.
     """
     spec = entries.spec
     # The function's values may contain this rounding error in every mode. It is limited, so that it alone
@@ -126,11 +126,11 @@ def _judge_entries(
     largest_size = np.maximum(np.maximum(entries.size, typical_size), estimated_size)
     size = np.where(is_hidden, largest_size, entries.size)
     allowed = spec.tolerance + relative_error(noise, size)
-    is_right = error <= limit
-    is_wrong = ~is_right & ~(error <= limit + noise)
-    is_excluded = ~is_right & ~is_wrong & ~(allowed <= spec.max_tolerance)
+    is_within_tolerance = error <= limit
+    is_wrong = ~is_within_tolerance & ~(error <= limit + noise)
+    is_excluded = ~is_within_tolerance & ~is_wrong & ~(allowed <= spec.max_tolerance)
     counted_error = np.where(is_excluded, 0.0, relative_error(error, size))
-    allowed = np.where(is_right | is_excluded, spec.tolerance, allowed)
+    allowed = np.where(is_within_tolerance | is_excluded, spec.tolerance, allowed)
     return is_wrong, is_excluded, is_hidden, counted_error, allowed
 
 
@@ -151,7 +151,7 @@ def _choose_entries(
 
 
 def _choose_indices(failed: np.ndarray, errors: np.ndarray, limit: int) -> np.ndarray:
-    """Return at most `limit` indices of failed elements, sorted. The failed elements have the largest errors.
+    """Return at most `limit` sorted indices of elements to reevaluate. Failed ones have the largest errors.
 
     If more than `limit` elements failed, half of the indices have the largest errors, and half are evenly
     spaced among the other failed elements. Otherwise, elements that passed are added, so that the number of
@@ -177,7 +177,7 @@ def _select_entries(
     columns: Columns,
 ) -> FailedEntries:
     assert block.inputs is not None
-    arrays, measure = block.inputs, functools.partial(_expected_result, spec, columns)
+    arrays, measure = block.inputs, functools.partial(_evaluate_columns, spec, columns)
     if not spec.reduction.sums_points:
         arrays = {name: x[points] if name in native.per_point else x for name, x in arrays.items()}
     if comparison.measure is not None:
@@ -230,7 +230,7 @@ def _estimate_size(entries: FailedEntries) -> np.ndarray:
     return size.reshape(*size.shape, *[1] * (len(shape) - 2))
 
 
-def _expected_result(
+def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays
 ) -> np.ndarray:
     """Return some columns of the reduced Jacobians, or with mode=value the values, of shape (points, ...).

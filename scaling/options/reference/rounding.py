@@ -95,7 +95,7 @@ def _inner_jaxprs(equation: Any) -> list[Any]:
 
 
 class _JaxprAnalysis:
-    """The longest sums in a jaxpr, and the extremes of the intermediate results that depend on its inputs."""
+    """The longest sums in a jaxpr, and the narrowest dtype and largest size of its intermediate results."""
 
     def __init__(self) -> None:
         self.bits = 53  # the fewest mantissa bits, with the implicit bit

@@ -38,7 +38,7 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return the fraction of "entries" that are compared, and of "points" with all entries compared.
+    """Return the fraction of "entries" that are compared, and of "points" at which all entries are compared.
 
     `decided_share` is the fraction of the compared entries that are not excluded because of rounding errors.
     """

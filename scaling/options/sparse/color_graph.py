@@ -21,8 +21,8 @@ from scaling.core.shape import Pattern
 from scaling.options.sparse.coloring import Coloring
 
 _MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries
-_MAX_SATURATION_SIZE = 2**26  # of columns times entries of the fullest row, up to which DSATUR is used
-_MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries, which takes minutes
+_MAX_SATURATION_SIZE = 2**26  # DSATUR is used up to this number of columns times entries of the fullest row
+_MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
@@ -89,10 +89,10 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
         color_of[fullest] = np.arange(len(fullest))
         graph = _conflict_graph(pattern, owned, columns[color_of[columns] < 0])
         return color_of, max(len(fullest), int(_color_in_order(graph, color_of)))
-    graph, most = _conflict_graph(pattern, owned, columns), len(fullest)
+    graph, max_colors = _conflict_graph(pattern, owned, columns), len(fullest)
     while True:
-        most *= 2
-        is_used = np.zeros((pattern.inputs, most), bool)
+        max_colors *= 2
+        is_used = np.zeros((pattern.inputs, max_colors), bool)
         if _color_by_saturation(graph, fullest, color_of, is_used):
             return color_of, int(color_of.max()) + 1
 
@@ -177,10 +177,10 @@ def _color_by_saturation(graph, first, color_of, is_used):
     color.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
-    n, most = is_used.shape
+    n, max_colors = is_used.shape
     saturation = np.full(n, -1)  # -1 for a column that has a color or needs none
     # Doubly linked lists of the columns of each saturation. The list of saturation k starts at node n + k.
-    links = np.arange(n + most + 1), np.arange(n + most + 1)
+    links = np.arange(n + max_colors + 1), np.arange(n + max_colors + 1)
     for column in order[::-1]:
         saturation[column] = 0
         _insert(links, column, n)
@@ -197,9 +197,9 @@ def _color_by_saturation(graph, first, color_of, is_used):
             column, color = links[0][n + highest], 0
             saturation[column] = -1
             _remove(links, column)
-            while color < most and is_used[column, color]:
+            while color < max_colors and is_used[column, color]:
                 color += 1
-            if color == most:
+            if color == max_colors:
                 return False
         color_of[column] = color
         for p in range(column_start[column], column_start[column + 1]):

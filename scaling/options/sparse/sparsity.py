@@ -1,4 +1,4 @@
-"""Detect the sparsity pattern of a Jacobian or Hessian with asdex, color it, and gather its nonzeros.
+"""Detect sparsity patterns of Jacobians and Hessians (asdex), color them, gather and match their nonzeros.
 
 asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs.
 Patterns and colorings are cached in this process. The colors are divided among the devices. Each device
@@ -31,7 +31,7 @@ from scaling.core.workload import Workload
 from scaling.options.sparse.coloring import Coloring
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"
-_CACHE_SIZE = 4  # the most values in each cache; a pattern or coloring may have millions of entries
+_CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
 
 
 def why_unavailable() -> str | None:
@@ -157,8 +157,8 @@ def validate_coloring(coloring: Coloring) -> None:
         if not is_in_range:
             raise ValueError(f"the {name} colors are not in the range of {count} colors")
         slots = positions.astype(np.int64) * (count + 1) + of_entry + 1
-        _, slot_of_entry, occupants = np.unique(slots, return_inverse=True, return_counts=True)
-        wrong = np.flatnonzero(is_read & ((of_entry < 0) | (occupants[slot_of_entry] > 1)))
+        _, slot_of_entry, entry_counts = np.unique(slots, return_inverse=True, return_counts=True)
+        wrong = np.flatnonzero(is_read & ((of_entry < 0) | (entry_counts[slot_of_entry] > 1)))
         if wrong.size:
             raise ValueError(
                 f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]}) cannot be read from the color "
@@ -230,7 +230,7 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return the nonzeros that all devices have read in the order of the pattern, in the given shape.
+    """Return the nonzeros that the devices have read, in the order of the pattern and in the given shape.
 
     `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
     nonzeros per device).
@@ -274,7 +274,7 @@ def compare_lacking(
 def match_patterns(
     case: Case, workload: Workload, sizes: DerivativeShape, reduction: Reduction, detected: Pattern | None
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
-    """Return the sparsity patterns with which the result of a case is compared with the expected Jacobian.
+    """Return the sparsity patterns that are used to compare the result of a case with the expected Jacobian.
 
     The four results are None where they do not apply: the pattern that the workload defines, the positions of
     the entries of a result with colored seeds, those of the closed form `Workload.nonzeros`, and the
