@@ -82,11 +82,11 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         devices=devices, bandwidth=copies, **by_dtype,
         products={dtype: dict.fromkeys(PRECISIONS, rate) for dtype, rate in products.items()},
         turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0, call_seconds=calls | {"": call},
-        network=_network(devices, fastest("all_reduce"), min(collectives, default=None), call),
+        network=_levels(devices, fastest("all_reduce"), min(collectives, default=None), call),
     )  # fmt: skip
 
 
-def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
+def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
     """Return the network of the CPU cores as one level, or () for one device or without measurements.
 
     The measurements are the bytes per second of an all-reduce (`speed`), and the seconds of a call with a

@@ -24,7 +24,7 @@ RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes, each with its thread, that compile cases for devices that need not exist.
+    """A pool of worker processes, each with its thread, that compile cases for absent devices.
 
     Attributes:
         header: The JSON object that each worker receives first: the platform and its devices.
@@ -85,22 +85,22 @@ class CompilePool:
             self.report(case, fields)
         return event["event"] != "died"
 
-    def _compile_once(self, worker: WorkerGroup, case: Case, program: str | None) -> RecordFields:
-        """Return the event with the result of compiling a traced case with a program digest.
+    def _compile_once(self, worker: WorkerGroup, case: Case, digest: str | None) -> RecordFields:
+        """Return the event with the result of compiling a traced case, given the digest of its program.
 
         Of the cases with the same digest, one is compiled, and the others wait for its result. After a
         failed compilation, the next waiting case is compiled. A case without a digest is always compiled.
         """
         request = {"do": "compile", "key": case.key}
-        if program is None:
+        if digest is None:
             return self._request(worker, request)
-        with self._program_locks.setdefault(program, threading.Lock()):
-            if program not in self._compiled:
-                event = self._request(worker, request) | {"program": program}
+        with self._program_locks.setdefault(digest, threading.Lock()):
+            if digest not in self._compiled:
+                event = self._request(worker, request) | {"program": digest}
                 if event["status"] != "failed":
-                    self._compiled[program] = event | {"compiled_as": case.key}
+                    self._compiled[digest] = event | {"compiled_as": case.key}
                 return event
-            return self._compiled[program]
+            return self._compiled[digest]
 
     def _request(self, worker: WorkerGroup, request: Mapping[str, Any]) -> RecordFields:
         """Return the reply of a worker, or an event "died" with the record fields of the failure."""

@@ -41,8 +41,8 @@ from scaling.workers import event_channel
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
 )
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # prefix -> bytes
+_MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")  # in the text of a jaxpr
 _COMMUNICATING_PRIMITIVE = re.compile(
     r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b"
 )
@@ -70,7 +70,7 @@ def main() -> None:
                 case = from_dict(request["case"])
                 jax.config.update("jax_enable_x64", case.dtype == "float64")
                 traced = TracedCase(header, case)
-                event: dict[str, Any] = {"event": "traced", "program": traced.program}
+                event: dict[str, Any] = {"event": "traced", "program": traced.digest}
             else:
                 event = {"event": "end"} | traced.compile()
         except Exception as error:
@@ -120,13 +120,13 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class TracedCase:
-    """A case whose program is built and traced for devices that need not exist.
+    """A case whose program is built and traced for absent devices.
 
     The argument `header` is the description of the hardware that `plan_study.worker_header` returns.
 
     Attributes:
         jaxpr: Traced program, or None if it is too large to trace or unknown before compiling.
-        program: Digest of the program of each device, or None if `jaxpr` is None.
+        digest: Hash of the program of each device, or None if `jaxpr` is None.
     """
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
@@ -135,7 +135,7 @@ class TracedCase:
         self.workload = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.workload, self._missing_memory)
         self.jaxpr: Any = None
-        self.program: str | None = None
+        self.digest: str | None = None
         if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return
         without_compiling = lambda program: timing.Stages(program.function, None)  # noqa: E731
@@ -146,7 +146,7 @@ class TracedCase:
             with contextlib.suppress(OverflowError):
                 self.jaxpr = compile_case.trace_program(uncompiled, self.devices)
                 padding = shape.padding_share(case, self.sizes)
-                self.program = _digest(case, self.jaxpr, uncompiled.steps, padding)
+                self.digest = _digest(case, self.jaxpr, uncompiled.steps, padding)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if a program does not fit into the memory of a device, otherwise None."""

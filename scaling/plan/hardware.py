@@ -83,9 +83,9 @@ class Hardware:
         asking: Lower and upper bound of a factor on the call and kernel latencies.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
-        slices: Available torus shapes in chips, beginning with one chip. If empty, whole hosts are available.
-        most: Largest device count to compile for.
-        price: Price per device and hour, or None.
+        slices: Torus shapes in chips, beginning with one chip. If empty, whole hosts or a part of one.
+        most, price: Largest device count to compile for; price per device and hour, or None.
+        per_host, per_chip: Devices per host, and devices per chip.
         target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
         config: Configuration (YAML mapping) from which this value was created.
     """
@@ -234,7 +234,7 @@ def _is_network(value: Any) -> bool:
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
-_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
+_is_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _RULES: dict[str, _Rule] = {
     "name": (_is_name, "made of letters, digits and ._+-"),
     "title": (_or_none(_is_text), "a name or null"),
@@ -259,10 +259,10 @@ _RATE_RULES: dict[str, _Rule] = {
         _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
     ),
-    "arithmetic": (_rate_by_dtype, _BY_DTYPE),
-    "transcendental": (_rate_by_dtype, _BY_DTYPE),
-    "divisions": (_or_none(_rate_by_dtype), _BY_DTYPE),
-    "reductions": (_or_none(_rate_by_dtype), _BY_DTYPE),
+    "arithmetic": (_is_rate_by_dtype, _BY_DTYPE),
+    "transcendental": (_is_rate_by_dtype, _BY_DTYPE),
+    "divisions": (_or_none(_is_rate_by_dtype), _BY_DTYPE),
+    "reductions": (_or_none(_is_rate_by_dtype), _BY_DTYPE),
     "turned": (_or_none(is_positive), f"{_NUMBER} or null"),
     "kernel_seconds": (is_positive, _NUMBER),
     "call_seconds": (is_positive, _NUMBER),

@@ -12,8 +12,8 @@ def measurement_seconds(record: Record, settings: RunSettings, end: str = "high"
     """Return the predicted seconds to measure a case once, or None if its call time is not predicted.
 
     Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it, for each
-    compilation. The compile time is the one that was measured on this host. `end` is the limit of the 95 %
-    interval of the predicted call time that is used, "low" or "high".
+    compilation. The compile time was measured on this host. `end`, "low" or "high", selects the limit of the
+    95 % interval of the predicted call time.
     """
     if record.predicted is None:
         return None

@@ -1,4 +1,4 @@
-"""The command `scaling plan`: read a study, compile its cases, predict their run times, and write records.
+"""Plan a study for other hardware (`PlannedStudy`): compile its cases, predict their times, write records.
 
 compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
 """
@@ -37,7 +37,7 @@ _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugi
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}  # extras of this package that install the compilers
-_RUN_OPTIONS = {  # option -> default
+_RUN_OPTIONS = {  # option of `scaling run` without effect on a plan -> default
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
 }  # fmt: skip
 Listener = Callable[[dict[str, Any]], None]
@@ -91,7 +91,7 @@ class PlannedStudy:
 def prepare_plan(
     config: dict[str, Any], name: str, note: preflight.ProgressCallback = lambda done, total: None
 ) -> PlannedStudy:
-    """Check the study `name` and the hardware of a Hydra configuration, and return the cases to plan.
+    """Check the study `name` and the hardware of a Hydra configuration, and return a `PlannedStudy`.
 
     `note` is called several times a second with (number of checked cases, number of all cases). Raise
     `Refusal` if a value is invalid.
@@ -175,8 +175,8 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
         return cells
-    is_even = lambda case: case.split == "both" or case.points % case.mesh_shape[0] == 0  # noqa: E731
-    return [cell for cell in cells if cell.scaling == "weak" or is_even(cell.case)]
+    divides_evenly = lambda case: case.split == "both" or case.points % case.mesh_shape[0] == 0  # noqa: E731
+    return [cell for cell in cells if cell.scaling == "weak" or divides_evenly(cell.case)]
 
 
 def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
@@ -200,14 +200,14 @@ def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
     """
     if case.devices <= hardware.most:
         return case
-    over_points, over_seeds = case.mesh_shape
-    if case.points % over_points and case.split != "both":
+    point_devices, seed_devices = case.mesh_shape
+    if case.points % point_devices and case.split != "both":
         return None
     for count in reversed(hardware.device_counts()):
-        fewer, remainder = divmod(count, over_seeds)
-        if not remainder and 0 < fewer < over_points and (fewer > 1 or case.split != "data"):
-            mesh = f"{fewer}x{over_seeds}" if case.mesh else None
-            points = math.ceil(case.points / over_points) * fewer
+        fewer, remainder = divmod(count, seed_devices)
+        if not remainder and 0 < fewer < point_devices and (fewer > 1 or case.split != "data"):
+            mesh = f"{fewer}x{seed_devices}" if case.mesh else None
+            points = math.ceil(case.points / point_devices) * fewer
             return dataclasses.replace(case, devices=count, points=points, mesh=mesh)
     return None
 
@@ -330,20 +330,20 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     With a `deadline` in seconds, one sentence names the cheapest device count whose calls take at most this
     time. `findings` is the analysis of the results folder, with a forecast for each hardware.
     """
-    of_hardware = next((item for item in findings.forecasts if item.hardware == study.hardware.name), None)
-    if of_hardware is None:
+    whole_forecast = next((item for item in findings.forecasts if item.hardware == study.hardware.name), None)
+    if whole_forecast is None:
         return ["no case could be planned"]
-    of_study = forecast.keep_cases(of_hardware, study.keys)
-    planned = [record for record in of_study.records if record.status == "planned"]
+    selected = forecast.keep_cases(whole_forecast, study.keys)
+    planned = [record for record in selected.records if record.status == "planned"]
     low, high, unknown = measurement_cost.device_hours(planned, study.settings)
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else count_of(replicates, "time")
     cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
     if unknown:
         cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
-    if of_study.price:
-        cost += f", {_format_range(low * of_study.price, high * of_study.price)} at the given price"
-    return [*forecast.plan_answers(of_study, deadline), f"{cost}."]
+    if selected.price:
+        cost += f", {_format_range(low * selected.price, high * selected.price)} at the given price"
+    return [*forecast.plan_answers(selected, deadline), f"{cost}."]
 
 
 def _format_range(low: float, high: float) -> str:
