@@ -138,7 +138,7 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return why a library that offers the AD modes `modes` by `prepare` cannot run a case, or None."""
+    """Return the reason why a library with the AD modes `modes` cannot run a case, or None."""
     return first_reason(
         *formulas.checks(case, modes),
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
@@ -147,7 +147,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) 
 
 
 def checks(case: Case, workload: Any, sizes: Any) -> list[Check]:
-    """Return checks of the chunk and the memory for `first_reason`.
+    """Return the checks of the chunk and of the memory, for `first_reason`.
 
     The memory is estimated as twice the size of the result, because the result is copied, plus eight times
     the size of the largest intermediate array.

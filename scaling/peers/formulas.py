@@ -1,4 +1,4 @@
-"""The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
+"""Define the functions of the workloads `rbf`, `linear`, `residual`, `poisson` for libraries like NumPy.
 
 The functions accept a single point or a batch with a leading axis of points. `_linear` also accepts a
 separate copy of W for each point. The argument `np` is the array library, such as numpy or torch.
@@ -15,7 +15,7 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def checks(case: Case, modes: Iterable[str]) -> list[Check]:
-    """Return checks for `first_reason`: the workload, and the AD mode, one of `modes`."""
+    """Return the checks that a workload and one of the AD modes `modes` are known, for `first_reason`."""
     functions = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
     return [
         (case.workload not in KNOWN, functions),

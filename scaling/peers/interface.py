@@ -1,4 +1,4 @@
-"""The interface of peers, the AD libraries other than JAX: `Prepared`, and functions that import a peer.
+"""Define the interface of peers (AD libraries other than JAX): `Prepared`, and functions that import a peer.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -172,7 +172,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def memory_check(needed_bytes: int, fix: str = "") -> Check:
-    """Return the check that the memory of this machine suffices, for `first_reason`."""
+    """Return a check for `first_reason` that fails if the memory of this machine does not suffice."""
     available = available_bytes() or math.inf
     text = f"needs about {needed_bytes / 1e9:.3g} GB, has {available / 1e9:.3g} GB{fix}"
     return needed_bytes > available, text

@@ -32,7 +32,7 @@ JIT = (False, True)
 MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured arrays in memory per seed
+_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured number of arrays per seed
 
 Arrays = tuple[Any, ...]
 

@@ -44,7 +44,7 @@ MODES = {
     "DifferentiationInterface": ("jacfwd", "jacrev"),
 }
 SYSTEMS = tuple(MODES)
-# The packages that measure.jl loads for all systems, and those that it adds to the one that names a system.
+# Packages that measure.jl loads for every system, and for one system besides the package of its name.
 _COMMON_PACKAGES = ("ADTypes", "BenchmarkTools", "Distributions", "JSON", "SpecialFunctions")
 _MORE_PACKAGES = {"DifferentiationInterface": ("ForwardDiff", "ReverseDiff")}
 THREADS = True

@@ -1,4 +1,4 @@
-# Compute and time a case in Julia. Each line of JSON on standard input is a request with one line of JSON as reply.
+# Compute and time a case in Julia. Each line of standard input is a request in JSON; the reply is one line of JSON.
 #
 #     julia --project=ENVIRONMENT --threads=N measure.jl SYSTEM
 #
@@ -74,7 +74,7 @@ function point(::Val{:linear}, case, inputs, i)
     return (z -> reshape(z[(p + 1):(p + w)], o, p) * z[1:p], vcat(x, vec(W)))
 end
 
-"Return the residual of a profile after fitting one of known shape: (21,), (1,) -> (21,). inner: the dot product to use."
+"Return d minus its least-squares fit by a Gaussian with center m: (21,), (1,) -> (21,). inner: the dot product to use."
 function residual(d, m, grid, width, inner)
     f = exp.(-width .* square.(grid .- m))
     return d .- (inner(d, f) / inner(f, f)) .* f
@@ -86,12 +86,12 @@ function point(::Val{:residual}, case, inputs, i)
     d, m = inputs["d"][:, i], inputs["m"][i:i]
     grid, width, n = collect(eltype(d), -10:10), oftype(d[1], 1.5), length(d)
     inner = case.formulation == "dot" ? LinearAlgebra.dot : dot_as_sum
-    left(d, m) = residual(d, m, grid, width, inner)
-    rest = case.variant == "scalar" ? (d, m) -> sum(square.(left(d, m))) : left
-    case.names == ["m"] && return (z -> rest(d, z), m)
-    case.names == ["d"] && return (z -> rest(z, m), d)
-    case.names == ["d", "m"] && return (z -> rest(z[1:n], z[(n + 1):(n + 1)]), vcat(d, m))
-    return (z -> rest(z[2:(n + 1)], z[1:1]), vcat(m, d))
+    full(d, m) = residual(d, m, grid, width, inner)
+    f = case.variant == "scalar" ? (d, m) -> sum(square.(full(d, m))) : full
+    case.names == ["m"] && return (z -> f(d, z), m)
+    case.names == ["d"] && return (z -> f(z, m), d)
+    case.names == ["d", "m"] && return (z -> f(z[1:n], z[(n + 1):(n + 1)]), vcat(d, m))
+    return (z -> f(z[2:(n + 1)], z[1:1]), vcat(m, d))
 end
 
 "Return log pmf(c; rate). In contrast, `type_broadcast` broadcasts the constructor of the distribution."
@@ -146,11 +146,11 @@ ready(::Val, ::Val{:value}, f, x, y, jit) = () -> f(x)
 function ready(::Val, ::Val{:finite_difference}, f, x, y, jit)
     out, step = similar(x, length(y), length(x)), oftype(x[1], 1e-6)
     function differences()
-        here = f(x)
+        unshifted = f(x)
         for k in eachindex(x)
-            there = copy(x)
-            there[k] += step
-            out[:, k] .= (f(there) .- here) ./ step
+            shifted = copy(x)
+            shifted[k] += step
+            out[:, k] .= (f(shifted) .- unshifted) ./ step
         end
         return out
     end
@@ -340,7 +340,7 @@ function sample(compute, request)
     return Dict("times" => times, "evaluations" => benchmark.params.evals)
 end
 
-function answer(request, state)
+function handle(request, state)
     what = request["do"]
     if what == "prepare"
         began = time_ns()
@@ -358,12 +358,12 @@ function main()
     LinearAlgebra.BLAS.set_num_threads(1)  # the points are divided among threads
     state = Ref{Any}()
     for line in eachline(stdin)
-        given = try
-            answer(JSON.parse(line), state)
+        reply = try
+            handle(JSON.parse(line), state)
         catch error
             Dict("error" => first(split(sprint(showerror, error), '\n')))
         end
-        println(stdout, JSON.json(given))
+        println(stdout, JSON.json(reply))
         flush(stdout)
     end
     return nothing
