@@ -1,4 +1,4 @@
-"""`scaling.advise`: predict the run times of candidates, measure the best, and return an `Advice`.
+"""Implement `scaling.advise` and `mode=auto`: predict the candidates, measure the best, return an `Advice`.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
 """
@@ -100,7 +100,7 @@ def advise_case(
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` if the budget is invalid, or if this or another machine lacks the devices."""
+    """Raise `Refusal` if the budget is invalid, or if the machine does not have that number of devices."""
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()
@@ -118,7 +118,7 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return a case with mode=auto with the AD mode, batch, chunk and block of the shortest predicted time.
+    """Return the candidate with the shortest predicted time for a case with mode=auto.
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate fits into memory.
     """

@@ -27,7 +27,7 @@ _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, w
 _CHUNKS = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
 _MOST_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
-_MOST_OPERATIONS = 10**8  # largest number of operations of such a function, whose detection takes 30 s
+_MOST_OPERATIONS = 10**8  # largest number of operations of its function; the detection then takes 30 s
 
 
 def list_candidates(
@@ -141,6 +141,6 @@ def count_operations(jaxpr: Any) -> float:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of an AD mode without chunk and block on the fewest devices, or None."""
+    """Return the case of an AD mode with batch=vmap and no chunk or block on the fewest devices, or None."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

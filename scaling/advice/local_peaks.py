@@ -1,4 +1,4 @@
-"""Return the hardware model of this machine for `scaling.advise`: FLOP/s, bandwidth and latencies.
+"""Read or measure the hardware model of this machine for `scaling.advise`: FLOP/s, bandwidth and latencies.
 
 The model of a GPU is read from conf/hardware. The peaks of a CPU are measured with few samples, and stored as
 records in the user's cache folder. plan/calibration.py converts them to a hardware model.
@@ -28,7 +28,7 @@ from scaling.plan.hardware import Hardware
 from scaling.results import store
 from scaling.study.compose import configuration_folder
 
-_MOST_ATTEMPTS = 4  # measurements of a peak if other processes use the CPU during each of them
+_MOST_ATTEMPTS = 4  # maximum number of measurements of a peak while other processes use the CPU
 _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
 
 

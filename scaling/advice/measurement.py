@@ -44,7 +44,7 @@ def measure_candidates(
     predicted = {c: fields[c]["predicted"]["seconds"] for c in feasible if fields[c].get("predicted")}
     doubtful = [case for case in feasible if fields[case].get("text") and case in predicted]
     work = {case: fields[case].get("flops") or 0.0 for case in feasible}
-    ordered = _order_by_promise(feasible, predicted, work, doubtful)
+    ordered = _order_by_prediction(feasible, predicted, work, doubtful)
     with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
         try:
             for case in ordered:
@@ -73,7 +73,7 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
         active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
 
 
-def _order_by_promise(
+def _order_by_prediction(
     cases: Sequence[Case],
     predicted: Mapping[Case, float],
     work: Mapping[Case, float],

@@ -41,13 +41,13 @@ def predict_candidates(
             traced[case] = TracedCase(header, case)
         except Exception as error:
             fields[case] = describe_failure(error)
-    work = {case: count_operations(program.jaxpr) * case.devices for case, program in traced.items()}
+    work = {case: count_operations(each.jaxpr) * case.devices for case, each in traced.items()}
     excess = _find_excessive_work(work)
     for case, text in excess.items():
         if case.chunk or case.block:  # plain modes are always compiled, for comparison
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del traced[case]
-    ordered = sorted(traced.values(), key=lambda program: work[program.case])
+    ordered = sorted(traced.values(), key=lambda each: work[each.case])
     try:
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
             doubt = {"text": excess[case]} if case in excess else {}
@@ -59,13 +59,13 @@ def predict_candidates(
 
 
 def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, RecordFields]]:
-    """Yield each case with its record fields as soon as its program is compiled."""
+    """Compile programs in threads, and yield each case with its record fields when it is compiled."""
     pool = ThreadPoolExecutor(len(cores.usable_cores()))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        cases = {pool.submit(_compile, program): program.case for program in traced}
+        cases = {pool.submit(_compile, each): each.case for each in traced}
         for future in as_completed(cases):
             yield cases[future], future.result()
     finally:

@@ -238,7 +238,7 @@ def name_user_function(text: str) -> str:
 
 
 def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return inputs as arguments of the function, with its dtypes in place of int32."""
+    """Return the inputs in the order of the function's parameters, with integers in their original dtypes."""
     restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
     user_inputs = {**problem.points, **problem.shared}
     return [jax.tree.map(restore, inputs[name], user_inputs[name]) for name in problem.arguments]

@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
 
 
 def test_a_candidate_that_was_not_measured_is_left_out_with_the_reason(monkeypatch):
-    monkeypatch.setattr(measurement, "_order_by_promise", lambda cases, *_: cases[:1])
+    monkeypatch.setattr(measurement, "_order_by_prediction", lambda cases, *_: cases[:1])
     table = scaling.advise(force, {"x": X}, {"k": K}, budget=1).table
     assert list(table["left_out"].isna()) == [True, False, False]
     assert {text[:12] for text in table["left_out"][1:]} == {"not measured"}
@@ -208,11 +208,11 @@ def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
 def test_the_most_promising_candidate_of_each_mode_is_measured_first():
     cases = [Case("linear", mode=mode, block=block) for mode in ("jacfwd", "jacrev") for block in (None, 2)]
     predicted = dict(zip(cases, (1.0, 2.0, 4.0, 3.0), strict=True))
-    ordered = measurement._order_by_promise(cases, predicted, {})
+    ordered = measurement._order_by_prediction(cases, predicted, {})
     assert [cases.index(case) for case in ordered] == [0, 3, 1, 2]
-    last = measurement._order_by_promise(cases, predicted, {}, [cases[3]])
+    last = measurement._order_by_prediction(cases, predicted, {}, [cases[3]])
     assert [cases.index(case) for case in last] == [0, 1, 2, 3]
-    far = measurement._order_by_promise(cases, predicted | {cases[2]: 50.0, cases[3]: 21.0}, {})
+    far = measurement._order_by_prediction(cases, predicted | {cases[2]: 50.0, cases[3]: 21.0}, {})
     assert [cases.index(case) for case in far] == [0, 1]  # the others are predicted to take 20 times as long
 
 
