@@ -108,7 +108,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _varying_names(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return the sizes that vary, with one list for those that determine each other, the devices first."""
+    """Return the names of the sizes that vary, in one list for sizes that vary together, devices first."""
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
