@@ -75,8 +75,30 @@ ENTRY %main (a: {first}, b: {second}) -> {result} {{
         hlo_cost.read(text, operations).kernels for operations in ({}, {"r": 1000.0})
     )
     assert (in_library.overhead, in_library.operations) == (co.START + expected, 0)
-    slowdown = co.SLOWDOWN_OF_CONVOLUTION_LOOPS if opcode == "convolution" else 1
-    assert (in_loops.overhead, in_loops.operations) == (co.START, 1000 * slowdown)
+    assert (in_loops.overhead, in_loops.operations) == (co.START, 1000)
+
+
+@pytest.mark.parametrize(("operations", "slowdown"), [(5000, 1), (12_000, co.SLOWDOWN_OF_SCALAR_CONVOLUTION)])
+def test_additions_of_a_convolution_wait_for_each_other_in_scalar_loops_only(operations, slowdown):
+    assert co.convolution_slowdown(operations, 1000) == slowdown
+
+
+def test_a_fusion_of_the_library_has_the_time_of_its_start():
+    text = """\
+%fused (p: f32[8,4]) -> f32[8,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  ROOT %n = f32[8,4]{1,0} negate(%p)
+}
+
+ENTRY %main (a: f32[8,4]) -> f32[8,4] {
+  %a = f32[8,4]{1,0} parameter(0)
+  ROOT %f = f32[8,4]{1,0} fusion(%a), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
+}
+"""
+    (kernel,) = hlo_cost.read(text, {}).kernels
+    assert kernel.overhead == co.START + co.YNN_FUSION
+    (in_loops,) = hlo_cost.read(text.replace("__ynn_fusion", "another"), {"f": 10.0}).kernels
+    assert (in_loops.overhead, in_loops.operations) == (co.START, 10)
 
 
 CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops

@@ -27,13 +27,17 @@ ROUTINES = {
     "gesvd": 8000, "geev": 14_000, "gees": 14_000,
 }  # fmt: skip
 _ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
-# The instructions of a convolution in loops take longer than others, because each addition waits for the one
-# before: 0.8 to 1.2 ns a multiplication instead of 0.3.
-SLOWDOWN_OF_CONVOLUTION_LOOPS = 3
+YNN_FUSION = 600_000  # the start of a fusion in the library YNNPACK: 10 to 25 us on an Intel Xeon
+# In scalar loops of a convolution, each addition waits for the one before: 0.8 to 1.2 ns a multiplication
+# instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
+SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
+_MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication or addition: 2.5 to 5
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead of a product, convolution, sort or routine of a library, and otherwise 0."""
+    """Return the overhead of a product, convolution, sort, routine or fusion of a library, and otherwise 0."""
+    if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
+        return YNN_FUSION
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
@@ -45,6 +49,14 @@ def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruct
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT * operands[0].size * math.log2(max(2, sorted_elements)))
     return 0
+
+
+def convolution_slowdown(operations: float, products: int) -> int:
+    """Return the time of a convolution in loops divided by the time of its instructions at the full rate.
+
+    The loops execute `operations` (llvm_instructions.py) for `products` multiplications and additions.
+    """
+    return 1 if operations <= _MOST_VECTORIZED * products else SLOWDOWN_OF_SCALAR_CONVOLUTION
 
 
 def routine_name(instruction: HloInstruction) -> str:

@@ -191,7 +191,7 @@ def _add_cpu_work(
             instruction, [instructions[name] for name in instruction.operands]
         )
     elif instruction.opcode == "convolution":
-        executed *= cpu_overhead.SLOWDOWN_OF_CONVOLUTION_LOOPS
+        executed *= cpu_overhead.convolution_slowdown(executed, kernel.products)
     return dataclasses.replace(kernel, operations=round(executed), overhead=overhead)
 
 
