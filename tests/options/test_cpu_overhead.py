@@ -96,7 +96,7 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
 }
 """
     (kernel,) = hlo_cost.read(text, {}).kernels
-    assert kernel.overhead == co.START + co.YNN_FUSION
+    assert kernel.overhead == co.YNN_FUSION
     (in_loops,) = hlo_cost.read(text.replace("__ynn_fusion", "another"), {"f": 10.0}).kernels
     assert (in_loops.overhead, in_loops.operations) == (co.START, 10)
 

@@ -27,17 +27,23 @@ ROUTINES = {
     "gesvd": 8000, "geev": 14_000, "gees": 14_000,
 }  # fmt: skip
 _ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
-YNN_FUSION = 600_000  # the start of a fusion in the library YNNPACK: 10 to 25 us on an Intel Xeon
+YNN_FUSION = 300_000  # the start of a fusion in the library YNNPACK, not in a loop: 1 to 25 us on a Xeon
 # In scalar loops of a convolution, each addition waits for the one before: 0.8 to 1.2 ns a multiplication
 # instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
 _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication or addition: 2.5 to 5
 
 
+def start(instruction: HloInstruction, in_loop: bool) -> int:
+    """Return the time to start the kernel of an instruction."""
+    if in_loop:
+        return START_IN_LOOP
+    is_library = instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes
+    return YNN_FUSION if is_library else START
+
+
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead of a product, convolution, sort, routine or fusion of a library, and otherwise 0."""
-    if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
-        return YNN_FUSION
+    """Return the overhead of a product, convolution, sort or routine of a library, and otherwise 0."""
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":

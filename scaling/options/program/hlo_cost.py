@@ -185,7 +185,7 @@ def _add_cpu_work(
     """
     from scaling.options.program import cpu_overhead
 
-    overhead = cpu_overhead.START_IN_LOOP if in_loop else cpu_overhead.START
+    overhead = cpu_overhead.start(instruction, in_loop)
     if not executed:
         overhead += cpu_overhead.library_overhead(
             instruction, [instructions[name] for name in instruction.operands]
