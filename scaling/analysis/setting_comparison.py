@@ -1,4 +1,4 @@
-"""Compare settings of one program: mesh, overlap, coloring (`ColoringGain`), memory against time (`ParetoFront`)."""
+"""Compare settings of one program: mesh, overlap, coloring (`ColoringGain`), memory (`ParetoFront`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

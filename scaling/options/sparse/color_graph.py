@@ -73,7 +73,7 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
     """Return the color of each column, of shape (inputs,), and the number of colors.
 
     A column that owns none of its entries (`owned`, of shape (entries,)) has the color -1. Raise `Refusal` if
-    so many columns conflict that the coloring takes minutes.
+    the conflicts are too many to color the columns within minutes.
     """
     columns = np.unique(pattern.cols[owned])
     color_of = np.full(pattern.inputs, -1, np.int32)
