@@ -177,7 +177,7 @@ def pytest_collection_modifyitems(items):
         function = item.nodeid.partition("[")[0]
         index = counts[function]
         counts[function] += 1
-        if thin := item.get_closest_marker("thin"):
+        for thin in item.iter_markers("thin"):
             step, tier = thin.args
             if index % step:
                 item.add_marker(tier)

@@ -13,7 +13,7 @@ from scaling.core.record import SCHEMA, to_line
 from scaling.results import store
 from tests.support.verbs import VERBS, verb_arguments
 
-pytestmark = pytest.mark.thin(20, "thorough")
+pytestmark = [pytest.mark.thin(20, "thorough"), pytest.mark.thin(2, "contract")]
 
 
 def contents(folder):

@@ -67,6 +67,7 @@ def skip_text(**fields):
     return interface.module(case.engine).reason_to_skip(case, built, shape.derivative_shape(case, built))
 
 
+@pytest.mark.thin(2, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("engine", NEEDS)
 def test_every_supported_case_equals_the_reference_at_every_point(engine, name):

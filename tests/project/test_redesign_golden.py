@@ -162,11 +162,15 @@ def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
     assert _missing_rows([row for rows in old for row in rows], [row for rows in new for row in rows]) == []
 
 
+# The sentence on a slower curve of a problem whose fastest curve has a sentence: neither speed-up was determined.
+DROPPED = {"everything": ["0.04", "0.07", "0.5", "0.86", "1.73", "16", "2", "4", "8"]}
+
+
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_answers_of_a_report_contain_the_same_numbers(current, folder):
     old, new = (data["reports"][folder]["answers"] for data in (_golden("reading"), current))
     old, new = ([[number] for line in lines for number in line] for lines in (old, new))
-    assert _missing_rows(old, new) == []
+    assert sorted(_missing_rows(old, new)) == [[number] for number in DROPPED.get(folder, [])]
 
 
 def test_comparison_of_two_variants_gives_the_same_verdicts(current):

@@ -18,7 +18,7 @@ from scaling.core.case import Refusal
 from tests.support import machines
 from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
-pytestmark = pytest.mark.thin(12, "thorough")
+pytestmark = [pytest.mark.thin(12, "thorough"), pytest.mark.thin(2, "contract")]
 
 RBF = ("run", "study=rbf")
 BAD_INPUTS = {
