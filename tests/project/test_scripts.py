@@ -89,7 +89,7 @@ def test_all_runs_the_possible_tiers_and_names_the_others(clone):
 
 def test_the_tests_of_the_default_run_can_be_left_out(clone):
     assert run_script(clone, "--not-default", "process")[0][3:] == [
-        f"python {FOUR_WORKERS} ((process) and not default) and not (slurm or quiet)"
+        f"python {FOUR_WORKERS} ((process) and not default and not contract) and not (slurm or quiet)"
     ]
     commands, _ = run_script(clone, "--not-default")
     assert commands[3] == (
