@@ -4,6 +4,7 @@ The text is in proposal.md.jinja. It recommends one AD mode for the largest prob
 scaling curve is omitted if the work per device is not constant.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,13 +49,12 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.remove_stale(target)
     files.write_figures(figures, findings, target, ["png"])
-    certainties = {id(row.first): describe_certainty(row) for row in findings.fastest}
     several = [curve for curve in findings.curves if len(curve.points) > 1]
     planned = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
-        certainty_of=lambda timing: certainties.get(id(timing)),
+        certainty_of=functools.partial(_certainty_of, findings),
         predictions=_find_predictions(findings, curves), measured=_count_measurements(findings),
         other_baselines=sorted({curve.baseline_devices for curve in several} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in several),
@@ -78,6 +78,11 @@ def _find_predictions(
         for planned in forecast.curves
         if planned.program == curve.program
     ]
+
+
+def _certainty_of(findings: Findings, timing: Timing) -> str | None:
+    """Return the certainty that a timing is the fastest of its problem, or None if another one is faster."""
+    return next((describe_certainty(row) for row in findings.fastest if row.first is timing), None)
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
