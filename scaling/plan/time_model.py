@@ -157,8 +157,10 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
     """Return the time, in seconds, of the memory reads and writes of a kernel."""
     size = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     bandwidth = _bandwidth(size, rates)
+    if kernel.get("overhead") and size <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
+        return 0.0
     if kernel.get("operations"):  # they include loads and stores, in the order of the loops
-        return size / bandwidth if size > _CACHE_BYTES else 0.0
+        return size / bandwidth
     transposed = min(kernel.get("turned", 0), size)
     return (size - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 

@@ -101,6 +101,40 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
     assert (in_loops.overhead, in_loops.operations) == (co.START, 10)
 
 
+def test_a_fusion_of_the_library_starts_faster_in_a_loop():
+    text = """\
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %n = f32[8]{0} negate(%p)
+}
+
+%body (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %state = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %x = f32[8]{0} get-tuple-element(%state), index=1
+  %f = f32[8]{0} fusion(%x), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
+  ROOT %next = (s32[], f32[8]{0}) tuple(%i, %f)
+}
+
+%end (state: (s32[], f32[8])) -> pred[] {
+  %state = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %five = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %five), direction=LT
+}
+
+ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
+  %a = f32[8]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %first = (s32[], f32[8]{0}) tuple(%zero, %a)
+  ROOT %w = (s32[], f32[8]{0}) while(%first), condition=%end, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+}
+"""
+    overheads = {(kernel.times, kernel.overhead) for kernel in hlo_cost.read(text, {}).kernels}
+    assert (5, co.YNN_FUSION_IN_LOOP) in overheads
+    assert co.START_IN_LOOP < co.YNN_FUSION_IN_LOOP < co.YNN_FUSION
+
+
 CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops
     ("NHWC", "HWIO", "NHWC"): False,
     ("NCHW", "OIHW", "NCHW"): True,

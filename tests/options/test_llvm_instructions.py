@@ -67,6 +67,17 @@ def test_a_vector_counts_once_for_each_register(bits, registers, tmp_path):
     assert counts[0] - counts[1] == 7 * registers
 
 
+def test_an_element_that_is_loaded_into_a_vector_on_its_own_takes_longer(tmp_path):
+    loaded = "%x = load float, ptr %p, align 4\n  %v = insertelement <8 x float> %u, float %x, i64 3"
+    computed = "%x = fadd float 0.0, 1.0\n  %v = insertelement <8 x float> %u, float %x, i64 3"
+    first = "%x = load float, ptr %p, align 4\n  %v = insertelement <8 x float> poison, float %x, i64 0"
+    one, two, three = (
+        count(LOOP.format(start=0, step=1, end=7, body=text), tmp_path) for text in (loaded, computed, first)
+    )
+    assert one - two == pytest.approx(7 * (2.5 - 0.5))  # a load is half of an addition
+    assert three < two, "one number for all elements of a vector is one load"
+
+
 NESTED = """
 define ptr @kernel(ptr %0) {
   br label %outer

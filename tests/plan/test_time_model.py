@@ -54,8 +54,8 @@ def seconds(*kernels, **options):
         ({"bytes": 1000, "turned": 2000}, 1000 / TURNED),  # at most the moved bytes are transposed
         ({"turned": 2000, "arithmetic": 100}, 100 / ARITHMETIC),  # all in on-chip memory
         ({"bytes": 4000, "times": 7}, 7 * 4000 / BANDWIDTH),
-        # The executed instructions of a CPU contain all kinds of operations, and the loads from its cache.
-        ({"operations": 900, "arithmetic": 3000, "products": 10**6, "bytes": 4000}, 900 / ARITHMETIC),
+        # The executed instructions of a CPU contain all kinds of operations.
+        ({"operations": 900, "arithmetic": 3000, "products": 10**6, "bytes": 8}, 900 / ARITHMETIC),
         ({"operations": 9, "bytes": 10**6, "turned": 4000}, 10**6 / BANDWIDTH),
     ],
 )  # fmt: skip
@@ -74,9 +74,16 @@ def test_times_of_kernels_and_messages_are_added():
 
 
 def test_overhead_is_added_to_the_longer_of_the_times_for_bytes_and_operations():
-    for kernel in ({"bytes": 4000, "products": 9}, {"bytes": 8, "products": 10**5}):
+    for kernel in ({"bytes": 10**6, "products": 9}, {"bytes": 8, "products": 10**5}):
         expected = seconds(kernel) + seconds({"arithmetic": 700})
         assert seconds(kernel | {"overhead": 700}) == pytest.approx(expected, rel=1e-5)
+
+
+def test_on_a_cpu_kernels_of_few_bytes_read_them_from_the_cache():
+    for kernel in ({"products": 9}, {"operations": 9}):
+        for size, is_cached in ((4000, True), (2**19 + 1, False)):
+            expected = seconds({"overhead": 700}) + (seconds(kernel) if is_cached else size / BANDWIDTH)
+            assert seconds(kernel | {"overhead": 700, "bytes": size}) == pytest.approx(expected, rel=1e-5)
 
 
 def test_overhead_takes_the_same_time_in_float64():

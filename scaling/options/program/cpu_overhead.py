@@ -1,4 +1,4 @@
-"""Estimate the overhead of an HLO kernel on a CPU: its start, and the calls of a library.
+"""Estimate what an HLO kernel costs on a CPU in addition to its LLVM instructions: start and library calls.
 
 A library computes products of matrices, sorts, and convolutions whose features are the last axis. XLA
 compiles other kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a
@@ -28,6 +28,7 @@ ROUTINES = {
 }  # fmt: skip
 _ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 YNN_FUSION = 300_000  # the start of a fusion in the library YNNPACK, not in a loop: 1 to 25 us on a Xeon
+YNN_FUSION_IN_LOOP = 60_000  # 0.5 to 1 us
 # In scalar loops of a convolution, each addition waits for the one before: 0.8 to 1.2 ns a multiplication
 # instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
@@ -36,9 +37,9 @@ _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication 
 
 def start(instruction: HloInstruction, in_loop: bool) -> int:
     """Return the time to start the kernel of an instruction."""
-    if in_loop:
-        return START_IN_LOOP
     is_library = instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes
+    if in_loop:
+        return YNN_FUSION_IN_LOOP if is_library else START_IN_LOOP
     return YNN_FUSION if is_library else START
 
 
