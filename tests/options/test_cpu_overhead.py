@@ -101,6 +101,37 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
     assert (in_loops.overhead, in_loops.operations) == (co.START, 10)
 
 
+def test_a_fusion_of_the_library_evaluates_each_element_once():
+    text = """\
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}
+
+%fused (p: f32[6,4], q: f32[6,3,4]) -> f32[6,3] {
+  %p = f32[6,4]{1,0} parameter(0)
+  %q = f32[6,3,4]{2,1,0} parameter(1)
+  %e = f32[6,4]{1,0} exponential(%p)
+  %b = f32[6,3,4]{2,1,0} broadcast(%e), dimensions={0,2}
+  %m = f32[6,3,4]{2,1,0} multiply(%q, %b)
+  %zero = f32[] constant(0)
+  ROOT %r = f32[6,3]{1,0} reduce(%m, %zero), dimensions={2}, to_apply=%add
+}
+
+ENTRY %main (a: f32[6,4], c: f32[6,3,4]) -> f32[6,3] {
+  %a = f32[6,4]{1,0} parameter(0)
+  %c = f32[6,3,4]{2,1,0} parameter(1)
+  ROOT %f = f32[6,3]{1,0} fusion(%a, %c), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
+}
+"""
+    (in_library,) = hlo_cost.read(text, {}).kernels
+    (in_loops,) = hlo_cost.read(text.replace("__ynn_fusion", "another"), {}).kernels
+    assert (in_library.transcendentals, in_loops.transcendentals) == (6 * 4, 6 * 3 * 4)
+    assert in_library.overhead == co.YNN_FUSION + 6 * 3 * co.YNN_SUM + 6 * co.YNN_BROADCAST
+    assert in_loops.overhead == co.START
+
+
 def test_a_fusion_of_the_library_starts_faster_in_a_loop():
     text = """\
 %fused (p: f32[8]) -> f32[8] {

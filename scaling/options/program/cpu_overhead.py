@@ -8,7 +8,7 @@ an AMD EPYC with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scaling.options.program.hlo import HloInstruction
 
@@ -27,8 +27,11 @@ ROUTINES = {
     "gesvd": 8000, "geev": 14_000, "gees": 14_000,
 }  # fmt: skip
 _ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
-YNN_FUSION = 300_000  # the start of a fusion in the library YNNPACK, not in a loop: 1 to 25 us on a Xeon
-YNN_FUSION_IN_LOOP = 60_000  # 0.5 to 1 us
+# The library YNNPACK, on an Intel Xeon where the unit is 17 ps:
+YNN_FUSION = 300_000  # the start of a fusion: 1 to 25 us
+YNN_FUSION_IN_LOOP = 60_000  # the start of a fusion in a while loop: 0.5 to 1 us
+YNN_SUM = 300  # a result of a reduction: 4 to 10 ns
+YNN_BROADCAST = 4500  # a broadcast, for each index of the first of three or more axes: 40 to 120 ns
 # In scalar loops of a convolution, each addition waits for the one before: 0.8 to 1.2 ns a multiplication
 # instead of 0.3. A vectorized loop (on an Intel Xeon, with masked loads) executes fewer operations.
 SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
@@ -37,10 +40,16 @@ _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication 
 
 def start(instruction: HloInstruction, in_loop: bool) -> int:
     """Return the time to start the kernel of an instruction."""
-    is_library = instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes
-    if in_loop:
-        return YNN_FUSION_IN_LOOP if is_library else START_IN_LOOP
-    return YNN_FUSION if is_library else START
+    if instruction.is_library_fusion:
+        return YNN_FUSION_IN_LOOP if in_loop else YNN_FUSION
+    return START_IN_LOOP if in_loop else START
+
+
+def library_fusion_overhead(fused: Mapping[str, HloInstruction]) -> int:
+    """Return the overhead of the reductions and broadcasts that a fusion in YNNPACK contains."""
+    reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
+    broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
+    return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:

@@ -1,4 +1,4 @@
-"""Parse the text of an optimized HLO module: computations, instructions, array layouts, and loop trip counts.
+"""Parse the text of an HLO module into `HloInstruction`s with shapes and layouts, and count loop trips.
 
 Layouts include the tiles of TPUs. See hlo_ops.py for the operations that an instruction performs, and
 hlo_cost.py for the bytes that it reads and writes.
@@ -60,6 +60,11 @@ class HloInstruction(NamedTuple):
         """Return the number of elements of the result."""
         return math.prod(self.dims)
 
+    @property
+    def is_library_fusion(self) -> bool:
+        """Return whether the library YNNPACK computes a fusion on a CPU, and not loops that XLA compiles."""
+        return self.opcode == "fusion" and "__ynn_fusion" in self.attributes
+
     def axes(self, attribute: str) -> tuple[int, ...] | None:
         """Return the axes in an attribute such as "dimensions={0,2}", or None without this attribute."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
@@ -99,10 +104,11 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Subtract the bytes of the operands from the result of an asynchronous start if it contains them.
+    """Return the bytes of the result of an asynchronous start without the operands that it may contain.
 
-    A copy-start always contains its operand. Another result of at most `operands` bytes is assumed not to
-    contain them, as in some asynchronous all-reduces.
+    `size` is the number of bytes of the whole result, and `operands` that of the operands. The result of a
+    copy-start always contains the operand. Another result is assumed to contain the operands if it is larger
+    than they are; the result of some asynchronous all-reduces does not contain them.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 

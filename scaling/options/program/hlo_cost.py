@@ -1,4 +1,4 @@
-"""Estimate the bytes that each kernel of an HLO module reads and writes, and the bytes of each collective.
+"""List the kernels and collectives of an HLO module (`ProgramCost`) with the bytes that each one moves.
 
 A kernel is a fusion or a single instruction. It reads its operands from memory and writes its results to
 memory, without caching between kernels. Only the slices of a sliced operand are read. Only the update of an
@@ -140,10 +140,10 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
                 fused = fused or _as_fusion(instruction, operands)
                 kernel = Kernel(_kernel_bytes(fused, computations))
                 if counts_work:
-                    kernel = _add_work(kernel, fused, computations)
+                    kernel = _add_work(kernel, fused, computations, instruction.is_library_fusion)
                 if operations is not None:
                     executed = operations.get(instruction.name, 0.0)
-                    kernel = _add_cpu_work(kernel, executed, instruction, instructions, in_loop)
+                    kernel = _add_cpu_work(kernel, executed, instruction, operands, fused, in_loop)
                 parts.append(kernel)
         return parts
 
@@ -177,8 +177,9 @@ def _find_operations(computations: Computations, operations: Mapping[str, float]
 
 
 def _add_cpu_work(
-    kernel: Kernel, executed: float, instruction: HloInstruction, instructions: Instructions, in_loop: bool
-) -> Kernel:
+    kernel: Kernel, executed: float, instruction: HloInstruction, operands: Instructions, fused: Instructions,
+    in_loop: bool,
+) -> Kernel:  # fmt: skip
     """Return the kernel of an instruction with its operations and its overhead on a CPU.
 
     The operations of its compiled loops, `executed`, are 0 if a library computes the result.
@@ -186,10 +187,10 @@ def _add_cpu_work(
     from scaling.options.program import cpu_overhead
 
     overhead = cpu_overhead.start(instruction, in_loop)
-    if not executed:
-        overhead += cpu_overhead.library_overhead(
-            instruction, [instructions[name] for name in instruction.operands]
-        )
+    if instruction.is_library_fusion:
+        overhead += cpu_overhead.library_fusion_overhead(fused)
+    elif not executed:
+        overhead += cpu_overhead.library_overhead(instruction, [operands[x] for x in instruction.operands])
     elif instruction.opcode == "convolution":
         executed *= cpu_overhead.convolution_slowdown(executed, kernel.products)
     return dataclasses.replace(kernel, operations=round(executed), overhead=overhead)
@@ -230,16 +231,22 @@ def _collectives(
             yield Message(kind, max(candidate.unpadded_bytes, inputs), group)
 
 
-def _add_work(kernel: Kernel, instructions: Instructions, computations: Computations) -> Kernel:
-    """Return a kernel with the operations of one execution of its fusion and the library that it calls."""
+def _add_work(
+    kernel: Kernel, instructions: Instructions, computations: Computations, in_library: bool = False
+) -> Kernel:
+    """Return a kernel with the operations of one execution of its fusion and the library that it calls.
+
+    A fusion that is computed `in_library` evaluates each element once. XLA may evaluate it several times.
+    """
     from scaling.options.program import hlo_loops
 
-    evaluations = hlo_loops.count_evaluations(instructions)
+    evaluations = {} if in_library else hlo_loops.count_evaluations(instructions)
     work, library = Counter[str](), ""
     for instruction in instructions.values():
         kind, amount = hlo_ops.count_work(instruction, instructions)
         if kind:
-            work[kind] += _repeat(amount, evaluations[instruction.name] / max(instruction.size, 1))
+            size = max(instruction.size, 1)
+            work[kind] += _repeat(amount, evaluations.get(instruction.name, size) / size)
         elif instruction.opcode == "custom-call":
             library = hlo_ops.library_name(instruction) or library
         elif instruction.opcode == "fusion":

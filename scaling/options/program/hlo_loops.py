@@ -1,4 +1,4 @@
-"""Count how often the loop nest of an HLO fusion evaluates each instruction of the fusion.
+"""Derive the loop nest of an HLO fusion, and how often it evaluates each of its instructions.
 
 XLA compiles a fusion to one loop nest over the elements of its result. A value that does not depend on the
 inner loops is computed outside of them. A value that varies with an inner loop is computed again in each
@@ -108,9 +108,11 @@ def _operand_loops(
 
 
 def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int, ...]) -> Loops:
-    """Return the loops over the axes of the operand of a reshape whose result has dimensions `dims`.
+    """Map the loops over the axes of the result of a reshape to the axes of its operand.
 
-    An axis that the reshape splits or merges is assigned to the innermost loop over its parts.
+    `loops` contains the loop over each axis of the result, which has the dimensions `dims`. Return the loop
+    over each axis of the operand, which has the dimensions `operand_dims`. For an axis that the reshape
+    splits or merges, this is the innermost loop over the corresponding axes of the result.
     """
     remaining = iter(zip(dims, loops, strict=True))
     operand_loops: list[int | None] = []

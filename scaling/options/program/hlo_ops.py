@@ -1,4 +1,4 @@
-"""Count the arithmetic operations of one HLO instruction, such as a dot, a convolution or a reduction.
+"""Classify an HLO instruction by its opcode, and count its operations from its shapes (dot, convolution).
 
 The instructions may come from the CPU, GPU or TPU backend. Library calls are counted only if they are matrix
 products or convolutions. See hlo_cost.py for the bytes that an instruction reads and writes.

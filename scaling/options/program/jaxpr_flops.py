@@ -1,4 +1,4 @@
-"""Count the floating-point operations of a jaxpr on one device, before the optimizations of XLA.
+"""Count the floating-point operations of a jaxpr, one equation at a time, before XLA optimizes the program.
 
 Dead code is not counted, and the body of a loop is counted once per iteration. The count is None if the trip
 count of a loop is known only at run time. See hlo_cost.py for the costs of the optimized program.

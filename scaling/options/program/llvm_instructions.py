@@ -75,9 +75,10 @@ class LoopCounter(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return the compiler options that make XLA write the LLVM IR of a program to a folder.
+    """Return the XLA compiler options that write the LLVM IR of a program to `folder`.
 
-    jaxlib 0.11 needs the second option. An option that also names MLIR can end the process.
+    jaxlib 0.11 writes LLVM IR only if `xla_dump_emitter_re` is set. Its value must not match MLIR, because a
+    dump of MLIR can abort the process.
     """
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
@@ -148,7 +149,7 @@ class LlvmFunction:
         )
 
     def _gather_cost(self, line: str) -> float:
-        """Return `_GATHER` if a line inserts a number into a vector that was loaded from memory, otherwise 0."""
+        """Return `_GATHER` if a line inserts a number from memory into a vector, otherwise 0."""
         match = _INSERTION.search(line)
         return _GATHER if match and self.definitions.get(match[1], "").startswith("load ") else 0
 
@@ -232,7 +233,10 @@ class LlvmFunction:
         return min(filter(None, counts), default=None)
 
     def _trips_until_exit(self, condition: str, head: str) -> int | None:
-        """Return the trip count of the loop at `head` if it ends by a condition, or None if it is unknown."""
+        """Return the number of iterations until the loop with the first block `head` exits at a branch.
+
+        Return None if the number cannot be determined. The branch depends on `condition`.
+        """
         text = self.definitions.get(condition, "")
         if text.startswith("phi i1"):  # true in the first iteration, false in the second
             return 2

@@ -1,4 +1,4 @@
-"""Count the operations, memory traffic and collectives of a compiled case, and check the collectives.
+"""Collect the counted work of a compiled case in record fields, and find unexpected collectives.
 
 Operations are counted in the jaxpr. Memory traffic and collectives are determined from the HLO module.
 """
@@ -42,9 +42,10 @@ def program_work(
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program has unneeded collectives or lacks needed ones, otherwise None.
+    """Return an error message if a program has collectives that its case does not need, or lacks some.
 
-    Only cases with `split=data` on several devices and some targets of the workload `ceiling` need them.
+    Otherwise return None. Collectives are required only by cases with `split=data` on more than one device,
+    and by some targets of the workload `ceiling`. `collectives` maps each kind to its number in the program.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
