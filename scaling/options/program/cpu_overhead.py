@@ -17,7 +17,7 @@ START_IN_LOOP = 2800  # the start of a kernel in a while loop, whose code is in 
 # The library starts once for each product of a batch.
 PRODUCT = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
-PATCH = 2100  # an output position of a convolution in the library: 25 to 60 ns
+PATCH = 3000  # an output position of a convolution in the library: 25 to 80 ns
 SORT = 700  # a comparison of two elements: 9 ns
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
