@@ -1,4 +1,4 @@
-"""Main program of a worker process: bind it to CPU cores, start JAX, and execute requests of the launcher.
+"""Main program of a worker process: bind to CPU cores, find the coordinator address, start JAX, run requests.
 
 `python -m scaling.worker` needs only jax, numpy, and the standard library. This module must keep its name,
 because a launcher of another revision may start it. The launcher writes one JSON object per line to standard

@@ -1,4 +1,4 @@
-"""Implement `scaling.advise` and `mode=auto`: predict the candidates, measure the best, return an `Advice`.
+"""Implement `scaling.advise` and `mode=auto`: call candidates.py, prediction.py and measurement.py in turn.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
 """

@@ -1,4 +1,4 @@
-"""List the candidate cases of `scaling.advise` (mode, batch, chunk, block, devices), and find a coloring."""
+"""List the candidate cases of `scaling.advise` (`list_candidates`), and color the Jacobian of a function."""
 
 import dataclasses
 import itertools
@@ -120,7 +120,7 @@ def find_coloring(base: Case) -> Coloring | None:
     if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or sparse.why_unavailable():
         return None
     traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
-    if count_operations(traced) > _MOST_OPERATIONS:
+    if sum_operations(traced) > _MOST_OPERATIONS:
         return None
     cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev")]
     try:
@@ -132,7 +132,7 @@ def find_coloring(base: Case) -> Coloring | None:
     return best if 2 * count_colors(best) <= fewest else None
 
 
-def count_operations(jaxpr: Any) -> float:
+def sum_operations(jaxpr: Any) -> float:
     """Return the arithmetic operations and transcendental functions of a jaxpr, or 0 if they are unknown."""
     if jaxpr is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Read or measure the hardware model of this machine for `scaling.advise`: FLOP/s, bandwidth and latencies.
+"""Find the `Hardware` of this machine for `scaling.advise`: read conf/hardware, or measure the CPU's peaks.
 
 The model of a GPU is read from conf/hardware. The peaks of a CPU are measured with few samples, and stored as
 records in the user's cache folder. plan/calibration.py converts them to a hardware model.

@@ -1,4 +1,4 @@
-"""Measure the candidates of `scaling.advise` in alternating turns within a time budget; drop the slower ones.
+"""Measure the candidates of `scaling.advise` in turns within a time budget, and drop the slower ones.
 
 In each round, every remaining candidate takes one turn of samples. After the round, a candidate is dropped if
 it is significantly slower than the fastest one, or more than twice as slow. `run_case` checks each derivative

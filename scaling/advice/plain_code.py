@@ -158,7 +158,7 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression) for the derivative at one point, with these argument names."""
+    """Return (definitions, expression) for the derivative at one point as a function of `names`."""
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
@@ -193,7 +193,12 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return (definitions, body) of `derivative` for a Jacobian in chunks of seeds or of colors."""
+    """Return the code of a function `derivative` that computes a Jacobian, as (definitions, body).
+
+    The definitions are at module level, and the body of `derivative` uses them. Without a `coloring`, the
+    code computes `case.chunk` columns or rows at a time. With a `coloring`, it computes one column or row per
+    color, all at once, and copies their elements to the entries of the Jacobian.
+    """
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _SLICES
     values: dict[str, Any] = {"chunk": case.chunk}
@@ -216,7 +221,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return the definitions of `colors`, int32 (columns or rows,), and `nonzero`, bool (outputs, inputs)."""
+    """Return code that defines `colors`, the color of each column or row, and `nonzero`, a mask of J."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import jax
 
-from scaling.advice.candidates import CODED, count_operations
+from scaling.advice.candidates import CODED, sum_operations
 from scaling.core import memory
 from scaling.core.case import Case
 from scaling.plan import plan_study
@@ -41,7 +41,7 @@ def predict_candidates(
             traced[case] = TracedCase(header, case)
         except Exception as error:
             fields[case] = describe_failure(error)
-    work = {case: count_operations(each.jaxpr) * case.devices for case, each in traced.items()}
+    work = {case: sum_operations(each.jaxpr) * case.devices for case, each in traced.items()}
     excess = _find_excessive_work(work)
     for case, text in excess.items():
         if case.chunk or case.block:  # plain modes are always compiled, for comparison

@@ -1,4 +1,4 @@
-"""Check the function and inputs given to `scaling.advise`, and register them as a temporary workload.
+"""Check the arguments of `scaling.advise` (`Problem`), and register its function as a temporary workload.
 
 A function that is defined in a notebook cannot be imported by name. Therefore a workload module is added to
 `sys.modules`, and removed when the candidate cases have been compiled and measured.

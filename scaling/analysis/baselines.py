@@ -1,4 +1,4 @@
-"""Compare times with handwritten derivatives, machine peaks and JAX; break down lost parallel efficiency.
+"""Relate a time to machine peaks and handwritten code (`Baseline`), and lost efficiency to its causes.
 
 Memory traffic counts only the inputs and the result, so that the fraction of the memory bandwidth is
 underestimated. All communication counts as a loss, because its overlap with computation is unknown. For this

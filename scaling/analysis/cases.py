@@ -1,4 +1,4 @@
-"""Name cases, give them grouping keys (`Method`, `Subject`), and group items by key."""
+"""Derive names and grouping keys from fields of a `Case` (`Method`, `Subject`), and group items by key."""
 
 import dataclasses
 import math
@@ -85,7 +85,7 @@ def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], floa
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item of each group of items with equal keys, then the second ones, and so on."""
+    """Return the items in round-robin order: the first item with each key, then the second, and so on."""
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
@@ -104,9 +104,9 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case with one device and no mesh, as a key of its scaling curve.
+    """Return the case that identifies the scaling curve of a case: a copy with one device and no mesh.
 
-    If `kind` is "weak" instead of "strong", the copy has the number of points per device.
+    For weak scaling (`kind="weak"`), the number of points is divided by the number of devices.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)

@@ -1,4 +1,4 @@
-"""Convert records, curves, time samples, fitted laws and plans to pandas DataFrames with typed columns.
+"""Convert records, curves, samples, laws and plans to typed pandas DataFrames (`load`, `export_tables`).
 
 All tables except that of the laws can be joined by the columns `key` and `environment`. The table of laws
 contains the name and environment of each curve.

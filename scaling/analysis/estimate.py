@@ -63,7 +63,7 @@ def format_exponent(value: float, low: float | None, high: float | None) -> str:
 
 
 def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
-    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if its interval is wide."""
+    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if wider than `widest`."""
     if low is None or high is None:
         return f"{value:.3g}"
     text = f"{value:.3g}" if high - low <= widest else _UNDETERMINED

@@ -1,4 +1,4 @@
-"""Find the fastest AD method for each problem, and how certain that is (`Ranking`, `FastestMethod`)."""
+"""Rank the timings of each problem to find the fastest AD method and the next one (`FastestMethod`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Ranking(Subject):
 
 @dataclass(frozen=True)
 class FastestMethod(Ranking):
-    """The fastest JAX method for one problem on one device count, compared with the next method."""
+    """The fastest JAX method for one problem and device count, compared with the second-fastest method."""
 
     by_hand: Estimate | None  # time of `first` divided by that of the handwritten derivative
     others: tuple[Timing, ...]  # timings of the same problem that are excluded by `is_candidate`
@@ -77,7 +77,7 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return a time divided by that of the fastest handwritten derivative, or None if none was measured.
+    """Return a time divided by the time of the fastest handwritten derivative, or None if none was measured.
 
     Only equal `seeds` settings are compared, because with colored seeds the result contains only the
     nonzeros.
@@ -90,10 +90,10 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 def largest_problems(
     fastest: Iterable[FastestMethod],
 ) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return two lists per function and environment: all its rows, and the rows of its largest problem.
+    """Return (all rows, rows of the largest problem) of each function in each environment.
 
-    The second list is in ascending order of time. A problem measured on more device counts takes precedence
-    over a larger problem.
+    The rows of the largest problem are in ascending order of time. A problem that was measured on more device
+    counts takes precedence over a larger problem.
     """
     pairs = []
     for family in group_by(fastest, lambda row: row.family_key).values():

@@ -1,4 +1,4 @@
-"""Read a results folder as `Findings`: its records, and curves, fits and comparisons derived from them."""
+"""Read a results folder and derive everything that a report shows (`Findings`) by calls of other modules."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ class Findings:
     study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return the (curve, point) pairs that contain a timing, by kind of scaling ("strong", "weak")."""
+        """Return the (curve, point) pairs of the curves that contain a timing, by kind ("strong", "weak")."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
@@ -89,7 +89,7 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return a suffix such as ' [environment 1a2b, oversubscribed]' if a result needs one, or ''."""
+        """Return a suffix for text on a result, such as ' [environment 1a2b, oversubscribed]', or ''."""
         words = [f"environment {environment}"] if self.has_mixed_environments else []
         words += [] if honest else ["oversubscribed"]
         return f" [{', '.join(words)}]" if words else ""
@@ -102,10 +102,14 @@ def read(
     loaded: store.Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Return the newest records of a results folder, and all curves, fits and comparisons derived from them.
+    """Read a results folder, and return its newest records with all curves, fits and comparisons of them.
 
-    `only` has the digests of the environments to include. `unrecorded` are records of lost jobs that are not
-    in the folder yet. `loaded` has the records of the folder if they are already loaded.
+    Args:
+        folder: The results folder.
+        only: The digests of the environments to include, or None for all environments.
+        unrecorded: The records of lost jobs, which are not in the folder yet.
+        loaded: The records of the folder. If None, they are read.
+        efficiency: The smallest acceptable parallel efficiency.
     """
     loaded, study = loaded or store.load(folder), store.read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}

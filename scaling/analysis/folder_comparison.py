@@ -1,4 +1,4 @@
-"""Compare two results folders (a regression test): a verdict such as "slower" and a p-value for each case.
+"""Compare two results folders (a regression test): the verdict and the p-value of each `ComparedCase`.
 
 Cases are matched by their key only, because the environments of the two folders usually differ.
 """

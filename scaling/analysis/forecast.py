@@ -1,4 +1,4 @@
-"""Collect the predicted times and curves of a plan (`Forecast`), and summarize them in sentences."""
+"""Collect the predicted times and curves of a plan (`Forecast`), and write sentences about them."""
 
 import dataclasses
 import itertools
@@ -65,10 +65,10 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the newest plan, ordered by environment.
+    """Return the records of the newest plan, grouped by environment, the newest environment first.
 
-    Workloads in separate files have separate environments. For each workload, the newest environment with the
-    hardware, versions, source and XLA flags of the newest record is selected.
+    A plan contains several environments if its workloads are in several files. For each workload, select the
+    newest environment with the same hardware, versions, source and XLA flags as the newest record.
     """
     facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
     newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)

@@ -28,7 +28,7 @@ _WRONG = ("wrong_answer", "not_finite")
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated lint rule: the number of its violations, the most frequent ones as text, and the fix."""
+    """A violated lint rule: the number of its violations, the most frequent violations, and the fix."""
 
     severity: str
     rule: str
@@ -68,7 +68,7 @@ def lint_rows(findings: Findings) -> list[dict[str, object]]:
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
-# Checks of one timed case. Each returns the defect as text, or ''.
+# Checks of one timed case. Each returns the defect as text, or '' or False if there is no defect.
 
 
 def _check_each(fault: Fault) -> Rule:
@@ -116,7 +116,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return the largest relative trend of the time within the first compilation of a process as text."""
+    """Return text on the largest change of the time during the first compilation of a process, or False."""
     first = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples) or 0.0 for samples in first), key=abs)
     return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
@@ -165,7 +165,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves that start at several devices, although fewer may have enough memory."""
+    """Return the names of the curves that start at several devices, unless memory ran out on fewer."""
     curves = [curve for curve in findings.curves if curve.baseline_devices > 1]
     too_large = [findings.too_large_on(curve.timings[0], curve.kind) for curve in curves]
     return [

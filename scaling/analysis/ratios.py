@@ -1,4 +1,4 @@
-"""Compute statistics of time samples: intervals of times and ratios (`Ratio`), p-values, trend, correlation.
+"""Estimate intervals of times and ratios from nested time samples, and p-values, trends and correlations.
 
 Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
 The error is estimated from the variation at the highest level with at least two members, which includes that

@@ -1,4 +1,4 @@
-"""Describe how times (`SizeSweep`, `SizeExponent`) and the fastest method (`FastestModeMap`) vary with size.
+"""Arrange timings along one problem size: `SizeSweep`, `SizeExponent`, `Crossover` and `FastestModeMap`.
 
 An exponent is the slope of a line fitted to the logarithms of times and sizes, and not an asymptotic limit.
 """

@@ -1,4 +1,4 @@
-"""Summarize a results folder in sentences: fastest AD modes, device counts, speed-up, plans and failures."""
+"""Write the summary of a results folder in sentences: fastest modes, device counts, speed-up and failures."""
 
 import itertools
 import statistics
@@ -13,9 +13,8 @@ from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import Timing
-from scaling.core import memory
 from scaling.core.case import AUTO, problem
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
+from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.record import REASONS
 
 
@@ -70,7 +69,7 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 
 def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
-    mode, devices = name_with_blocks(row.first), _format_devices(findings, row.first)
+    mode, devices = timings.name_with_blocks(row.first), _format_devices(findings, row.first)
     at = f"on {devices} {size} ({row.size}): {timings.format_time(row.first)}, {row.call}"
     if row.empty:
         floor = (
@@ -93,18 +92,6 @@ def _format_devices(findings: Findings, timing: Timing) -> str:
     return f"{timing.devices_text} of {count_of(nodes, 'node')} ({hours} node-hours for a million calls)"
 
 
-def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'."""
-    name, auto = timing.method.name, timings.automatic_blocks(timing.record)
-    if not auto:
-        return name
-    probes, used = (timing.record.blocks or {}).get("probes"), memory.bytes_while_running(vars(timing.record))
-    probes = probes if isinstance(probes, list) else []
-    whole = next((p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))), None)
-    saved = f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
-    return f"{name} ({auto}{saved})"
-
-
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
     curve, point = findings.curves_of(timing).get("strong", (None, None))
     if curve is None or point is None or point.is_baseline:
@@ -122,8 +109,8 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
-    `rows` has the fastest method on each device count, in ascending order of time. The recommended count is
-    the smallest one whose time is not significantly longer than the shortest.
+    `rows` contains the fastest method on each device count, in ascending order of time. The smallest device
+    count whose time is not significantly longer than the shortest time is recommended.
     """
     first, *others = [row.first for row in rows]
     if not first.honest or rows[0].empty or not others:
@@ -162,9 +149,9 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return the curve of each function and kind of scaling with the shortest time on the most devices.
+    """Return, for each function and kind of scaling, the curve that is fastest at the largest device count.
 
-    A handwritten derivative, mode=auto or another AD system is chosen only if there is no other curve.
+    The curve of a handwritten derivative, of mode=auto or of a peer is returned only if there is no other.
     """
     largest = itertools.chain(*derivative_curves(curves))
     problems = group_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1]))).values()

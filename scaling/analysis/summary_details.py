@@ -1,4 +1,4 @@
-"""Write the summary sentences on crossovers, growth with size, scaling laws, memory, meshes and coloring."""
+"""Write the sentences for summary.py on crossovers, growth with size, laws, memory, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -26,7 +26,10 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, str]]) -> list[str]:
-    """Return the text on each function's largest problem, or the one with the least sort key if several."""
+    """Return the text on the largest problem of each function. `texts` are (subject, sort key, text).
+
+    Of several texts on the same problem, return the one with the smallest sort key.
+    """
     sentences = []
     for group in group_by(texts, lambda row: row[0].family_key).values():
         subject, _, text = min(group, key=lambda row: (-row[0].volume, row[1]))
@@ -60,7 +63,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function on how its time grows with the size on the fewest devices."""
+    """Return a sentence for each function on the growth of its time with the size, on the fewest devices."""
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     texts = ((rows[0].sweep, (rows[0].sweep.case.devices,), _describe_exponents(rows)) for rows in groups)
     return _select_largest(findings, texts)
@@ -75,9 +78,10 @@ def _describe_exponents(exponents: Iterable[SizeExponent]) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence for each function and kind of scaling on the law with the best fit.
+    """Return a sentence for each function and kind of scaling on the scaling law that fits best.
 
-    Of the JAX curves of the largest problem, the one with the shortest time on its most devices is described.
+    The sentence describes the JAX curve of the largest problem whose time on its last device count is the
+    shortest.
     """
     sentences = []
     for kind in kinds:
@@ -96,7 +100,11 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause on the best law of a curve and its limit: 'Amdahl describes it best: serial 0.05'."""
+    """Return a clause on the scaling law that fits a curve best: 'Amdahl describes it best: serial 0.05'.
+
+    The clause states the fitted parameters of the law and, if it is determined, the largest speed-up that the
+    law allows.
+    """
     parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
     error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parts}"

@@ -1,4 +1,4 @@
-"""Define `Timing` (the measured time of a case), its ratios, dispatch latency, disturbances and stages."""
+"""Define `Timing`, the pooled records of a case, and derive its stages, memory, disturbances and ratios."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject, group_by
 from scaling.analysis.estimate import Estimate, format_time_ratio
 from scaling.core import memory
-from scaling.core.formatting import count_of, format_duration, format_number
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.results.store import latest
 
@@ -213,6 +213,18 @@ def automatic_blocks(record: Record) -> str:
     texts = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
     on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
     return f"{' and '.join(texts)} at a time{on_host}"
+
+
+def name_with_blocks(timing: Timing) -> str:
+    """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'."""
+    name, auto = timing.method.name, automatic_blocks(timing.record)
+    if not auto:
+        return name
+    probes, used = (timing.record.blocks or {}).get("probes"), memory.bytes_while_running(vars(timing.record))
+    probes = probes if isinstance(probes, list) else []
+    whole = next((p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))), None)
+    saved = f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
+    return f"{name} ({auto}{saved})"
 
 
 def padding_share(timing: Timing) -> float:

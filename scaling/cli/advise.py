@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: find and print the fastest AD method for one function, with its JAX code."""
+"""Implement `scaling advise`: parse a function or workload, advise in a new process, print table and code."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Implement `scaling cancel`: cancel the pending and running cluster tasks of a results folder."""
+"""Implement `scaling cancel`: call cluster/job_state.py to cancel tasks of a folder, and print how many."""
 
 import argparse
 

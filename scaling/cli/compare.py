@@ -1,4 +1,4 @@
-"""Implement `scaling compare`: print which cases became slower or faster between two results folders."""
+"""Implement `scaling compare`: parse its arguments, and print the result of analysis/folder_comparison.py."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Implement `scaling export`: write a results folder as CSV, Parquet, Extra-P, SVG, PNG or PDF files."""
+"""Implement `scaling export`: parse its arguments, call report/export.py, and print the paths of files."""
 
 import argparse
 from pathlib import Path

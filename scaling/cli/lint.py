@@ -1,4 +1,4 @@
-"""Implement `scaling lint`: print methodological problems of measurements, and how to fix them."""
+"""Implement `scaling lint`: print each `LintFinding` of analysis/lint.py, and return the exit status."""
 
 import argparse
 

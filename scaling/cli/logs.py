@@ -1,4 +1,4 @@
-"""Implement `scaling logs`: print the attempts to run a case, with its worker logs and scheduler logs."""
+"""Implement `scaling logs`: select cases by key or label, and print their attempts and ends of their logs."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from scaling.cli import status, streams
+from scaling.cli import streams
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import TaskAttempt, seconds_between
@@ -43,7 +43,7 @@ class StudyCases:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Print the logs of the cases that `select_keys` returns."""
+    """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
     study = load_cases(store.folder_of(args.folder))
     for number, part in enumerate(iterate_logs(study, select_keys(study, " ".join(args.key)), args.all)):
         if number:
@@ -57,7 +57,7 @@ def load_cases(results: Path) -> StudyCases:
     tasks, _ = try_find_tasks(results)
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
-    cases |= {key: case for key, (case, _) in status.expected_cases(results, cases).items()}
+    cases |= {key: case for key, (case, _) in store.expected_cases(results, cases).items()}
     keys = {task.entry.path: {attempt.key for attempt in task.journal.attempts} for task in tasks}
     for path in keys:
         with contextlib.suppress(Refusal):  # the task file is missing or malformed
@@ -145,7 +145,7 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return a line for each attempt of a task at a case, or one about the task if it made no attempt."""
+    """Return a line for each attempt of a task to run a case or, without attempts, a line about the task."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
     if attempts := _attempts(task, key):

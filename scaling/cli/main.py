@@ -1,4 +1,4 @@
-"""Entry point of the program `scaling`: call a subcommand, and convert exceptions to exit statuses."""
+"""Entry point of the program `scaling`: call a subcommand, handle signals, print an exception as one line."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Implement `scaling merge`: copy the records of several results folders into one output folder.
+"""Implement `scaling merge`: copy records of several results folders into one, and unite their study.json.
 
 Records are copied as unchanged lines into new files, unless the output folder contains them already, so that
 repeating the command completes an interrupted merge. The input folders are not modified.

@@ -1,4 +1,4 @@
-"""Implement `scaling plan`: compile a study for hardware that is not available, and predict its cost."""
+"""Implement `scaling plan`: compose the studies, call plan/plan_study.py for each, and print the outcome."""
 
 from typing import Any
 

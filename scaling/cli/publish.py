@@ -1,4 +1,4 @@
-"""Implement `scaling publish`: upload the curves of a results folder to Weights & Biases."""
+"""Implement `scaling publish`: parse its arguments, call wandb/publish.py, and print the outcome."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the HTML report of a results folder, and print a summary."""
+"""Implement `scaling report`: write the HTML report unless it is up to date, and print a summary of it."""
 
 import argparse
 import contextlib

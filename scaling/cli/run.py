@@ -1,4 +1,4 @@
-"""Implement `scaling run`: run the missing cases of the selected studies; report, compare and publish them.
+"""Implement `scaling run`: read each study, run or submit its missing cases, report, compare and publish.
 
 submit.py submits the cases as cluster jobs if the cluster has a scheduler.
 """
@@ -81,7 +81,7 @@ class StudyRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Return the results folder and, if programs are compared, the folder of the baseline."""
+        """Return the results folder and, if `baseline` is set, the results folder of the baseline."""
         return [self.folder, *([self.baseline[1]] if self.baseline else [])]
 
 

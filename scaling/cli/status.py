@@ -1,4 +1,4 @@
-"""Implement `scaling status`: print the states of the cases and cluster tasks of a results folder."""
+"""Implement `scaling status`: find the state of each case (`StudyStatus`), and print counts and cases."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ from scaling.cluster import lost_cases, status_table, submission_files, wait
 from scaling.cluster.cluster_settings import REJECTED
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
-from scaling.core.case import Case, Refusal, from_dict, label
+from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import count_of, format_wait
 from scaling.core.record import Record
 from scaling.results import store
@@ -111,7 +111,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     ordered = sorted(store.latest(every_record), key=lambda r: (r.started_at or "", r.attempt))
     records = {(record.key, record.replicate): record for record in ordered}  # the last one counts
     cases = {record.key: record.case for record in ordered}
-    expected = expected_cases(folder, cases)
+    expected = store.expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
     candidates = [
         StatusLine("missing", key, case, "", replicate)
@@ -134,22 +134,6 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
         why = (folder / REJECTED).read_text(errors="replace")
         notes.append(f"the last submission was rejected, nothing of it is in the queue: {why}")
     return StudyStatus(folder, tasks, list(lines.values()), notes)
-
-
-def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return the valid cases in study.json, as a dict from case key to (case, number of replicates).
-
-    `parsed` is a mapping from key to case that contains the cases that need not be parsed again.
-    """
-    study = store.read_json(folder / "study.json")
-    entries = study.get("cases") if isinstance(study, dict) else None
-    cases = {}
-    for entry in entries if isinstance(entries, list) else []:
-        with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
-            known = parsed.get(entry.get("key"))
-            case = known or from_dict(entry["case"])
-            cases[entry["key"] if known else case.key] = case, store.count_replicates(entry)
-    return cases
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:

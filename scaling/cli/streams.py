@@ -1,4 +1,4 @@
-"""Print lines of text, and discard output to a closed stream or broken pipe, so that a command continues."""
+"""Print lines without control characters, and discard output after a stream is closed or a pipe breaks."""
 
 import io
 import os

@@ -28,7 +28,7 @@ def _argument(*names: str, **options: Any) -> Argument:
     return names, options
 
 
-_FOLDER = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
+_FOLDER_ARGUMENT = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
 
 VERBS = {
     "run": Verb("run a study, or what is missing of it", "study=smoke"),
@@ -38,7 +38,7 @@ VERBS = {
         "what is done, running, missing, failed", "results/smoke --watch",
         "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",
         (
-            _FOLDER,
+            _FOLDER_ARGUMENT,
             _argument("--watch", action="store_true",
                       help="repeat until no task is pending or running; Ctrl-C does not affect the jobs"),
             _argument("--all", action="store_true", help="show all tasks and all cases"),
@@ -48,7 +48,7 @@ VERBS = {
         "show the logs of a case", "results/smoke 3f2a",
         "Print what the task, the worker and the scheduler wrote about a case.",
         (
-            _FOLDER,
+            _FOLDER_ARGUMENT,
             _argument("key", metavar="KEY", nargs="*",
                       help="the case's key, or how it begins, as `scaling status` shows it; or its label; "
                       "or a workload. Without: what failed"),
@@ -57,13 +57,13 @@ VERBS = {
     ),
     "cancel": Verb(
         "cancel the jobs of a study", "results/smoke",
-        "Cancel all pending and running tasks of a results folder.", (_FOLDER,),
+        "Cancel all pending and running tasks of a results folder.", (_FOLDER_ARGUMENT,),
     ),
     "report": Verb(
         "curves, tables and figures as HTML", "results/smoke",
         "Write report/index.html with interactive figures, table.md and table.csv into a folder.",
         (
-            _FOLDER,
+            _FOLDER_ARGUMENT,
             _argument("efficiency", metavar="efficiency=E", nargs="?",
                       help="the efficiency that the recommended devices must reach (default: 0.5)"),
             _argument("--proposal", action="store_true",
@@ -84,13 +84,13 @@ VERBS = {
     "lint": Verb(
         "list problems of a measurement", "results/smoke",
         "Check a results folder as a strict reviewer would; exit status 1 if there are errors.",
-        (_FOLDER, _argument("--strict", action="store_true", help="warnings count as errors")),
+        (_FOLDER_ARGUMENT, _argument("--strict", action="store_true", help="warnings count as errors")),
     ),
     "export": Verb(
         "write CSV, Parquet, SVG, PNG or PDF", "results/smoke",
         "Write records, curves, samples, laws or figures of a results folder for other programs to read.",
         (
-            _FOLDER,
+            _FOLDER_ARGUMENT,
             _argument("--format", action="append", default=[],
                       help="csv, parquet, extrap, svg, png, pdf, or several with commas (default: csv)"),
             _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
@@ -110,7 +110,7 @@ VERBS = {
         "publish the curves on Weights & Biases", "results/smoke",
         "Send the curves of a results folder to Weights & Biases; offline without a key (WANDB_API_KEY).",
         (
-            _FOLDER,
+            _FOLDER_ARGUMENT,
             _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
             _argument("--entity", default=None, help="W&B entity (default: your own)"),
             _argument("--mode", default="auto", help="auto, online or offline (default: auto)"),

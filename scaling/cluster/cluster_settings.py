@@ -1,4 +1,4 @@
-"""Validate and parse the settings in `conf/cluster/*.yaml`, such as partition, time limit, and hosts."""
+"""Parse the fields of conf/cluster/*.yaml (`ClusterSettings`), such as partition, time limit and hosts."""
 
 import re
 from collections.abc import Callable, Mapping

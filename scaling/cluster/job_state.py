@@ -1,4 +1,4 @@
-"""Determine the states of submitted tasks, such as RUNNING, from Slurm, saved states, and journals."""
+"""Find the state of each submitted task (`TaskState`) from Slurm, its process or log, and cancel tasks."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ class TaskState:
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts at cases that are running in this task now."""
+        """Return the attempts to run a case that this task has started but not ended."""
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -95,8 +95,8 @@ def try_find_tasks(
 ) -> tuple[list[TaskState], str]:
     """Return the states of the tasks of all readable submissions, and a message about problems or "".
 
-    Without an answer of Slurm, or without `query_scheduler`, a Slurm task is `UNKNOWN` unless its final state
-    is saved on disk or its journal reports that it has completed. If `save`, save the final states of tasks.
+    If Slurm does not answer or `query_scheduler` is false, a Slurm task is `UNKNOWN`, unless its final state
+    is saved on disk or its journal reports its completion. If `save` is true, save the final states of tasks.
     """
     submissions, problem = submission_files.read_submissions(results)
     try:

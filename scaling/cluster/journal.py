@@ -1,4 +1,4 @@
-"""Read and write the journals of submitted tasks: files with one JSON line for each event of a task."""
+"""Read and write the journal of a task, one JSON line per event, and list its attempts (`TaskAttempt`)."""
 
 import contextlib
 import datetime

@@ -1,4 +1,4 @@
-"""Write a "failed" record for each case that an ended job left without a record, and explain why it ended."""
+"""Make the "failed" records of cases that an ended job left without one, and find the cause in its logs."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from scaling.cluster.job_state import END_REASONS, TaskState, find_state_in_log,
 from scaling.cluster.journal import read_journal
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.core.record import Record, Writer
+from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import child_process, schedule
 
@@ -27,7 +27,7 @@ _UNINFORMATIVE_PREFIXES = (
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Write the records of `make_failed_records` to a results folder, and return their number."""
     lost = make_failed_records(tasks, store.load(results).records) if tasks else []
-    append_records(results, lost)
+    store.append_records(results, lost)
     return len(lost)
 
 
@@ -69,13 +69,6 @@ def make_failed_records_of_task(
             item = dataclasses.replace(item, attempt=attempt)
             lost.append(item.record_without_result(planned, definition.settings, "failed", reason, text))
     return lost
-
-
-def append_records(results: Path, records: Iterable[Record]) -> None:
-    """Write records to a new file in a results folder."""
-    writer = Writer(results)
-    for record in records:
-        writer.append(record)
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:

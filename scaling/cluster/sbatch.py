@@ -1,4 +1,4 @@
-"""Submit tasks as Slurm job arrays with sbatch and submitit, or start them as a local background process."""
+"""Submit tasks: make sbatch options and scripts, copy the package, call submitit or start a local process."""
 
 import contextlib
 import io
@@ -22,6 +22,7 @@ from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask, save_job_ids
 from scaling.core import environment
 from scaling.core.case import Refusal
+from scaling.core.formatting import last_line
 from scaling.results import store
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
@@ -134,7 +135,7 @@ def _submit_array(
     except submitit.core.utils.FailedJobError as error:
         text = environment.scrub(str(error))
         messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", text))
-        raise Refusal(f"Slurm: {'; '.join(messages) or environment.last_line(text)}") from None
+        raise Refusal(f"Slurm: {'; '.join(messages) or last_line(text)}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Query nodes with sinfo and jobs with squeue and sacct, cancel jobs, and find the nodes of a cluster."""
+"""Call sinfo, squeue, sacct and scancel: list nodes and job states, and find the `Machine` of a cluster."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, LOCAL, NONE, ClusterSettings
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.environment import last_line
+from scaling.core.formatting import last_line
 from scaling.workers.machine import Machine, local_machine
 
 WAITING = (  # states of a job before its first start, or before it starts again

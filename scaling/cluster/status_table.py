@@ -1,4 +1,4 @@
-"""Build the table of tasks that `scaling status` prints. Tasks in the same state may share a row."""
+"""Build the table of submitted tasks of `scaling status`, where tasks in the same state may share a row."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +20,7 @@ Row = Sequence[TaskState]  # one task, or several tasks of a submission in the s
 
 
 def task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the table of `task_rows` for the terminal."""
+    """Return the rows of `task_rows` as a table for the terminal."""
     rows, omitted = task_rows(tasks, every)
     submissions = [row[0].entry.folder.name for row in rows]
     has_several = len(set(submissions)) > 1
@@ -38,10 +38,10 @@ def task_table(tasks: Sequence[TaskState], every: bool) -> Table:
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row], int]:
     """Return the rows of the task table, oldest submission first, and the number of omitted rows.
 
-    Pending, completed, and unknown tasks of a submission share one row for each state. In any other state,
-    the first 10 tasks have their own rows, and the others share one. Of more than 30 rows, the oldest are
-    omitted, but not from the last submission, and not if their tasks may still run. If `every`, each task
-    has its own row, and no row is omitted.
+    The tasks of a submission are grouped by state and reason. A group of pending, completed or unknown tasks
+    shares one row. In any other group, the first 10 tasks have one row each, and the rest share one row. If
+    there are more than 30 rows, the oldest are omitted, except for rows of the last submission and of tasks
+    that may still run. If `every` is true, each task has its own row, and no row is omitted.
     """
     rows: list[Row] = []
     for group in group_by(tasks, lambda t: (t.entry.folder, t.state.name, t.state.reason, t.wait_message)):

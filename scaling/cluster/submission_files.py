@@ -1,4 +1,4 @@
-"""Read and write the files of a submission: submission.json, and one task file per job with its cases.
+"""Read and write submission.json (`Submission`) and the task files (`TaskDefinition`) with cases as JSON.
 
     jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
                               0001.json         task file: the cases of a task, and how to run them

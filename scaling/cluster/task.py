@@ -1,4 +1,4 @@
-"""Run the cases of a task file that have no record yet: `python -m scaling.cluster.task FILE`.
+"""Main program of a cluster job: start workers for the cases of a task file that have no record yet.
 
 A job that Slurm requeues runs the same command again. The new run writes a "failed" record for each case that
 the previous run did not finish, and runs the remaining cases.
@@ -88,7 +88,7 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
     records = store.load(results).records
     text = "its job was requeued while it ran"
     lost = lost_cases.make_failed_records_of_task(records, path, definition, "killed", text)
-    lost_cases.append_records(results, lost)
+    store.append_records(results, lost)
     planned = {
         key: schedule.planned_environment(definition.machine, definition.settings, key)
         for key in definition.environments

@@ -1,4 +1,4 @@
-"""Define `Case` (the settings of one run), its valid values, hash and text label, and the error `Refusal`.
+"""Define `Case` (the settings of one run), the valid values of its fields, its key and label, and `Refusal`.
 
 This module imports neither JAX nor a workload.
 """
@@ -29,6 +29,7 @@ SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over t
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
+STORAGES = DEVICE, HOST = "device", "host"
 AUTO = "auto"  # selects the largest chunk that fits (chunk=auto) or the fastest mode (mode=auto)
 CHOSEN_FIELDS = ("mode", "batch", "chunk", "block", "forward")  # the fields that mode=auto sets
 # Policies of jax.checkpoint.
@@ -171,7 +172,7 @@ CHOICES: dict[str, Collection[str]] = {
     "precision": PRECISIONS, "seeds": ("identity", "colored"),
 }  # fmt: skip
 OPTIONS: dict[str, Collection[str]] = {  # None is valid too
-    "cache": ("cold", "warm"), "reduce": REDUCTIONS, "storage": ("device", "host"), "remat": REMATS,
+    "cache": ("cold", "warm"), "reduce": REDUCTIONS, "storage": STORAGES, "remat": REMATS,
 }  # fmt: skip
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}

@@ -1,4 +1,4 @@
-"""Compare the result of a case with its reference, and return a `Verdict`: correct, wrong or undecidable.
+"""Compare each entry of a result with its reference, collect those that differ, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (tolerances.py). An entry with
 a larger error is a suspect: options/reference/reevaluate.py evaluates it again with random rounding errors,
@@ -16,7 +16,8 @@ import numpy as np
 
 from scaling.core import inputs, load_option
 from scaling.core.case import Case, Refusal
-from scaling.core.reference import Arrays, ReferenceSpec, expected_result, point_ranges, reference_spec
+from scaling.core.inputs import InputArrays
+from scaling.core.reference import ReferenceSpec, expected_result, point_ranges, reference_spec
 from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
 from scaling.core.tolerances import least_scale, relative_error
 from scaling.core.workload import Workload
@@ -51,7 +52,7 @@ class PointsComparison(NamedTuple):
     """The entries to compare at a range of points or, for a sum over points, in the copies of all devices."""
 
     start: int  # the index of the first point, or 0 for a sum over points
-    inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again
+    inputs: InputArrays | None  # None if the entries cannot be evaluated again
     comparisons: list[EntryComparison]  # the entries to compare
     step_error: np.ndarray  # shape (points,): the relative error allowed for a finite difference
     note: str = ""  # text to append to the explanation of a wrong answer

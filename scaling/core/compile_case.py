@@ -1,4 +1,4 @@
-"""Compile a case ahead of time to a `CompiledCase`, and raise `TooLarge` if the program exceeds the memory.
+"""Lay out and compile a case ahead of time (`CompiledCase`), and raise `TooLarge` if memory is too small.
 
 `scaling run`, `plan` and `advise` call these functions with their own devices and compilers. A device
 computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
@@ -47,7 +47,10 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the needed memory: a dict from record field to bytes per device, or None if unknown."""
+        """Return the memory that the program needs: a dict from a field of `Record` to bytes per device.
+
+        A value is None if it is unknown.
+        """
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -68,7 +71,7 @@ class CompiledCase:
 
 
 CompileProgram = Callable[[layout.Program], timing.Stages]
-DescribeShortage = Callable[[CompiledCase], str | None]
+DescribeShortage = Callable[[CompiledCase], str | None]  # returns an error message if memory is too small
 
 
 def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
@@ -100,8 +103,8 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case. With chunk=auto, use the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
-    `describe_shortage` returns an error message if a case does not fit into memory. chunk=auto starts with
-    `known_blocks`, the field `blocks` of an earlier record, if it is given.
+    `describe_shortage` returns an error message if a case does not fit into memory. chunk=auto first tries
+    `known_blocks`, the field `blocks` of an earlier record, or None without such a record.
     """
     sizes = sizes or settle_shape(case, workload, describe_shortage)
 
@@ -125,14 +128,14 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk, or set `overflow` if an array exceeds a limit of XLA or JAX."""
+    """Compile a case with a fixed chunk. If an array exceeds a limit of XLA or JAX, only set `overflow`."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
     try:
         program = _lay_out(bound, devices)
         if not hasattr(program.function, "trace"):
-            timing.require_addressable(trace_program(bound, devices))
+            memory.require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
         return dataclasses.replace(bound, overflow=f"XLA cannot run it: {' '.join(str(error).split())}")

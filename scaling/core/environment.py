@@ -1,4 +1,4 @@
-"""Describe the environment of a run (versions, git commit, processor, digest); remove secrets from texts."""
+"""Describe the environment of a run (versions, commit, processor, digest), and remove secrets from texts."""
 
 import functools
 import hashlib
@@ -41,7 +41,10 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process, as a dict that keeps the user's values."""
+    """Return the environment variables XLA_FLAGS and GLIBC_TUNABLES for a worker process.
+
+    XLA flags of the user are kept and extended. A value of GLIBC_TUNABLES of the user is not changed.
+    """
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -166,12 +169,6 @@ def contents(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
-
-
-def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of a program's output without secrets, or `otherwise` if the output is blank."""
-    lines = text.strip().splitlines()
-    return scrub(lines[-1].strip()) if lines else otherwise
 
 
 def scrub(text: str) -> str:

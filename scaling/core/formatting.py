@@ -1,10 +1,12 @@
-"""Format numbers, durations, bytes, counts and tracebacks as text."""
+"""Format numbers, durations, bytes, counts and tracebacks as text, and find the last line of an output."""
 
 import math
 import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+
+from scaling.core.environment import scrub
 
 TRACEBACK_MARK = "| "  # the start of each line of a traceback in the log of a worker
 _INTERNAL_PREFIXES = ("<", str(Path(__file__).resolve().parents[1]), f"{sysconfig.get_path('stdlib')}/")
@@ -56,6 +58,12 @@ def list_first(names: Sequence[str], count: int) -> str:
     """Join the first `count` names, followed by the number of remaining names: 'a, b and 3 more'."""
     remaining = len(names) - count
     return ", ".join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
+
+
+def last_line(text: str, otherwise: str = "no output") -> str:
+    """Return the last line of a program's output without secrets, or `otherwise` if the output is blank."""
+    lines = text.strip().splitlines()
+    return scrub(lines[-1].strip()) if lines else otherwise
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -1,4 +1,4 @@
-"""Generate the random inputs of a case (`InputSpec`: uniform, normal, Poisson), reproducibly for each point.
+"""Define `InputSpec`, an input with a random distribution, and draw its values reproducibly at each point.
 
 A row is the value of an input at one point (batch element). It depends only on the random seed, the name of
 the input and the number of the row.
@@ -8,7 +8,7 @@ import functools
 import math
 import operator
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from scaling.core.case import Case, Refusal
 if TYPE_CHECKING:
     from scaling.core.workload import Workload
 
+InputArrays = Mapping[str, np.ndarray]  # input name -> its values at some points, or its shared value
 _GROUP_SIZE = 2**12  # the number of elements that share a generator; determines the values, never change it
 _SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
 

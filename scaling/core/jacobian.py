@@ -1,4 +1,4 @@
-"""Compute the slices (rows or columns) of a Jacobian on one device, and reduce them as they are computed.
+"""Compute the part of a derivative that belongs to one device: seeds, slices in chunks, and their reduction.
 
 An AD mode with seeds maps (f, x) to a linear map from a seed (a tangent or cotangent) to one slice of the
 Jacobian of f at x. The seeds are the rows of the identity, or with seeds=colored, the sums of those rows that
@@ -17,7 +17,7 @@ from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, Case
 from scaling.core.modes import MODES
 from scaling.core.reductions import TRACE, WHOLE, Reduction
-from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
+from scaling.core.shape import DerivativeShape, LinearMapPart, NamedArrays, ceil_div
 from scaling.core.workload import Workload
 
 
@@ -70,7 +70,7 @@ class Slices(NamedTuple):
 
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[Named, Named, DevicePosition], Any]:
+) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
     """Return the function (points, shared, position) that computes a derivative on one device.
 
     Its result is a tuple with one array, or list of arrays, per linear map. Without seeds, it is one array.
@@ -78,7 +78,7 @@ def local_derivative(
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
 
-    def compute(points: Named, shared: Named, position: DevicePosition) -> Any:
+    def compute(points: NamedArrays, shared: NamedArrays, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
@@ -103,7 +103,7 @@ def _value_or_slices(
     sizes: DerivativeShape,
     position: DevicePosition,
     function: Callable[..., Any],
-    inputs: Named,
+    inputs: NamedArrays,
 ) -> Any:
     if case.ad_mode.is_value:
         return function(**inputs)
@@ -121,7 +121,7 @@ def _value_or_slices(
 
 
 def _workload_derivative(
-    case: Case, workload: Workload, sizes: DerivativeShape, inputs: Named, position: DevicePosition
+    case: Case, workload: Workload, sizes: DerivativeShape, inputs: NamedArrays, position: DevicePosition
 ) -> Any:
     result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
@@ -139,7 +139,7 @@ def apply_linear_map(
     case: Case,
     part: LinearMapPart,
     function: Callable[..., Any],
-    inputs: Named,
+    inputs: NamedArrays,
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:

@@ -1,4 +1,4 @@
-"""Partition a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs, gather its result.
+"""Make the `Program` of a case on a device mesh (`jit`, `shard_map`), place its inputs, gather its result.
 
 The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). All three
 APIs wrap the same function, which each device runs. On the host, a result starts with these two axes.
@@ -18,7 +18,14 @@ from scaling.core import load_option, shape
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
-from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div, input_structs, result_shape
+from scaling.core.shape import (
+    DerivativeShape,
+    LinearMapPart,
+    NamedArrays,
+    ceil_div,
+    input_structs,
+    result_shape,
+)
 from scaling.core.workload import Workload
 
 POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
@@ -86,7 +93,7 @@ def lay_out(
     return Program(function, structs, collect, pieces, seed_arguments)
 
 
-def _program_arguments(case: Case, workload: Workload, seed_arguments: Named) -> dict[str, Argument]:
+def _program_arguments(case: Case, workload: Workload, seed_arguments: NamedArrays) -> dict[str, Argument]:
     points, shared = input_structs(case, workload)
     count = ceil_div(case.points, case.mesh_shape[0])
     arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
@@ -118,7 +125,7 @@ def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, nam
 
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], Named]:
+) -> tuple[Callable[..., Any], NamedArrays]:
     device = SingleDeviceSharding(devices[0])
     structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for name, x in arguments.items()}
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
@@ -127,7 +134,7 @@ def _wrap_jit(
 
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], Named]:
+) -> tuple[Callable[..., Any], NamedArrays]:
     mesh = Mesh(np.array(devices).reshape(case.mesh_shape), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:

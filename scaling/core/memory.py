@@ -1,5 +1,6 @@
-"""Read the memory that a program needs and the free memory, limit a process, detect out-of-memory errors."""
+"""Read the bytes that a program needs and that are free, limit a process, and detect out-of-memory errors."""
 
+import math
 import re
 import resource
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ _KINDS = ("argument", "temp", "output")
 def available_bytes() -> int | None:
     """Return the free memory in bytes, of this host or of a cgroup of this process if that is less.
 
-    Return None if it is unknown. Slurm sets the limit of a job in a parent of the cgroup of the process.
+    Return None if neither is known. Slurm sets the limit of a job in a parent of the cgroup of the process.
     """
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
@@ -31,7 +32,7 @@ def available_bytes() -> int | None:
 
 
 def limit_process() -> None:
-    """Limit further allocations (RLIMIT_DATA) to 95 % of the free memory. A larger one raises an error."""
+    """Limit further allocations (RLIMIT_DATA) to 95 % of the free memory. Beyond the limit, they fail."""
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
         limit = int(data.group(1)) * 1024 + free - free // 20
@@ -46,8 +47,24 @@ def is_out_of_memory(text: str) -> bool:
     return any(phrase in text.lower() for phrase in phrases)
 
 
+def require_addressable(jaxpr: Any) -> None:
+    """Raise `OverflowError` if a program has an array of 2**63 bytes or more, which would abort XLA."""
+    from jax.extend.core import jaxprs_in_params
+
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for variable in equation.outvars:
+            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
+            if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
+                raise OverflowError(f"an array of the shape {tuple(shape)} has 2**63 bytes or more")
+        for inner in jaxprs_in_params(equation.params):
+            require_addressable(inner)
+
+
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the argument, temporary and output bytes per device of a program, as a dict of record fields."""
+    """Return the bytes per device of the arguments, temporaries and outputs of a compiled program.
+
+    The keys are the names of fields of `Record`. A value is None if XLA does not report it.
+    """
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in _KINDS}
 

@@ -1,4 +1,4 @@
-"""Define `Record` (the outcome and the measurements of a run), and append records to a JSON lines file.
+"""Define `Record` (the outcome of a run), its statuses and reasons, and `Writer`, which appends JSON lines.
 
 The name of a field that has a unit ends in the unit, such as `_bytes`. The folder `scaling/results` reads the
 records. This module does not import JAX.
@@ -121,7 +121,10 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """Return the hash of the environment without the versions of peers, to compare peers with JAX."""
+        """Return the hash of the environment without the versions of peers (AD libraries other than JAX).
+
+        Records of JAX and of a peer are comparable if this hash is equal.
+        """
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
@@ -150,7 +153,10 @@ class Record:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite int or float within the limits of a record, and not a bool."""
+    """Return whether a value is a finite int or float, but not a bool, that a record can store.
+
+    The largest magnitude is `_MAX_INTEGER` for an int, and `_MAX_FLOAT` for a float.
+    """
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
@@ -182,7 +188,7 @@ class Writer:
         self._file: int | None = None
 
     def append(self, record: Record | str) -> None:
-        """Append a record, or its line of JSON, and sync the file. If that fails, remove the line again."""
+        """Append a record, or its line of JSON, and sync the file. If an error occurs, remove the line."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"

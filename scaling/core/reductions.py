@@ -1,4 +1,4 @@
-"""Define the reductions of the Jacobian J of each point (batch element), such as sums, norm and J^T J.
+"""Define each `Reduction` of the Jacobian J of a point (sums, norm, J^T J): its steps and expected result.
 
 A device applies the step `columns` (in forward mode) or `rows` (in reverse mode) of a reduction to each slice
 of J as soon as the slice is computed, so that it need not store J. This module does not import JAX, because

@@ -1,4 +1,4 @@
-"""Compute the expected result of a case in float64 (`ReferenceSpec`), for one range of points at a time.
+"""Choose how to compute the expected result of a case (`ReferenceSpec`), and compute it at some points.
 
 The reference is evaluated at the inputs after rounding to the dtype of the case. It does not depend on the AD
 mode or the devices under test. `reference_spec` selects the first method that fits:
@@ -15,7 +15,7 @@ any other result unless the workload also has a `reference` and the reduction ne
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 
 from scaling.core import inputs, load_option, tolerances
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
+from scaling.core.inputs import InputArrays
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 from scaling.core.shape import DerivativeShape, Pattern, to_dense
@@ -36,11 +37,9 @@ _RANGE_NUMBERS = 2**16  # the number of array elements per range of points, whic
 # The largest bytes of an expected result that is cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
 # Fields that are reset for the reference, with their values. `formulation` matters if JAX computes it.
-_RESET: dict[str, Any] = defaults(
+_RESET_FIELDS: dict[str, Any] = defaults(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 ) | {"api": "jit", "precision": "highest"}
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def reference_spec(
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
-        plain = dataclasses.replace(case, **_RESET | mode)
+        plain = dataclasses.replace(case, **_RESET_FIELDS | mode)
         workload, computed = load_option("computed_reference").add_reference(plain, workload, workload_key)
     if case.ad_mode.is_value:
         added = 1 if reduction is WHOLE else case.points * max(workload.terms, sizes.values)
@@ -176,7 +175,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
         "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole: sums over outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
-    key = (dataclasses.replace(case, **_RESET | determining_fields), spec.rounding, spec.workload_key)
+    key = (dataclasses.replace(case, **_RESET_FIELDS | determining_fields), spec.rounding, spec.workload_key)
     expected, scale = cached("expected result", key, evaluate_all, 4)
     return expected[start:stop], scale[start:stop]
 
@@ -246,7 +245,7 @@ def _evaluate_form(
 
 
 def reduce_reference(
-    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: Arrays
+    spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: InputArrays
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the reduced Jacobian of each point, and the scale of its errors, which is at least `floor`."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
@@ -258,7 +257,9 @@ def reduce_reference(
     return J.values @ x[:, :, None], at_least(scale, None if floor is None else floor * np.abs(x).max(axis=1))
 
 
-def flatten_inputs(names: Iterable[str], batched: Container[str], arrays: Arrays, points: int) -> np.ndarray:
+def flatten_inputs(
+    names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
+) -> np.ndarray:
     """Return the inputs as an array of shape (points, inputs). Those in `batched` have an axis of points."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -1,4 +1,4 @@
-"""Run one case: compile its program, check its result, sample its run time, and return its `Record`.
+"""Run one case from its compilation to its `Record`: prepare, check, sample, finish, and describe errors.
 
 The calls that lead from a case to its record are:
 

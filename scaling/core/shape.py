@@ -1,4 +1,4 @@
-"""Compute the `DerivativeShape` of a case (numbers of outputs, inputs and seeds) and the shape of its result.
+"""Count the outputs, inputs, seeds and linear maps of a derivative (`DerivativeShape`) without computing it.
 
 Functions are evaluated with abstract arrays, without devices and before anything is compiled.
 """
@@ -19,7 +19,7 @@ from scaling.core.formatting import innermost_location
 from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.workload import InputSpec, Workload
 
-Named = Mapping[str, Any]  # arrays or abstract arrays by name
+NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
@@ -73,7 +73,7 @@ class DerivativeShape:
         return sum(part.seeds for part in self.parts)
 
 
-def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
+def input_structs(case: Case, workload: Workload) -> tuple[NamedArrays, NamedArrays]:
     """Return two dicts of abstract arrays by input name: the inputs of all points, and the shared inputs."""
 
     def struct(spec: InputSpec, *axes: int) -> jax.ShapeDtypeStruct:
@@ -188,7 +188,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
     return case.points, *workload.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
 
 
-def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
+def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: NamedArrays) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function, or raise `Refusal` or `TooLarge`."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))

@@ -1,4 +1,4 @@
-"""Time compilation stages, take timing samples of a program, and compute confidence intervals of medians.
+"""Time the stages of a compilation, sample the time of a program in turns, and bound medians by a sign test.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
 that run the program. A turn is a series of samples of one case; compared cases take turns. All times are in
@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from scaling.core import memory
 
 _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not timed
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
@@ -65,7 +67,7 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`. This is the `Gather` function for a single process."""
+    """Return `[values]`, as the `Gather` function of a program that runs in a single process."""
     return [values]
 
 
@@ -84,7 +86,7 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and return it compiled, with the time of each stage.
+    """Trace, lower and compile a function, and return the compiled function and the time of each stage.
 
     A function without a wrapper of JAX, such as `jax.jit`, is not compiled. `options` are XLA compiler
     options in addition to XLA_FLAGS.
@@ -95,24 +97,11 @@ def compile_stages(
     lower = functools.partial(function.lower, *arguments)
     if hasattr(function, "trace"):
         trace_seconds, traced = time_once(lambda: function.trace(*arguments))
-        require_addressable(traced.jaxpr)
+        memory.require_addressable(traced.jaxpr)
         jaxpr, lower = traced.jaxpr, traced.lower
     lower_seconds, lowered = time_once(lower)
     compile_seconds, compiled = time_once(lambda: lowered.compile(compiler_options=options))
     return Stages(compiled, compiled, jaxpr, trace_seconds, lower_seconds, compile_seconds)
-
-
-def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` if a program has an array of 2**63 bytes or more, which would abort XLA."""
-    from jax.extend.core import jaxprs_in_params
-
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        for variable in equation.outvars:
-            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
-            if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
-                raise OverflowError(f"an array of the shape {tuple(shape)} has 2**63 bytes or more")
-        for inner in jaxprs_in_params(equation.params):
-            require_addressable(inner)
 
 
 def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int) -> float:
@@ -199,7 +188,11 @@ def _add_turn(
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until it gets no faster, and return the median time per call of the later half."""
+    """Call a program until its calls get no faster, and return their time in seconds.
+
+    The time is the median over the second half of the calls, each in the slowest process. The warm-up takes
+    `least` to about ten times `least` seconds. `time_calls(n)` returns the total time of n calls.
+    """
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -235,7 +228,7 @@ def _enclosing_rank(count: int, confidence: float) -> int:
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.
     """
-    # Each follows from the previous one, because `math.comb(count, k)` exceeds a float from 1,030 samples on.
+    # Each probability follows from the previous one: with 1,030 samples, `math.comb` exceeds all floats.
     allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
     first = max(0, count // 2 - _SEARCH_WIDTH * math.isqrt(count))
     probability = math.exp(
@@ -257,7 +250,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high): the ratio of two medians and its 95 % interval, or None below 7 samples."""
+    """Return (ratio, low, high) of two medians, with a 95 % interval, or None for fewer than 7 samples."""
     of_top, of_bottom = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni correction
     if of_top is None or of_bottom is None:
         return None

@@ -1,4 +1,4 @@
-"""Compute tolerances for the rounding errors of `Jacobians` and their reductions from unit roundoffs.
+"""Compute the rounding tolerance and the error scale of `Jacobians` and their reductions from unit roundoffs.
 
 A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error of a sum of N
 numbers, and the scale is the magnitude of its terms. Rounding changes the reduction of a Jacobian J twice:
@@ -112,7 +112,7 @@ class Jacobians:
         return np.asarray(np.abs(self.values).max(axis=2))
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column, of shape () or (inputs,)."""
+        """Return the number of entries of J in each column: a scalar, or of shape (inputs,) if sparse."""
         return np.asarray(self.values.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""Define `Workload` (a function to differentiate and its inputs), and import workload modules by name.
+"""Define `Workload` and `Reference`, import workload modules, and `build` the workload of a case from them.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:
@@ -142,7 +142,7 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source file of a user-defined workload, or None for a built-in one."""
+    """Return a hash of the source file of a user-defined workload, or None for a built-in workload."""
     if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
@@ -152,13 +152,18 @@ def digest(name: str) -> str | None:
 MakeWorkload = Callable[[Case], Any]
 
 
-def make_user_workload(case: Case) -> Any:
+def make_from_module(case: Case) -> Any:
     """Call the function `workload(case)` of the workload module of a case and return its result."""
     return module(case.workload).workload(case)
 
 
-def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
-    """Return the workload of a case, with its `wrt` and `reduce`, and with pytrees flattened to arrays."""
+def build(case: Case, make_workload: MakeWorkload = make_from_module) -> Workload:
+    """Make the workload of a case, and apply the fields `wrt`, `reduce` and `target` of the case.
+
+    `make_workload` returns the `Workload` as its module defines it. In the result, each leaf of a pytree is a
+    separate input, and every function returns one array. If the target is a second derivative, `reference` is
+    replaced by `second`. `whole_modes` is empty if its functions compute another quantity than the case.
+    """
     is_of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if is_of_peer else case)
     workload = _flatten_pytrees(case, workload)

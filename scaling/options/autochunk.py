@@ -1,4 +1,4 @@
-"""Choose how many points and seeds a device computes at a time, by compiling candidates (`chunk=auto`).
+"""Implement `chunk=auto`: compile candidate `BlockSizes` (points and seeds at a time) until the largest fits.
 
 The candidates are all points with all seeds, fewer points with all seeds, all points with fewer seeds and, if
 none of these fits, a single point with fewer seeds. Each candidate is compiled, because the memory of its
@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core.case import Case
+from scaling.core.case import DEVICE, HOST, Case
 from scaling.core.compile_case import CompiledCase, DescribeShortage
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.shape import DerivativeShape, TooLarge, ceil_div
 from scaling.core.workload import Workload
-
-DEVICE, HOST = "device", "host"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class MemoryNeed:
 
     bytes: int | None  # None if it is unknown
     fits: bool  # whether the program fits into memory
-    io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed it
+    io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed the memory
 
 
 def compile_largest(
@@ -91,9 +89,9 @@ def find_blocks(
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Return the largest block sizes that fit into memory, or None, and a dict of all measured candidates.
 
-    `measure` compiles a candidate; `earlier` is tried first. Storage on the host is tried if `case.storage`
-    is "host", or if it is None and no block sizes fit on the device. It requires `batch=vmap` and a reduction
-    that does not sum over the points.
+    `measure` compiles a candidate. `earlier` is tried first. Storage on the host is tried if `case.storage`
+    is "host", or if it is None and no block sizes fit on the device. Storage on the host requires
+    `batch=vmap` and a reduction that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     can_offload = case.batch == "vmap" and not workload.reduction.sums_points
@@ -120,7 +118,10 @@ def _find_in_storage(
     sizes: DerivativeShape,
     probe: Callable[[BlockSizes], MemoryNeed],
 ) -> BlockSizes | None:
-    """Return the largest block sizes that fit if `storage` contains the arrays, or None if none fit."""
+    """Return the largest block sizes whose program fits into memory, or None if no block sizes fit.
+
+    `storage` is the memory that contains the inputs and the result. `probe` compiles and measures a program.
+    """
     points = ceil_div(case.points, case.mesh_shape[0])
     seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in sizes.parts)
     can_divide_points = case.batch == "vmap" or workload.reduction.sums_points

@@ -1,4 +1,4 @@
-"""Compile a program with a cold or warm persistent compilation cache of JAX, to measure compile times."""
+"""Implement `cache=cold` and `cache=warm`: compile with the persistent compilation cache of JAX."""
 
 import tempfile
 from collections.abc import Callable

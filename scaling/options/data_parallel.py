@@ -1,4 +1,4 @@
-"""Compute a loss and its gradient, summed over a batch that is distributed over devices (data parallelism).
+"""Differentiate a loss that is summed over the points of all devices (data parallelism), and check the sum.
 
 The loss is differentiated by inputs that all points (batch elements) share, such as weights. Each device sums
 over its points. With `split=data`, an all-reduce adds these sums, so that every device has a copy of the
@@ -21,7 +21,7 @@ from scaling.core.check import EntryComparison, PointsComparison
 from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
 from scaling.core.layout import split_inputs
 from scaling.core.reference import ReferenceSpec, point_ranges, reference_jacobians, reference_values
-from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
+from scaling.core.shape import DerivativeShape, LinearMapPart, NamedArrays, ceil_div
 from scaling.core.tolerances import at_least, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
@@ -38,8 +38,8 @@ def sum_derivative(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    points: Named,
-    shared: Named,
+    points: NamedArrays,
+    shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
     """Return the gradient of the loss summed over points, or with `mode=value` the summed loss itself.
@@ -75,7 +75,7 @@ def sum_derivative(
     )
 
 
-def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
+def _loss(case: Case, workload: Workload, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
     """Return the sum of all outputs at the given points, except at padding, where `valid` is false."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -86,7 +86,11 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 
 
 def _derivative_in_pieces(
-    case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
+    case: Case,
+    part: LinearMapPart,
+    sum_over_points: SumOverPoints,
+    shared: NamedArrays,
+    position: DevicePosition,
 ) -> Any:
     """Return the gradient by one linear map, computed in pieces with an all-reduce after each piece.
 

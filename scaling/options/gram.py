@@ -1,4 +1,4 @@
-"""Compute the Gram matrix J^T J from the columns or rows of a Jacobian J (`reduce=gram`)."""
+"""Implement `reduce=gram`: multiply the columns or rows of a Jacobian J to J^T J, and bound its error."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Read the state of the host before and after a measurement: load, clock rates, throttling and CPU times.
+"""Read load, clock rates, throttling and CPU times of the host, and find disturbances of a measurement.
 
 The values come from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. Unknown values are
 None. Other processes are not detected if they run on the GPU, or on the other hardware thread (SMT sibling)
@@ -51,7 +51,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the load average, the clock rates of the bound cores and the state of the GPUs."""
+    """Return a dict with the load average, the clock rates of the cores `bound_to` and the GPU states."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -62,7 +62,11 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the current counters, which `find_disturbances` compares at the end of a measurement."""
+    """Return the current counters of the monitored cores, of this process and of the visible GPUs.
+
+    `bound_to` are the cores that this process is bound to, or None if it is not bound. `find_disturbances`
+    compares the counters at the start and at the end of a measurement.
+    """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"

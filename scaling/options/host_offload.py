@@ -1,4 +1,4 @@
-"""Compute a result that is larger than device memory in steps, into one array on the host (`storage=host`).
+"""Implement `storage=host`: compute a result that exceeds device memory in steps, into an array on the host.
 
 A step computes the Jacobians of some points (batch elements), or only the rows or columns for some seeds. It
 copies the points from the host to the devices, where the shared inputs stay. All steps run the same program
@@ -26,7 +26,7 @@ from scaling.core.workload import Workload
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The size and number of the steps that compute a case whose inputs and result are on the host."""
+    """The division of a case with `storage=host` into steps that run one after another."""
 
     case: Case  # the case that one step computes
     sizes: DerivativeShape  # the shape of the derivative that one step computes
@@ -37,7 +37,7 @@ class StepPlan:
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Return the size, the number and the memory of the steps that compute a case with `storage=host`.
+    """Divide a case with `storage=host` into steps, and return the `StepPlan`.
 
     In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
     """
@@ -74,7 +74,7 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
-    """Return float64 if the host sums partial results of several devices, else the dtype of the case."""
+    """Return the dtype of the result: float64 if the host sums partial results, else that of the case."""
     is_summed = case.mesh_shape[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     return np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
 

@@ -1,4 +1,4 @@
-"""Compute the Laplacian of a function (`target=laplacian`): the sum of v^T H v over the unit vectors v.
+"""Implement `target=laplacian`: sum v^T H v over directions v, by JVPs, `jet` or a forward Laplacian.
 
 H is the Hessian, and the vectors v are called directions. A mode that computes columns H v multiplies each of
 them by v. `nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along each
@@ -60,12 +60,12 @@ class Expanded(NamedTuple):
 
 
 def _sum_over_directions(form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `form(v)`, a scalar, over the directions v in V."""
+    """Return the function V -> sum of `form(v)`, a scalar, over the directions v on the leading axis of V."""
     return lambda V: jax.vmap(form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, where `column` maps v to H v.
+    """Return the function V -> sum of v^T H v over the directions v in V, where `column` maps v to H v.
 
     V is a tuple of arrays like v, each with a leading axis of directions.
     """
@@ -73,14 +73,15 @@ def sum_products(column: LinearMap) -> LinearMap:
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v, each as a JVP of a JVP, for a scalar f at x."""
+    """Return V -> sum of v^T H v over the v in V, each a JVP of a JVP, for the Hessian H of f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v, each by `jax.experimental.jet`, for a scalar f at x.
+    """Return V -> sum of v^T H v over the v in V, each by jet, for the Hessian H of f at x.
 
-    It raises `Refusal` if jet has no rule for an operation of f. Custom derivative rules of f are ignored.
+    The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f. Custom
+    derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -103,7 +104,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in one forward pass, for a scalar f at x."""
+    """Return V -> sum of v^T H v over the v in V, in a single pass, for the Hessian H of f at x."""
     closed = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Choose the cases that measure the peak FLOP/s, bandwidth and latency of a machine, and count their work.
+"""Choose the cases of the workload `ceiling` that bound the times of given cases, and count their work.
 
 These peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py). Lower bounds on the run
 times of the other cases are computed from their measurements.

@@ -1,4 +1,4 @@
-"""Partition a derivative over devices with `jax.pmap` (`api=pmap`), and copy its inputs to the devices.
+"""Implement `api=pmap`: wrap the function of a device with `jax.pmap`, and copy its arguments to the devices.
 
 The devices have a single axis named POINTS, which is the first axis of every argument and every result. A
 device has an index over parts of the points and an index over parts of the seeds. The latter varies fastest.
@@ -15,12 +15,12 @@ from jax.sharding import PartitionSpec as P
 from scaling.core.case import Case
 from scaling.core.jacobian import DevicePosition
 from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_devices
-from scaling.core.shape import Named, ceil_div
+from scaling.core.shape import NamedArrays, ceil_div
 
 
 def wrap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], Named]:
+) -> tuple[Callable[..., Any], NamedArrays]:
     """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.
 
     `arguments` have the shapes on one device. The first axis of the abstract arguments is the devices.

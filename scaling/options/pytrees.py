@@ -1,4 +1,4 @@
-"""Convert a user's function of pytrees to a function that takes one array per leaf and returns one array.
+"""Flatten the pytree inputs of a workload to one array per leaf, and concatenate pytree results to one array.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
 order of `jax.tree.leaves`.
@@ -136,7 +136,8 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
     """Return the leaves of a function's result (an array or a pytree of arrays) as one array.
 
     A single leaf is returned unchanged. Several leaves are raveled, except for the first `leading` axes, and
-    concatenated. Raise `Refusal` if a leaf is not an array of real numbers, or if the leading axes differ.
+    concatenated. Raise `Refusal`, with `function_name` in its message, if a leaf is not an array of real
+    numbers, or if the leading axes differ.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -170,8 +171,9 @@ def concatenate_blocks(
 ) -> Any:
     """Return a derivative as one array, given the blocks that `jax.jacrev` returns for pytrees.
 
-    A block is the derivative of one output leaf by one input leaf. The array has the shape (points, outputs,
-    inputs), or (1, inputs) for a sum over points. Raise `Refusal` if the blocks do not fit together.
+    A block is the derivative of one output leaf with respect to one input leaf. `input_sizes` are the numbers
+    of elements of the input leaves. The array has the shape (points, outputs, inputs), or (1, inputs) if
+    `per_point` is false. Raise `Refusal` if the shapes of the blocks are inconsistent.
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:
@@ -194,7 +196,11 @@ def concatenate_blocks(
 
 
 def _join_columns(blocks: Sequence[Any], input_sizes: Sequence[int], leading: tuple[int, ...]) -> Any:
-    """Return the derivative of one output leaf by all input leaves, of shape (*leading, inputs)."""
+    """Concatenate the derivatives of one output leaf with respect to each input leaf along the last axis.
+
+    `blocks[i]` is the derivative with respect to input leaf i, which has `input_sizes[i]` elements. The
+    result has the shape (*leading, sum(input_sizes)).
+    """
     reshaped = [
         block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True) if size
     ]

@@ -1,4 +1,4 @@
-"""Class `Batch`: the function and the inputs of a case, for an AD library that computes the whole batch.
+"""Class `Batch`: the function, inputs and unit seeds of a case for a peer that computes all points at once.
 
 The points (batch elements) are independent of each other. Therefore a seed (a tangent or cotangent vector)
 that is repeated for all points yields one column or one row of the Jacobian of every point in a single pass.
@@ -147,10 +147,10 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) 
 
 
 def checks(case: Case, workload: Any, sizes: Any) -> list[Check]:
-    """Return the checks of the chunk and of the memory, for `first_reason`.
+    """Return the conditions under which a peer cannot compute the whole batch, to pass to `first_reason`.
 
-    The memory is estimated as twice the size of the result, because the result is copied, plus eight times
-    the size of the largest intermediate array.
+    The peer cannot run the case if `chunk` is set, or if the free memory is less than estimated: twice the
+    size of the result, which is copied, plus eight times the size of the largest intermediate array.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     largest = max(sizes.inputs, sizes.outputs * (case.sizes.get("d", 1) if case.variant == "squared" else 1))

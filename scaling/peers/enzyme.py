@@ -44,7 +44,7 @@ def _has_sort(case: Case, workload: Any) -> bool:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Compile the derivative by Enzyme with XLA."""
+    """Differentiate the function of a case with Enzyme, and compile the derivative with XLA."""
     import jax
 
     with (

@@ -1,4 +1,4 @@
-"""Define the functions of the workloads `rbf`, `linear`, `residual`, `poisson` for libraries like NumPy.
+"""Define the functions of `rbf`, `linear`, `residual` and `poisson` for array libraries like NumPy and torch.
 
 The functions accept a single point or a batch with a leading axis of points. `_linear` also accepts a
 separate copy of W for each point. The argument `np` is the array library, such as numpy or torch.

@@ -1,4 +1,4 @@
-"""Define the interface of peers (AD libraries other than JAX): `Prepared`, and functions that import a peer.
+"""Import peers by `engine`, define what they return (`Prepared`), and find out what they do not offer.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -101,8 +101,8 @@ def engines() -> list[str]:
 def versions(engine: str) -> dict[str, str | None]:
     """Return the version of each package of an engine, or None for a package that is not installed.
 
-    For a peer of the user, the dict also contains a hash of the source of its module. It is empty for JAX,
-    whose version is in every record.
+    For a peer of the user, the dict also contains a hash of the source of its module. The dict is empty
+    for JAX, whose version is in every record.
     """
     if engine == JAX:
         return {}
@@ -172,7 +172,10 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def memory_check(needed_bytes: int, fix: str = "") -> Check:
-    """Return a check for `first_reason` that fails if the memory of this machine does not suffice."""
+    """Return the condition, to pass to `first_reason`, that `needed_bytes` exceed the free memory.
+
+    `fix` is appended to the text of the condition.
+    """
     available = available_bytes() or math.inf
     text = f"needs about {needed_bytes / 1e9:.3g} GB, has {available / 1e9:.3g} GB{fix}"
     return needed_bytes > available, text

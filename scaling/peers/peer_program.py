@@ -1,4 +1,4 @@
-"""Prepare the program of a peer, an AD library other than JAX, so that it can be timed."""
+"""Prepare the program of a peer in a worker as a `PlacedProgram`, which is timed and checked like JAX."""
 
 import dataclasses
 import functools

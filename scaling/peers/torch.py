@@ -34,7 +34,7 @@ MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 _LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured number of arrays per seed
 
-Arrays = tuple[Any, ...]
+Tensors = tuple[Any, ...]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
@@ -83,7 +83,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     if case.jit:
         derivative, seconds = _compile(torch, derivative, x)
 
-    def collect(result: Arrays) -> np.ndarray:
+    def collect(result: Tensors) -> np.ndarray:
         parts = [part.detach().to(torch.promote_types(part.dtype, torch.float32)).numpy() for part in result]
         if case.ad_mode.is_value:
             return parts[0]
@@ -99,7 +99,9 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array))
 
 
-def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
+def _compile(
+    torch: Any, derivative: Callable[..., Tensors], x: Tensors
+) -> tuple[Callable[..., Tensors], float]:
     """Return (compiled derivative, time in seconds of its first call, which compiles it)."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
@@ -113,7 +115,7 @@ def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[
     return compiled, time.perf_counter() - start
 
 
-def _make_derivative(torch: Any, batch: Batch, x: Arrays) -> Callable[..., Arrays]:
+def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function from the inputs x to the columns of the derivative, or to its rows for each input.
 
     The tensors have the shape (seeds, points, ...), or (points, ...) if there is a single seed. The seeds are
@@ -131,7 +133,7 @@ def _make_derivative(torch: Any, batch: Batch, x: Arrays) -> Callable[..., Array
     return lambda *x: _columns(torch, batch, x, tangents)
 
 
-def _unit_seeds(torch: Any, like: Arrays, repeats: list[int]) -> Arrays:
+def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
     """Return the unit tangents or cotangents of several tensors, each of shape (seeds, *shape of the tensor).
 
     `repeats` contains for each tensor the number of points for which a seed is repeated.
@@ -144,30 +146,30 @@ def _unit_seeds(torch: Any, like: Arrays, repeats: list[int]) -> Arrays:
     )
 
 
-def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Arrays], Arrays], seeds: Arrays) -> Arrays:
+def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
     """Return the results of a linear map for all seeds, with a leading axis of seeds if there are several."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
-def _columns(torch: Any, batch: Batch, x: Arrays, tangents: Arrays) -> Arrays:
+def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
     """Return the columns of the Jacobian, computed by one JVP per seed."""
     from torch.autograd import forward_ad
 
-    def jvp(v: Arrays) -> Any:
+    def jvp(v: Tensors) -> Any:
         if batch.case.jit or len(tangents[0]) > 1:
             return torch.func.jvp(batch.function, x, v)[1]
         with forward_ad.dual_level():  # takes 0.7 times as long as torch.func
             return forward_ad.unpack_dual(batch.function(*map(forward_ad.make_dual, x, v))).tangent
 
-    def column(v: Arrays) -> Arrays:
+    def column(v: Tensors) -> Tensors:
         return (jvp(v).sum(-1) if batch.workload.reduce else jvp(v),)
 
     return _map_seeds(torch, batch.case, column, tangents)
 
 
-def _rows(torch: Any, batch: Batch, x: Arrays, cotangents: Arrays) -> Arrays:
+def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
     """Return the rows of the Jacobian, or their sums over the outputs of each point, by one VJP per seed."""
     case = batch.case
     if case.jit:

@@ -1,4 +1,4 @@
-"""Convert the measured peaks and dispatch latencies of a CPU to the rates of its hardware model.
+"""Convert the measured peaks of a CPU, which are timings of `ceiling` cases, to `Rates` of its `Hardware`.
 
 options/machine_peaks.py measures the peaks, and time_model.py predicts run times from the rates.
 """

@@ -1,4 +1,4 @@
-"""Class `CompilePool`: compile the cases of `scaling plan` in child processes, each program only once.
+"""Class `CompilePool`: start compile workers (compile_worker.py), and compile equal programs only once.
 
 compile_worker.py compiles a case and reads its cost from the program. plan_study.py writes the records.
 """

@@ -1,4 +1,4 @@
-"""Child process of `scaling plan`: trace and compile cases for absent devices, and read the program costs.
+"""Main program of a compile worker: trace and compile cases for absent devices, and read their costs.
 
 `python -m scaling.plan.compile_worker` reads a header and then requests from standard input, one JSON object
 per line:
@@ -41,7 +41,7 @@ from scaling.workers import event_channel
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
 )
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # prefix -> bytes
+_UNIT_PREFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # prefix -> bytes
 _MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")  # in the text of a jaxpr
 _COMMUNICATING_PRIMITIVE = re.compile(
     r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b"
@@ -231,7 +231,7 @@ class _RejectedProgram:
     temp_size_in_bytes: int | None
 
     def memory_analysis(self) -> "_RejectedProgram":
-        """Return the memory statistics, like `jax.stages.Compiled.memory_analysis`."""
+        """Return this object, in place of the result of `jax.stages.Compiled.memory_analysis`."""
         return self
 
 
@@ -245,7 +245,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
     output_bytes = sum(array.size * array.dtype.itemsize for array in outputs) // devices
     temp_bytes = None
     if used:
-        temp_bytes = max(0, int(float(used[1]) * _UNITS[used[2]]) - argument_bytes - output_bytes)
+        temp_bytes = max(0, int(float(used[1]) * _UNIT_PREFIXES[used[2]]) - argument_bytes - output_bytes)
     return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
@@ -254,15 +254,15 @@ def _describe_shortage(message: str) -> str:
     used = _OUT_OF_MEMORY_MESSAGE.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, available = (format_bytes(float(used[k]) * _UNITS[used[k + 1]]) for k in (1, 3))
+    needs, available = (format_bytes(float(used[k]) * _UNIT_PREFIXES[used[k + 1]]) for k in (1, 3))
     return f"needs {needs}, a device has {available}"
 
 
 def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
-    """Return a hash of a traced program. Cases with equal hashes need only one compilation.
+    """Return a hash of a traced program. Of cases with equal hashes, only one is compiled.
 
     The hash depends on the number of devices only if the program communicates or uses its device index.
-    `steps` is the number of executions of the program per call, and `padding` the share of padded work.
+    `steps` is the number of executions of the program per call. `padding` is a result of `padding_share`.
     """
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
     if case.mesh_shape[1] == 1:  # the device index along the seed axis is always 0

@@ -1,4 +1,4 @@
-"""Class `Hardware`: the model of a machine in conf/hardware with rates, memory, network and device counts.
+"""Class `Hardware`: the validated model of a machine in conf/hardware/*.yaml, with rates and network levels.
 
 time_model.py predicts run times from the model. calibration.py determines the rates of a CPU.
 """

@@ -1,4 +1,4 @@
-"""Network cost model: predict the time of a collective from latency and bandwidth on a ring, tree, or torus.
+"""Predict the time of one collective (`CollectiveCost`) from latency and bandwidth on a ring, tree or torus.
 
 Within a host and between hosts, the model uses the faster of a ring and a tree, as communication libraries
 do. On a torus, all axes transfer simultaneously. Other traffic is ignored.

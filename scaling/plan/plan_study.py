@@ -1,4 +1,4 @@
-"""Plan a study for other hardware (`PlannedStudy`): compile its cases, predict their times, write records.
+"""Plan a study for other hardware (`PlannedStudy`): check and compile its cases, predict and record times.
 
 compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
 """
@@ -195,7 +195,7 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
 def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
     """Return the case to compile for the prediction of a case, or None if there is none.
 
-    It is the case itself, unless the case has more devices than the largest machine. Then it is a case with
+    This is the case itself, unless the case has more devices than the largest machine. Then it is a case with
     fewer devices along the point axis of the mesh and fewer points, in which each device does the same work.
     """
     if case.devices <= hardware.most:
@@ -228,7 +228,7 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (name, version) of the first Python package that is installed, or None."""
+    """Return (name, version) of the first of the Python packages `names` that is installed, or None."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -283,7 +283,7 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case, with the predicted time of a call or the reason for none.
+    """Return the record fields of a compiled case, with the predicted time of a call, or why there is none.
 
     If `compiled` has fewer devices than `case`, see `case_to_compile`, the messages (collectives) of the
     program are changed to connect all devices of `case`.

@@ -1,4 +1,4 @@
-"""Make the tables and summary cards of a report that name the fastest AD mode of each problem.
+"""Make the tables and summary cards that name the fastest AD mode of each problem, and how certain it is.
 
 A problem is a function with fixed input sizes. The tables contain measured times only, and the cards contain
 predicted times if nothing was measured. All text is plain, without HTML or Markdown.
@@ -13,8 +13,14 @@ from scaling.analysis.estimate import format_percentage, format_ratio, format_ti
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.summary import name_with_blocks
-from scaling.analysis.timings import Timing, describe_slower, dispatch_floor, format_time, note_on_ratio
+from scaling.analysis.timings import (
+    Timing,
+    describe_slower,
+    dispatch_floor,
+    format_time,
+    name_with_blocks,
+    note_on_ratio,
+)
 from scaling.core.case import problem
 from scaling.core.formatting import format_duration
 from scaling.report.text import Table, make_table

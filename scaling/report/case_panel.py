@@ -1,4 +1,4 @@
-"""Make the detail panel of each measured case on the HTML page: time samples, compile times and memory."""
+"""Make the data and the plot of the detail panel that the HTML page shows for each measured case."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,11 +16,13 @@ _RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel
 
 
 def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return a JSON-compatible dict from the HTML anchor of each case with records to its detail panel.
+    """Return the detail panels of the cases that have records, as a dict from HTML anchor to panel.
 
-    `cases` are pairs of HTML anchor and (process name, record) pairs. A panel is a dict with `facts`, a list
-    of texts such as 'compile 1.20 s to 1.40 s', `step`, and `samples`, a list with [process name, times in
-    seconds, indices of disturbed samples] for each process. It has every `step`-th sample.
+    `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
+
+    facts      texts, such as 'compile 1.20 s to 1.40 s'
+    step       the interval at which samples are included, such as 2 for every second sample
+    samples    for each process, [process name, times in seconds, indices of the disturbed samples]
     """
     cases = list(cases)
     step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // _MAX_SAMPLES

@@ -1,4 +1,4 @@
-"""Format the comparison of two results folders, A (old) and B (new), as text, Markdown and HTML page."""
+"""Format a `FolderComparison` of results folders A (old) and B (new) as sentences, Markdown and HTML page."""
 
 from collections import Counter
 from collections.abc import Sequence

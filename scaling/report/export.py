@@ -1,4 +1,4 @@
-"""Export results to files for other programs (`scaling export`): CSV, Parquet, Extra-P, SVG, PNG, PDF."""
+"""Write a results folder as CSV, Parquet, Extra-P or image files (`write_exports`), and parse `--format`."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Sequence

@@ -1,4 +1,4 @@
-"""Render the report of a results folder, or of a comparison, as one HTML file that works offline.
+"""Render a report or a comparison as one HTML page of `Section`s from page.html.jinja, which works offline.
 
 The template page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser,
 vega.min.js renders the figures.
@@ -30,7 +30,7 @@ from scaling.report.figures.marks import Figure
 from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
 from scaling.results import store
 
-_FOLDER = Path(__file__).parent
+_TEMPLATE_FOLDER = Path(__file__).parent
 
 
 class Section(NamedTuple):
@@ -118,7 +118,7 @@ def render_page(
     """
     figures = [section.figure for section in sections if section.figure]
     cases = {"spec": samples_spec(), "cases": panels}
-    vega = (_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
+    vega = (_TEMPLATE_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = _load_template().render(
         title=title, provenance=provenance, badges=badges, sections=sections, cards=cards,
         light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
@@ -131,7 +131,7 @@ def render_page(
 @functools.cache
 def _load_template() -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(_TEMPLATE_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["whole"] = keep_numbers_whole

@@ -1,7 +1,6 @@
-"""Print the results of a study on a console: tables and sentences, or a summary that fits on one screen.
+"""Print the tables of `scaling report` on a console, and make the one-screen summary of `scaling run`.
 
-`scaling report` prints the tables, and `scaling run` prints the summary at its end. If a table is too wide
-for the console, each row is printed as a paragraph.
+If a table is too wide for the console, each row is printed as a paragraph.
 """
 
 import textwrap
@@ -17,7 +16,7 @@ from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
-from scaling.analysis.timings import describe_slower, format_time
+from scaling.analysis.timings import describe_slower, format_time, name_with_blocks
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
 from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
@@ -133,7 +132,7 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     time = f"{format_time(row.first)} on {row.devices_text}"
     verb = "is fastest" if row.distinguished else "takes"
-    words = f"{problem_name(findings, row)}: {summary.name_with_blocks(row.first)} {verb} {time}"
+    words = f"{problem_name(findings, row)}: {name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
         words += f"; {describe_slower(row.second.method.name, row.second, row.first)}"
     return f"{words}; {describe_certainty(row)}."

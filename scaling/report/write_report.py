@@ -1,4 +1,4 @@
-"""Write the report of a results folder: index.html, table.md and table.csv."""
+"""Write the folder `report` of a results folder: index.html, tables in table.md, records in table.csv."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Read a `Record` from a line of JSON. Reject newer versions and fields with impossible values."""
+"""Parse a line of JSON as a `Record`, and reject newer schemas, wrong types and impossible values."""
 
 import json
 import types

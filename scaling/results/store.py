@@ -1,4 +1,4 @@
-"""Load the records of a results folder, select the latest records, lock the folder, and replace its files.
+"""Read the records and the study.json of a results folder, lock the folder, append records, replace files.
 
 `scaling.core.record.Writer` writes the records. Small JSON files are replaced atomically.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import scaling
-from scaling.core.case import Refusal
-from scaling.core.record import SCHEMA, Record
+from scaling.core.case import Case, Refusal, from_dict
+from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
@@ -96,6 +96,22 @@ def count_replicates(entry: Mapping[str, Any]) -> int:
     return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
+def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
+    """Return the valid cases in study.json, as a dict from case key to (case, number of replicates).
+
+    `parsed` is a mapping from key to case that contains the cases that need not be parsed again.
+    """
+    study = read_json(folder / "study.json")
+    entries = study.get("cases") if isinstance(study, dict) else None
+    cases = {}
+    for entry in entries if isinstance(entries, list) else []:
+        with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
+            known_case = parsed.get(entry.get("key"))
+            case = known_case or from_dict(entry["case"])
+            cases[entry["key"] if known_case else case.key] = case, count_replicates(entry)
+    return cases
+
+
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Lock the file `name` in a folder, and yield its file descriptor.
@@ -145,6 +161,13 @@ def check_schemas(folder: Path) -> None:
             for line in read_file(path).split(b"\n"):
                 if b"schema" in line and our_schema not in line:
                     require_known_schema(_parse_json(line), path)
+
+
+def append_records(results: Path, records: Iterable[Record]) -> None:
+    """Write records to a new file in a results folder."""
+    writer = Writer(results)
+    for record in records:
+        writer.append(record)
 
 
 def schema_and_version() -> dict[str, Any]:

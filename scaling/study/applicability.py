@@ -1,4 +1,4 @@
-"""Decide which cases are skipped, because their combination of AD mode, target and layout cannot run.
+"""List the rules by which a completed case cannot run, such as a mode that its target does not define.
 
 Other modules raise `Refusal` for invalid input.
 """
@@ -30,7 +30,10 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules about mode, target, reduction and seeds, in order of precedence."""
+    """Return the rules by which a case is skipped because of its mode, target, reduction or seeds.
+
+    The first rule that applies states the reason.
+    """
     mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
     name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
     by_point = f"target={case.target} is computed for each point"
@@ -101,7 +104,7 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules about the devices, the JAX API and compilation."""
+    """Return the rules by which a case is skipped because of its devices, JAX API or compilation."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     uncompiled = "needs compiled programs, and jit=false compiles none"

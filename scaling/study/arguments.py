@@ -1,4 +1,4 @@
-"""Parse the arguments of `scaling run` and `scaling plan`: options, and overrides such as devices=2."""
+"""Parse the words after `scaling run` or `plan`: options, flags, and overrides such as devices=2."""
 
 import argparse
 import difflib

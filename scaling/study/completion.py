@@ -1,4 +1,4 @@
-"""Complete a case: fill in the defaults of its workload, and reset the fields that have no effect.
+"""Fill in the defaults of a case from its workload, and reset fields without effect (`unused_fields`).
 
 Therefore equal computations are equal cases. applicability.py decides whether a completed case can run.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
-def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
+def complete(case: Case, make: workload.MakeWorkload = workload.make_from_module) -> Case:
     """Return the completed case: defaults are filled in, and fields that have no effect are reset.
 
     `make` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
@@ -47,7 +47,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return why fields that are set in a case have no effect, as a dict from field name to `UnusedField`."""
+    """Return the fields that are set in a case but have no effect: a dict from name to `UnusedField`."""
     resolved = _resolve_names(case)
     unused = fields_without_effect(resolved)
     completed = defaults(unused) | _reset_values(resolved)
@@ -81,7 +81,7 @@ def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with target, mode, variant, formulation, sizes and points of its workload."""
+    """Return the case with its target, mode, variant, formulation, sizes and points filled in."""
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
@@ -117,7 +117,11 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, which is the first of `names` if it is not set."""
+    """Return the value of `field`, such as "variant", of a case or, if it is not set, the first of `names`.
+
+    Return None if the field is not set and `names` is empty. Raise `Refusal` if the value is neither in
+    `names` nor in `others`.
+    """
     value = getattr(case, field) or (names[0] if names else None)
     check_names(f"{field} of {case.workload}", [value] if value else [], names + others)
     return value

@@ -1,4 +1,4 @@
-"""Compose the configuration of a study with Hydra, and explain errors of Hydra in one line."""
+"""Compose conf/ and overrides with Hydra to a configuration per study, and explain its errors in one line."""
 
 import dataclasses
 import re

@@ -1,7 +1,8 @@
 """Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
 A condition is a Python expression of names, constants, comparisons, arithmetic, `and`, `or` and `not`. It is
-evaluated without `eval`. Its length and its numbers are limited, so that this takes little time and memory.
+evaluated without `eval`. The length and the numbers of a condition are limited, so that the evaluation takes
+little time and memory.
 """
 
 import ast
@@ -29,8 +30,9 @@ _ALLOWED_NODES = (
 def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
     """Return a function that evaluates a `where` condition, or None if `where` is None.
 
-    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}. It raises
-    `Refusal` if the condition cannot be evaluated, and `parse` raises it if the condition is invalid.
+    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and
+    raises `Refusal` if the condition cannot be evaluated. `parse` raises `Refusal` if the condition is
+    invalid.
     """
     if where is None:
         return None
@@ -90,7 +92,10 @@ def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: type, left: Any, right: Any) -> Any:
-    """Return the result of an arithmetic operation. Raise `ValueError` for no number or a too large one."""
+    """Apply an arithmetic operator, such as `ast.Add`, to two operands, and return the result.
+
+    Raise `ValueError` if an operand is not a number, or if an operand or the result exceeds `_MAX_NUMBER`.
+    """
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

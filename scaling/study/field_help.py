@@ -1,4 +1,4 @@
-"""Format the help text of the fields of a study, from the comments in conf/config.yaml and from `Case`."""
+"""Format the help text of all fields of a study, from the comments in conf/config.yaml and from `Case`."""
 
 import json
 import pkgutil

@@ -1,4 +1,4 @@
-"""Expand the grids of a study into a list of cases, one for each combination of the swept values.
+"""Expand the grids of a study into a `GridCell` for each combination of the swept values.
 
 The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
 list is swept over its elements, and a `where` condition excludes cases. With weak scaling, the number of
@@ -30,7 +30,7 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """Why a field of a case has no effect, such as "with api=jit, which runs on one device"."""
+    """The reason why a field of a case has no effect, such as "with api=jit, which runs on one device"."""
 
     reason: str
     causes: tuple[str, ...]  # the names of the fields whose values cause this, such as "api"
@@ -42,7 +42,7 @@ class GridCell:
 
     case: Case
     scaling: str = "strong"  # or "weak"
-    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one per grid that has it
+    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one for each of its grids
 
     def scaled(self, completed: Case) -> Case:
         """Return the completed case. With weak scaling, multiply its points by its number of devices."""
@@ -93,8 +93,8 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `given` has the fields on the command line. `place` says where `study` is, such as "in part a". `sources`
-    has the sources of the fields that the command line or an enclosing study sets.
+    `given` are the fields on the command line. `place` is the place of `study`, such as "in part a".
+    `sources` are the sources of the fields that the command line or an enclosing study sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -198,10 +198,11 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a study sets a field to a value that has no effect in any case with this value.
+    """Raise `Refusal` if the command line, the study or a grid sets a field to a value that has no effect.
 
-    A value from a file is accepted if it has no effect only because the command line sets another field.
-    `unused` contains the result of `completion.unused_fields` for each cell.
+    A value is refused if it has no effect in any of the cases for which it is set there. A value from a YAML
+    file is accepted if a field on the command line is the cause. `unused[i]` is the result of
+    `completion.unused_fields` for `cells[i]`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without_effect in zip(cells, unused, strict=True):

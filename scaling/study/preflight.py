@@ -1,4 +1,4 @@
-"""Start child processes (preflight_process.py) that check the cases of a study before the study runs.
+"""Start child processes (preflight_process.py) that check cases before a study runs, and cache the answers.
 
 There is one process for each set of user modules, so that a module that crashes or hangs affects only the
 cases that use it. Answers about built-in workloads are cached in the results folder. This module does not
@@ -42,10 +42,11 @@ ProgressCallback = Callable[[int, int], None]  # (number of checked cells, numbe
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: ProgressCallback = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Check the cases of a study, and return one `PreflightResult` for each different case.
+    """Check the cases of a study in child processes, and return one `PreflightResult` per distinct case.
 
-    Raise `Refusal` if a case is invalid, or a field that the study sets has no effect. The check of a case
-    takes at most `seconds`. `note` is called several times a second.
+    Raise `Refusal` if a case is invalid, or if a field that the study sets has no effect. `seconds` is the
+    time limit for the check of one case; if it is exceeded, the result contains a failure. `note` is called
+    several times per second with the numbers of checked cells and of all cells.
     """
     return results_from_answers(cells, check_cells(cells, seconds, note))
 
@@ -54,7 +55,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     """Check the cases of a study in child processes, and return one answer for each of them, in order.
 
     An answer is the JSON object that a child process sends, or {"failure": (reason, text)} if the process
-    crashed or reached its time limit.
+    crashed or reached its time limit. `seconds` and `note` have the same meaning as in `examine_cells`.
     """
     groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
     for number, cell in enumerate(cells):
@@ -74,7 +75,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 
 
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers of `check_cells` to one `PreflightResult` for each different case.
+    """Convert the answers of `check_cells` to one `PreflightResult` per distinct case.
 
     Raise `Refusal` if a case is invalid, if a field that the study sets has no effect, or if the module of
     every case calls sys.exit.
@@ -147,7 +148,11 @@ class _Examination:
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until a check fails, and return its failure or None."""
+        """Check cells one after another in a single child process. Stop at the first failure, and return it.
+
+        Return None if no check fails. Cells with another answer are removed from `problems`. If the import of
+        the user's `modules` fails, the failure is the answer for all cells.
+        """
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
@@ -172,7 +177,7 @@ class _Examination:
         return None
 
     def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], number: int, step: str) -> Answer:
-        """Return the answer to the request `step` ("import" or "answer") about a cell, or its failure."""
+        """Send the request `step` ("import" or "answer") about the cell `number`, and return the answer."""
         from scaling.workers.worker_group import WorkerDied
 
         cell = self.cells[number]
@@ -186,7 +191,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of everything that determines the answers, or None with a user's module or a peer."""
+    """Return a hash of all that determines the answers, or None if a case uses a user's module or a peer."""
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
@@ -196,7 +201,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer]:
-    """Return the cached answers of a `cache_key`, or [] if there are none or the file is damaged."""
+    """Return the answers cached under `key`, or [] if there are none or the cache file is damaged."""
     cached = store.read_json(folder / _CACHE_FILE)
     if key is None or not isinstance(cached, dict):
         return []
@@ -205,7 +210,7 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Write answers to a results folder, for `load_answers`, unless a case failed. Ignore write errors."""
+    """Cache answers under `key`, unless it is None or a case failed or is too large. Ignore write errors."""
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:

@@ -1,4 +1,4 @@
-"""The child process of preflight.py: import workloads, and complete and check the cases of a study.
+"""Main program of a preflight child: import workloads, complete each case, and find out whether it can run.
 
 It reads requests about cells (cases as given in a study) from standard input, one JSON object per line:
 
@@ -58,11 +58,15 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a cell. Raise `Refusal` if its case is invalid.
+    """Complete and check a case of a study, and return the event "answer", which is sent to the parent.
 
-    The keys of the result are "case" (fields of the completed case), "unfit" ((reason, text) if the case
-    cannot run, otherwise None), "workload_digest" (hash of its code), "engine" (list of (package, version))
-    and "unused" (dict from the name of a field without effect to `UnusedField`).
+    Raise `Refusal` if the case is invalid. The event contains
+
+    case               all fields of the completed case, after weak scaling
+    unfit              (reason, text) if the case must be skipped, otherwise None
+    workload_digest    the hash of the source file of the workload, or None for a built-in workload
+    engine             (name, version) of each package of the peer, or [] for JAX
+    unused             a dict from the name of each given field that has no effect to its `UnusedField`
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -124,7 +128,7 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
     return "indivisible", text
 
 
-_make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_user_workload)
+_make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_from_module)
 
 
 def _make_workload(case: Case) -> Any:
@@ -132,7 +136,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or one that describes the exception of the module `name`."""
+    """Return the event that `do()` returns, or an event on the exception that the module `name` raised."""
     try:
         return do()
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""Validate the value of `results=PATH` before a study starts, and create that folder."""
+"""Parse `results=PATH` before a study starts, and create that folder, or explain why it cannot be one."""
 
 import errno
 import os

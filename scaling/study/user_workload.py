@@ -1,4 +1,4 @@
-"""Import the module of `workload=NAME`, and check the result of its function `workload(case)`."""
+"""Find the module of `workload=NAME`, read its constants such as SIZES, and check the user's `Workload`."""
 
 import os
 import re
@@ -42,10 +42,10 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names that a workload module declares, such as VARIANTS, or () if it declares none.
+    """Return the names in the constant `name` of a workload module, such as "VARIANTS", or () without it.
 
-    FORMULATIONS may be a dict from variant to names, of which those of `variant` are returned. Raise
-    `Refusal` unless the value is a tuple or list of names.
+    FORMULATIONS may be a dict from variant to names. In this case, return the names of `variant`. Raise
+    `Refusal` if the value is not a tuple or list of names.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -57,7 +57,7 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(module: ModuleType) -> dict[str, Any]:
-    """Return the default sizes that a workload module declares. Raise `Refusal` unless SIZES is a dict."""
+    """Return the default sizes that a workload module declares. Raise `Refusal` if SIZES is not a dict."""
     sizes = getattr(module, "SIZES", {})
     if not isinstance(sizes, Mapping):
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
@@ -66,9 +66,9 @@ def declared_sizes(module: ModuleType) -> dict[str, Any]:
 
 
 def check_workload(name: str, result: Any) -> Workload:
-    """Return the result of the function `workload(case)` of the module `name`, after checking it.
+    """Check that `result`, which `workload(case)` of the module `name` returned, is a valid `Workload`.
 
-    Raise `Refusal` unless it is a valid `Workload`. Its inputs are checked when they are flattened.
+    Return `result`, or raise `Refusal` if it is invalid. The inputs are checked later, by `workload.build`.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"

@@ -1,4 +1,4 @@
-"""Prepare the baseline of `versus=KIND:VALUE`, the program with which the current program is compared."""
+"""Prepare the other program of `versus=KIND:VALUE` (a git revision, JAX version or flags) as a `Variant`."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scaling.core.case import Refusal
-from scaling.core.environment import git, last_line
+from scaling.core.environment import git
+from scaling.core.formatting import last_line
 from scaling.workers.event_channel import PROTOCOL
 from scaling.workers.worker_group import Variant
 
@@ -24,8 +25,8 @@ _PACKAGE = Path(__file__).parents[1]
 def open_variant(text: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid, or if the baseline
-    cannot be installed or run.
+    `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if `text` is invalid, or if the
+    baseline cannot be installed or run.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -75,7 +76,10 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Install a version of JAX in a virtual environment in the user's cache, and return its Python path."""
+    """Install a version of JAX in a virtual environment in the user's cache directory, if it is not there.
+
+    Return the path of the Python interpreter of this environment.
+    """
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"

@@ -1,4 +1,4 @@
-"""Check that the YAML files of a study are small, well-formed mappings, before Hydra loads them."""
+"""Check the size, depth and syntax of YAML files before Hydra loads them, and locate a YAML error."""
 
 import os
 from pathlib import Path
@@ -13,9 +13,9 @@ _MAX_NODES = 100_000  # maximum number of nodes, including those that aliases re
 
 
 def check_selected(folder: Path, group: str, name: str) -> None:
-    """Check the file of a group in the folder of --config-dir, and the files that its defaults list names.
+    """Check the file `group/name.yaml` in the folder of --config-dir, and the files in its defaults list.
 
-    Raise `Refusal` if a file is not UTF-8 text or not a mapping, or if it exceeds a limit.
+    Raise `Refusal` if a file is not UTF-8 text or not a YAML mapping, or is too large or too deeply nested.
     """
     checked, waiting = set[Path](), [folder / group / f"{name.removesuffix('.yaml')}.yaml"]
     while waiting:
@@ -62,7 +62,7 @@ def _read_and_check(path: Path) -> str:
 
 
 def describe(error: yaml.YAMLError, name: str = "") -> str:
-    """Return the location, the problem and a fix of a YAML error. `name` replaces the file name in it."""
+    """Return the location, the problem and a fix of a YAML error in the file `name`."""
     mark = getattr(error, "problem_mark", None)
     place = name or (_format_path(Path(mark.name)) if mark else "a configuration file")
     place += f", line {mark.line + 1}" if mark is not None else ""

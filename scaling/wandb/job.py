@@ -1,4 +1,4 @@
-"""Define the job that publish.py sends to its W&B child process (remote.py): runs, plots and sentences.
+"""Define `PublishJob`, which publish.py sends to remote.py: each `TrackedRun`, each `Plot`, and sentences.
 
 The module does not import SciPy or the analysis that computes the data.
 """

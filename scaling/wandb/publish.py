@@ -1,4 +1,4 @@
-"""Publish a results folder to W&B in a child process, and report the outcome.
+"""Publish a results folder to W&B: start remote.py as a child process, and report its events (`Outcome`).
 
 wandb can hang, print, and change signal handlers and the environment. The child process (remote.py) protects
 the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON with the

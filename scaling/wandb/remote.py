@@ -1,4 +1,4 @@
-"""Upload W&B runs to the server and read them back to verify them, or write offline copies.
+"""Main program of the W&B child process: upload runs and verify them, or write offline copies.
 
 publish.py starts a child process that runs this module in the results folder. wandb does not report every
 failure, so a run counts as published only after it was read back. Each upload gets a new run ID to avoid

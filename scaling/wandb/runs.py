@@ -1,4 +1,4 @@
-"""Make the W&B runs of a study: one per workload, AD method and environment, and one for the whole study.
+"""Convert records and curves to the content of W&B runs (`study_runs`) and line plots (`make_plots`).
 
 Floats are rounded to six digits, so that W&B returns them unchanged. This module does not import wandb.
 """

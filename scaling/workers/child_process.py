@@ -1,4 +1,4 @@
-"""Start a program as a child process, exchange JSON lines with it, log its stderr, and explain its exit.
+"""Class `ChildProcess`: start a program, exchange JSON lines with it, log its stderr, and explain its exit.
 
 Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling.core import environment, memory
+from scaling.core import environment, formatting, memory
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
@@ -177,4 +177,4 @@ def _count_oom_kills() -> int:
 def last_informative_line(lines: Sequence[str]) -> str:
     """Return the last line that may explain an exit, without absolute paths and secrets, or ""."""
     relevant = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
-    return environment.last_line("\n".join(relevant), "")[:_MAX_SHOWN_CHARACTERS]
+    return formatting.last_line("\n".join(relevant), "")[:_MAX_SHOWN_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Connect a worker process to its launcher by JSON lines (`Channel`): it reads requests and sends events.
+"""Class `Channel`: a worker reads requests of its launcher and sends events, both as JSON lines.
 
 The channel keeps working if the measured function prints, forks, or replaces `json.dumps` or `print`.
 """

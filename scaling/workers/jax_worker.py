@@ -1,4 +1,4 @@
-"""Start JAX in a worker process, check its devices, and run the benchmark cases that the launcher requests.
+"""Start JAX in a worker, check the devices of all workers, and execute requests for cases (`CaseLoop`).
 
 worker.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.

@@ -1,4 +1,4 @@
-"""Describe the available devices (`Machine`) and those that a case needs (`ProcessShape`), without JAX."""
+"""Define `Machine` (available nodes and devices) and `ProcessShape` (those of a case); find the platform."""
 
 import dataclasses
 import functools
@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scaling.core.case import Refusal
-from scaling.core.environment import last_line
-from scaling.core.formatting import count_of
+from scaling.core.formatting import count_of, last_line
 from scaling.workers import cores
 
 ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
@@ -54,10 +53,11 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the shape of a case on the fewest nodes over which its devices divide evenly.
+        """Return the shape of a case on as few nodes as possible, with equally many devices on each node.
 
-        `processes` is a number, "device" for one per device, or None for one per node. Raise `Refusal` if the
-        devices do not divide evenly over the processes, or the processes over the nodes.
+        `processes` is the number of processes, "device" for one process per device, or None for one process
+        per node. Raise `Refusal` if the devices do not divide evenly over the processes, or the processes do
+        not divide evenly over the nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -110,7 +110,8 @@ def local_machine() -> Machine:
 def find_platform() -> str:
     """Return the first entry of JAX_PLATFORMS or, if it is not set, the default platform of JAX.
 
-    The default is "cpu" unless an accelerator plugin is installed. Raise `Refusal` if JAX then cannot start.
+    The default is "cpu" if no accelerator plugin is installed. If a plugin is installed and JAX cannot start,
+    raise `Refusal`.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

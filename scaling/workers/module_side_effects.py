@@ -30,9 +30,10 @@ _MAX_LISTED = 3  # maximum number of changes in a description
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Return a function that describes which JAX settings and library functions have changed since this call.
+    """Record the JAX settings and library functions, and return a function that describes later changes.
 
-    It returns, for example, ("changed numpy.abs", "remove that code"), or None if nothing has changed.
+    The returned function takes no argument. It returns None if nothing has changed, otherwise (description of
+    the changes, suggested fix), for example ("changed numpy.abs", "remove that code").
     """
     before = _snapshot()
 

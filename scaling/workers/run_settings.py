@@ -1,4 +1,4 @@
-"""Validate the settings of a run: sampling, core binding, time limits, replicates, processes, order seed."""
+"""Class `RunSettings`: validated settings such as sampling, `bind`, replicates, processes and order_seed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -1,4 +1,4 @@
-"""Schedule the cases that a run must execute, in random order, grouped by worker process (`make_schedule`).
+"""Make the `Schedule` of a run: the cases without a result, in random order, grouped by worker process.
 
 A case is not executed again if it has a result: a record in the planned environment that is "ok" or "skipped"
 for a reason that still applies.
@@ -67,17 +67,18 @@ class ScheduledCase:
 
     @property
     def session_key(self) -> tuple:
-        """Return a key that is equal for the cases that may share a worker process.
+        """Return a key. Cases with equal keys may run in the same worker process.
 
-        Replicates use new processes. A peer may abort the process or start threads, a CPU process is bound to
-        one core per device, the x64 mode of JAX also changes float32 programs, and the side effects of a
-        user's modules persist.
+        The key contains the replicate, because each replicate uses new processes; the engine, because a peer
+        may abort the process or start threads; the number of devices, because a process on CPUs is bound to
+        one core per device; whether the dtype is float64, because the x64 mode of JAX also changes float32
+        programs; and the user's modules, because the side effects of an import remain.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
     def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
-        """Return the identity of the run in the planned environments, given by `environment_key`."""
+        """Return (case key, environment digest, replicate). `environments` are the planned environments."""
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
@@ -257,7 +258,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result, with a case of a peer inapplicable unless the platform is a CPU."""
+    """Return a preflight result in which a case of a peer is inapplicable if the platform is not a CPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

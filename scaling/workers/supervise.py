@@ -1,4 +1,4 @@
-"""Run scheduled cases in worker processes: alternate their samples, replace dead workers, record failures."""
+"""Run scheduled cases in worker groups: sample them in turns, replace dead workers, and record failures."""
 
 import contextlib
 import dataclasses
@@ -180,7 +180,7 @@ class _Run:
         self.handle_event(work, end | {"unwritten": to_line(record)})
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Process an event of a worker: write the record that it could not write, and call the listener."""
+        """Process an event of a worker: write a record that the worker could not write; call the listener."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
             results.writer.append(line)
@@ -195,7 +195,7 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases that are sampled in alternation. All are prepared before the first is sampled."""
+    """A group of cases that are sampled in alternation, after all of them have been prepared."""
 
     run: _Run
     workers: dict[int, WorkerGroup]  # index of the program -> its workers
@@ -204,9 +204,10 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return whether all workers are alive, and the unfinished cases in groups.
+        """Measure the cases. Return whether all workers are still alive, and the cases left to be measured.
 
-        A case that does not fit into memory together with other cases is in a separate group.
+        Each returned group contains cases to be measured together. A case that does not fit into memory next
+        to other cases has a group of its own.
         """
         all_alive = True
         try:
@@ -295,8 +296,8 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        Raise `WorkerDied` if no reply arrives within the remaining time of the case or, to finish or discard
-        it, within `_FINISH_SECONDS`.
+        Raise `WorkerDied` if no reply arrives within the remaining time of the case or, for a request to
+        finish or discard the case, within `_FINISH_SECONDS`.
         """
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used

@@ -1,4 +1,4 @@
-"""Build the srun and ssh commands that start workers on other nodes, and explain failed job steps."""
+"""Build the srun (`SrunSteps`) or ssh (`SshShells`) command of workers, and explain failed job steps."""
 
 import os
 import shlex
@@ -24,9 +24,9 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return (reason, explanation) of a failed job step from its standard error, or None if it has no cause.
+    """Return (reason, explanation) of a failed job step from the lines of its standard error.
 
-    The reason is a key of `scaling.core.record.REASONS`.
+    The reason is a key of `scaling.core.record.REASONS`. Return None if no line states a known cause.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -42,7 +42,7 @@ def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    `option` is "gres", "gpus_per_node", or "gpus_per_task", and `gres` is such as "gpu" or "gpu:h100".
+    `option` is "gres", "gpus_per_node", or "gpus_per_task". `gres` names the resource: "gpu" or "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -66,7 +66,10 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one srun command that starts all workers and passes its input and `variables` on to them."""
+        """Return a list with one srun command, which starts all workers.
+
+        srun passes its standard input and its environment on to the workers, so that `variables` is not used.
+        """
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -96,7 +99,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker, which sets the variables that `_FORWARDED` selects."""
+        """Return one remote shell command per worker. It sets the `variables` that `_FORWARDED` selects."""
         forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
         commands = []
         for host in self.nodes[: shape.nodes]:

@@ -1,4 +1,4 @@
-"""Start the workers of a case (`WorkerGroup`), send each request to all of them, and wait for the reply."""
+"""Class `WorkerGroup`: start all workers of a case, send each request to all, and wait for the replies."""
 
 import contextlib
 import dataclasses

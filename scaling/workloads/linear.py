@@ -33,7 +33,7 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` by the inputs in `names`, of shape (n, ...)."""
+    """Return the derivative of `(X @ W).sum(axis=1)` with respect to `names`, of shape (n, ...)."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
@@ -45,13 +45,13 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` at one point by products with ones, of shape (inputs,)."""
+    """Return the derivative of `(x @ W).sum()` at one point, computed by products with ones, as a vector."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected outputs, of shape (n, o), and Jacobians, of shape (n, o, inputs)."""
+    """Return the expected outputs (n, o), and the Jacobians (n, o, inputs) with respect to `names`."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

@@ -56,7 +56,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a Poisson log-likelihood: one term per point, and their sum for a batch."""
+    """Return the `Workload` of a Poisson log-likelihood, a sum with one term for each point."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

@@ -7,20 +7,25 @@ For each function, all candidates that fit are measured for `truth` seconds. The
 over that of the fastest, minus one. The choices are those of the advice by compiling alone, of the advice with
 a budget of seconds, and of rules that people use. A choice that was not compiled or measured is a lost case.
 Prints a Markdown table, and the cases where the advice loses more than 10 %.
+
+XLA_FLAGS remain as they are, as for `scaling advise FILE:FUNCTION` and in a notebook.
 """
 
 import contextlib
+import os
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import side_by_side  # binds this process to one core, before JAX is imported
 
 from scaling.advice import advisor, candidates
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_duration
+from scaling.workers import cores
 
+CORES = cores.usable_cores()[:1]
+os.sched_setaffinity(0, CORES)  # before JAX starts its threads
 RNG = np.random.default_rng(0)
 ADVICE, MEASURED = "advice by compiling alone", "advice with a budget"
 
@@ -237,7 +242,7 @@ def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, floa
         truth: the seconds to measure all candidates.
     """
     function, points, shared, *wrt = problem
-    options = {"wrt": wrt[0] if wrt else None, "cores": side_by_side.CORES}
+    options = {"wrt": wrt[0] if wrt else None, "cores": CORES}
     predicted = advisor.advise(function, points, shared, budget=0, **options)
     chosen = choose(predicted)
     if budget:

@@ -1,4 +1,4 @@
-"""Compute an expected result by JAX on the CPU (`ComputedReference`): choose its dtype, and verify it.
+"""Differentiate a workload without a closed form by JAX for its reference: choose a dtype, verify the result.
 
 A workload without a closed form is differentiated by JAX in float64. If the values of the function in float64
 differ from those in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed
@@ -19,12 +19,13 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
+from scaling.core.inputs import InputArrays
 from scaling.core.process_cache import cached
 from scaling.core.shape import point_structs
 from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations, fd_check
-from scaling.options.reference.evaluations import Arrays, Evaluation
+from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.rounding import RoundingProperties, has_custom_rules, rounding_properties
 
 _POINTS = 16  # the number of points, and of suspect points, at which the derivative is verified
@@ -54,7 +55,7 @@ class LazyReference:
 
     value_terms = derivative_terms = None
 
-    def __init__(self, differentiated: Evaluation, function: Evaluation, arrays: Arrays) -> None:
+    def __init__(self, differentiated: Evaluation, function: Evaluation, arrays: InputArrays) -> None:
         self._differentiated, self._function, self._arrays = differentiated, function, arrays
 
     @functools.cached_property
@@ -118,7 +119,7 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
         return _verify(native, case, workload, arrays, obstacle)
 
 
-def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
+def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
     """Return the evaluation by JAX of a workload's function and derivative in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
         return _make_unverified_reference(case, workload, case.dtype, arrays).native
@@ -148,7 +149,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def _make_unverified_reference(
-    case: Case, workload: Workload, dtype: str, arrays: Arrays
+    case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
     """Return the reference of a case, computed in `dtype`, whose derivative has not been verified."""
     function, names = workload.function, workload.names
@@ -218,7 +219,7 @@ def _verify(
     computed: ComputedReference,
     case: Case,
     workload: Workload,
-    arrays: Arrays,
+    arrays: InputArrays,
     float64_obstacle: str | None = None,
 ) -> ComputedReference:
     """Return a copy of a reference with the outcome of its verification by finite differences.
@@ -262,7 +263,7 @@ def _verify(
 
 
 def _compare_with_differences(
-    evaluation: Evaluation, case: Case, workload: Workload, arrays: Arrays, roundoff: float
+    evaluation: Evaluation, case: Case, workload: Workload, arrays: InputArrays, roundoff: float
 ) -> fd_check.Confirmation:
     """Compare a derivative with finite differences at the sampled points `arrays`, and at suspect points."""
     generator = np.random.default_rng(case.data_seed)
@@ -294,7 +295,7 @@ def _find_suspects(
     return worst[difference[worst] > fd_check.SUSPICIOUS]
 
 
-def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
+def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:
     columns = evaluations.count_inputs(evaluation, arrays)
     points = len(arrays[next(iter(evaluation.per_point))])
     block = np.arange(min(columns, evaluations.seeds_per_call(evaluation, points)))

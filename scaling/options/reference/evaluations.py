@@ -1,4 +1,4 @@
-"""Evaluate a function and its derivatives by JAX on the CPU for the check: values, JVPs, Jacobians and J^T J.
+"""Evaluate a function in a given dtype by JAX on the CPU (`Evaluation`): values, JVPs, columns and rows.
 
 Derivatives are computed in forward mode. If a function has a rule for reverse mode only (`jax.custom_vjp`),
 its JVP is the transpose of its VJP. The inputs `arrays` are a dict from input name to array, in which the
@@ -8,7 +8,7 @@ first axis of a per-point input is the axis of the points (batch elements).
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from scaling.core.inputs import InputArrays
 from scaling.options.reference.rounding import with_random_rounding
 
-Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
@@ -45,8 +45,8 @@ class Evaluation:
 def evaluation_context(dtype: str) -> Iterator[None]:
     """Return a context manager in which JAX computes in `dtype` on the CPU with the highest matmul precision.
 
-    The caches of JAX are cleared when `jax_enable_x64` changes. They do not distinguish int32 and int64, so
-    that functions that were traced with the other setting can fail.
+    When `jax_enable_x64` changes, the caches of JAX are cleared. They do not distinguish int32 and int64, so
+    that a function that was traced with the previous setting could fail.
     """
     was_enabled = bool(jax.config.read("jax_enable_x64"))
     x64 = was_enabled or dtype == "float64"
@@ -61,12 +61,12 @@ def evaluation_context(dtype: str) -> Iterator[None]:
             jax.clear_caches()
 
 
-def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the values of the function at each point, a float64 array of shape (points, outputs)."""
     return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
 
 
-def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
+def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
     """Return the JVP at each point, a float64 array of shape (points, outputs).
 
     `direction` is the tangent: a dict from the name of each differentiated input to an array of its shape.
@@ -75,7 +75,7 @@ def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Ar
     return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
 
 
-def slices(evaluation: Evaluation, arrays: Arrays, kind: str, seeds: np.ndarray) -> np.ndarray:
+def slices(evaluation: Evaluation, arrays: InputArrays, kind: str, seeds: np.ndarray) -> np.ndarray:
     """Return slices of the Jacobian J at each point as a float64 array, in blocks that fit into memory.
 
     kind        seeds                                    shape of the result
@@ -95,12 +95,12 @@ def slices(evaluation: Evaluation, arrays: Arrays, kind: str, seeds: np.ndarray)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 
 
-def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the Jacobian at each point, an array of shape (points, outputs, inputs), in forward mode."""
     return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
 
 
-def jacobian_in_few_passes(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the Jacobian at each point, in reverse mode if there are far fewer outputs than inputs."""
     outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
     has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
@@ -109,7 +109,7 @@ def jacobian_in_few_passes(evaluation: Evaluation, arrays: Arrays) -> np.ndarray
     return jacobian(evaluation, arrays)
 
 
-def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
+def count_inputs(evaluation: Evaluation, arrays: InputArrays) -> int:
     """Return the number of elements of the differentiated inputs at one point."""
     shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
     return sum(int(np.prod(shape)) for shape in shapes)
@@ -120,7 +120,7 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
-def is_traceable(evaluation: Evaluation, arrays: Arrays, kind: str) -> bool:
+def is_traceable(evaluation: Evaluation, arrays: InputArrays, kind: str) -> bool:
     """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
@@ -130,8 +130,11 @@ def is_traceable(evaluation: Evaluation, arrays: Arrays, kind: str) -> bool:
     return True
 
 
-def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return the evaluation, `transposed` if its function has no JVP, or None if it has no VJP either."""
+def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
+    """Return an evaluation that can compute JVPs, or None if its function supports neither JVPs nor VJPs.
+
+    If the function supports only VJPs, the field `transposed` of the returned evaluation is true.
+    """
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_traceable(candidate, arrays, "columns"):
             return candidate
@@ -139,8 +142,8 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 
 
 def with_rounding(
-    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
-) -> Iterator[tuple[Evaluation, Arrays]]:
+    evaluation: Evaluation, arrays: InputArrays, relative: float, generator: np.random.Generator, count: int
+) -> Iterator[tuple[Evaluation, InputArrays]]:
     """Yield `count` pairs of an evaluation and inputs with random rounding errors.
 
     Every intermediate result of the evaluation has a rounding error, and every floating-point element of the
@@ -155,21 +158,25 @@ def with_rounding(
 
 
 def measure_with_noise(
-    measure: Callable[[Evaluation, Arrays], np.ndarray],
+    measure: Callable[[Evaluation, InputArrays], np.ndarray],
     evaluation: Evaluation,
-    arrays: Arrays,
+    arrays: InputArrays,
     relative: float,
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and its largest change by random rounding errors."""
+    """Return `measure(evaluation, arrays)`, and the largest change of each element by rounding errors.
+
+    The absolute change is the largest of `count` repetitions with the random errors of `with_rounding`, in
+    which `relative` is the relative error of the inputs.
+    """
     center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
     changed = np.array([measure(*pair) for pair in pairs])
     return center, np.max(np.abs(changed - center), axis=0)
 
 
-def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the per-point inputs and the shared inputs in their dtypes."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
@@ -180,9 +187,11 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 
 def _jitted(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
-    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...).
+    """Return the jitted function that computes the quantity `kind`, such as "jvp", of an evaluation.
 
-    Evaluations that differ only in a nonzero rounding key share a program.
+    The function takes (per-point inputs, shared inputs, *seeds), and returns an array of shape (points, ...).
+    `kind` is a key of `_QUANTITIES`. Evaluations with different nonzero rounding keys use the same compiled
+    program, to which the key is an argument.
     """
     key = evaluation.rounding_key
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), kind)

@@ -1,4 +1,4 @@
-"""Verify a derivative by fourth-order finite differences of the function values along random directions.
+"""Confirm a derivative by fourth-order central differences of the values along random directions.
 
 A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same
 wrong derivative in every dtype and AD mode. It can be detected only from the values of the function.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.core.inputs import InputArrays
 from scaling.options.reference.evaluations import (
-    Arrays,
     Evaluation,
     directional_derivative,
     measure_with_noise,
@@ -51,7 +51,7 @@ class Confirmation:
 
 
 def confirm(
-    evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> Confirmation:
     """Compare derivatives of a function along random directions with finite differences at some points.
 
@@ -62,7 +62,7 @@ def confirm(
         zeros = {name: np.zeros_like(x) for name, x in directions[0].items()}
         directions += [zeros | {name: directions[0][name]} for name in evaluation.names[:_SINGLE_INPUTS]]
 
-    def derivatives_along(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
     derivatives, rounding = measure_with_noise(
@@ -102,7 +102,7 @@ def confirm(
 
 
 def screen(
-    evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
     """Return the relative error of the derivative at each point, estimated by a few finite differences.
 
@@ -130,7 +130,7 @@ def screen(
 
 
 def random_direction(
-    evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
+    evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Return a random direction: a dict from the name of each differentiated input to an array of its shape.
 
@@ -147,7 +147,7 @@ def random_direction(
 
 
 def _value_noise(
-    evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the function values, and a small and a large estimate of their rounding errors.
 
@@ -169,7 +169,9 @@ def _value_noise(
     return center, least, np.maximum(least, largest)
 
 
-def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: float) -> np.ndarray:
+def _values_at(
+    evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, step: float
+) -> np.ndarray:
     moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
     return values(evaluation, {**arrays, **moved})
 

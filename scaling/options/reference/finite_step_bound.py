@@ -1,4 +1,4 @@
-"""Bound the truncation and rounding errors of forward differences (`mode=finite_difference`).
+"""Bound the error of `mode=finite_difference` from estimated slopes and curvatures of the function.
 
 The estimates are computed from second-order differences of the function values in float64.
 """
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from scaling.core import inputs
+from scaling.core.inputs import InputArrays
 from scaling.core.modes import STEPS
-from scaling.core.reference import Arrays, ReferenceSpec, closed_form, reference_jacobians
+from scaling.core.reference import ReferenceSpec, closed_form, reference_jacobians
 from scaling.core.tolerances import ROUNDOFF, Jacobians
 from scaling.core.workload import Reference
 
@@ -74,13 +75,13 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, elements))
 
 
-def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
+def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
     form = closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
 
 
-def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
+def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the largest magnitude of the terms whose sum is a function value, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -100,7 +101,7 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 
 
 def _shifted_element(
-    spec: ReferenceSpec, arrays: Arrays, name: str, index: int
+    spec: ReferenceSpec, arrays: InputArrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
     """Return an element of a raveled input at each point, and the values as a function of its shift."""
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)

@@ -1,4 +1,4 @@
-"""Decide whether rounding explains the errors of entries of a result that failed the check.
+"""Reevaluate the entries that failed the check with random rounding errors, and record the wrong ones.
 
 The derivative is evaluated several times in the dtype of the case, with different random rounding errors in
 all intermediate results (rounding.py). An entry passes if its error is not larger than the tolerance plus a
@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
-from scaling.core.reference import Arrays, ReferenceSpec, reduce_reference
+from scaling.core.inputs import InputArrays
+from scaling.core.reference import ReferenceSpec, reduce_reference
 from scaling.core.tolerances import Jacobians, relative_error
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
@@ -38,11 +39,11 @@ class FailedEntries(NamedTuple):
 
     spec: ReferenceSpec
     native: Evaluation  # the function in the dtype of the case
-    arrays: Arrays  # a dict from input name to its values at the points
+    arrays: InputArrays  # a dict from input name to its values at the points
     result: np.ndarray  # of shape (points, ...), like the next two arrays
     expected: np.ndarray
     size: np.ndarray  # by which the error of each entry is divided
-    measure: Callable[[Evaluation, Arrays], np.ndarray]  # evaluates the entries
+    measure: Callable[[Evaluation, InputArrays], np.ndarray]  # evaluates the entries
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
@@ -231,7 +232,7 @@ def _estimate_size(entries: FailedEntries) -> np.ndarray:
 
 
 def _evaluate_columns(
-    spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays
+    spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
     """Return some columns of the reduced Jacobians, or with mode=value the values, of shape (points, ...).
 

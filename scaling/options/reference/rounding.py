@@ -1,4 +1,4 @@
-"""Estimate the rounding errors of a function, from its jaxpr or by Monte Carlo arithmetic.
+"""Find the sums and dtypes in a jaxpr (`RoundingProperties`), or evaluate it with random rounding errors.
 
 `with_random_rounding` adds a random rounding error to each intermediate result. The variation of a result
 among several evaluations estimates its rounding error, including cancellation. For example, where tanh(x) is

@@ -1,4 +1,4 @@
-"""Compare a sample of a large result with the reference: random columns, rows and products of Jacobians.
+"""Choose the sample of a large result to compare: random columns and rows, and products with vectors.
 
 At every point (batch element), products of the Jacobian and random vectors, and some columns and rows, are
 compared. All entries are compared at some points. The error of a product is relative to the 2-norm of the
@@ -14,7 +14,8 @@ import numpy as np
 from scaling.core import inputs
 from scaling.core import reference as references
 from scaling.core.check import EntryComparison, PointsComparison, compare_points
-from scaling.core.reference import Arrays, ReferenceSpec, flatten_inputs, point_ranges
+from scaling.core.inputs import InputArrays
+from scaling.core.reference import ReferenceSpec, flatten_inputs, point_ranges
 from scaling.core.tolerances import Jacobians, relative_error
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
@@ -93,7 +94,7 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 
 
 def _compare_jacobians(
-    spec: ReferenceSpec, arrays: Arrays, result: np.ndarray, generator: np.random.Generator
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of products of Jacobians and random vectors, and of random columns and rows.
 
@@ -124,7 +125,7 @@ def _compare_jacobians(
 
 
 def _compare_products(
-    spec: ReferenceSpec, arrays: Arrays, result: np.ndarray, generator: np.random.Generator
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
     """Yield a comparison of the products J v of Jacobians and a vector v, of shape (points, outputs, 1).
 
@@ -146,7 +147,7 @@ def _compare_products(
 
 
 def _compare_gram(
-    spec: ReferenceSpec, arrays: Arrays, result: np.ndarray, generator: np.random.Generator
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of products of J^T J with random and unit vectors."""
     columns, _ = _sample_columns_and_rows(spec)
@@ -166,7 +167,7 @@ def _measure(kind: str, seeds: Any, is_summed: bool = False) -> Callable[..., np
     of the outputs is differentiated.
     """
 
-    def measure(evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)) -> np.ndarray:
+    def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:
         evaluation = dataclasses.replace(evaluation, summed=is_summed)
         if kind != "jvp":
             return evaluations.slices(evaluation, arrays, kind, seeds)

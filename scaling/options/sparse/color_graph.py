@@ -1,4 +1,4 @@
-"""Color the columns and rows of a sparsity pattern by a greedy algorithm (DSATUR), compiled by numba.
+"""Color the conflict graph of a sparsity pattern with few colors (DSATUR), in functions compiled by numba.
 
 One seed computes a compressed slice, the sum of all columns, or of all rows, of one color. Each entry of the
 Jacobian is read from one slice: a column owns the entries that are read from a slice of columns, and a row
@@ -56,8 +56,9 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """Yield a lower bound on the number of colors, and for each entry whether its row owns it.
 
     Rows and columns with more entries than a threshold own their entries. If both the row and the column of
-    an entry have more, the fuller one owns it. The remaining entries are all owned by columns, or all by
-    rows. At the highest threshold, all entries remain, so that columns alone and rows alone are candidates.
+    an entry have more, the fuller of the two owns the entry. The remaining entries are all owned by columns,
+    or all by rows. At the highest threshold, all entries remain, so that columns alone and rows alone are
+    candidates.
     """
     in_row, in_column = (np.bincount(lines)[lines] for lines in (pattern.rows, pattern.cols))
     fullest = np.maximum(in_row, in_column)
@@ -98,14 +99,16 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
 
 
 def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the entries of a pattern sorted both by column and by row, to find conflicting columns.
+    """Return the entries of a pattern in the order of columns and of rows, to find conflicting columns.
+
+    Conflicting columns and owned entries are defined at the top of this module. The arrays are
 
     order           the columns to color, in decreasing order of their number of entries
     column_start    the offset of each column in the next two arrays, like `indptr` of CSC
     row_of, owned   the row of each entry, and whether its column owns it, sorted by column
     row_start       the offset of each row in the next array, like `indptr` of CSR
-    column_of       the column of each entry, sorted by row, and the owned entries of a row first
-    owned_end       the index in that array after the last owned entry of each row
+    column_of       the column of each entry, sorted by row, with the owned entries of a row first
+    owned_end       for each row, the index in `column_of` after its last owned entry
     """
     by_column = np.argsort(pattern.cols, kind="stable")
     by_row = np.argsort(2 * pattern.rows.astype(np.int64) + ~owned, kind="stable")
@@ -141,10 +144,10 @@ def _remove(links, node):
 
 @numba.njit(cache=True)
 def _color_in_order(graph, color_of):
-    """Color the columns in the order of the graph, each with the lowest color that no conflict excludes.
+    """Give each column, in the order of the graph, the lowest color that no conflicting column has.
 
-    Write the colors to `color_of`, in which an uncolored column has -1, and return the highest color plus
-    one. The time is linear in the number of conflicts, and the memory in the number of columns.
+    Write the colors to `color_of`, where -1 marks an uncolored column, and return the highest new color + 1.
+    The run time is linear in the number of conflicts, and the memory is linear in the number of columns.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
@@ -168,7 +171,7 @@ def _color_by_saturation(graph, first, color_of, is_used):
 
     The columns `first`, which conflict with each other, are colored first. The next column is the one with
     the highest saturation, the number of distinct colors of the columns that it conflicts with. Among several
-    such columns, it is the one whose saturation increased last, so that colors spread from neighbor to
+    such columns, the last whose saturation increased is next, so that colors spread from neighbor to
     neighbor and repeat periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a
     graph", Communications of the ACM 22(4), 1979.
 

@@ -1,4 +1,4 @@
-"""Class `Coloring`: the colors of the columns and rows of a sparse Jacobian."""
+"""Class `Coloring`: the color of each column and row of a sparse Jacobian, and its fields of a record."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Class `SparseJacobians`: the nonzeros of the Jacobians at some points, with row and column sums."""
+"""Class `SparseJacobians`: the values of the nonzeros at some points, summed by row or by column."""
 
 from dataclasses import dataclass
 

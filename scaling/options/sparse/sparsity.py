@@ -1,4 +1,4 @@
-"""Detect sparsity patterns of Jacobians and Hessians (asdex), color them, gather and match their nonzeros.
+"""Detect sparsity patterns by asdex, cache their colorings, and gather the nonzeros from compressed slices.
 
 asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs.
 Patterns and colorings are cached in this process. The colors are divided among the devices. Each device

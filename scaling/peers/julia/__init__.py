@@ -54,7 +54,7 @@ INSTALL = (
     "see https://julialang.org/install, then: python -c 'from scaling.peers.julia import install; install()'"
 )
 
-_FOLDER = Path(__file__).parent
+_JULIA_SOURCES = Path(__file__).parent
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
@@ -105,7 +105,7 @@ def _environment_folder() -> Path:
 def install() -> None:
     """Create or update the Julia environment that Project.toml describes, and install its packages."""
     _environment_folder().mkdir(parents=True, exist_ok=True)
-    shutil.copy(_FOLDER / "Project.toml", _environment_folder())
+    shutil.copy(_JULIA_SOURCES / "Project.toml", _environment_folder())
     update = "using Pkg; Pkg.resolve(); Pkg.instantiate()"
     subprocess.run(["julia", f"--project={_environment_folder()}", "-e", update], check=True)
 
@@ -150,7 +150,7 @@ class _Julia:
         self.folder = Path(folder.name)
         options = "--startup-file=no", f"--project={_environment_folder()}", f"--threads={threads}"
         self._process = ChildProcess(
-            ["julia", *options, str(_FOLDER / "measure.jl"), system], reaped=False, tagged=False
+            ["julia", *options, str(_JULIA_SOURCES / "measure.jl"), system], reaped=False, tagged=False
         )
         weakref.finalize(self, _close, self._process, folder)
 

@@ -1,4 +1,4 @@
-"""Convert figures to Vega-Lite specifications and, with vl-convert, to SVG, PNG and PDF files."""
+"""Convert figures to JSON for the HTML page, or to image files with the provenance of their results."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Define figures, panels and axes, and Vega-Lite layers of lines, markers, error bars and text labels."""
+"""Define `Figure`, `Panel` and `Axis`, and draw Vega-Lite layers: lines, markers, error bars and labels."""
 
 import math
 import re
@@ -47,7 +47,10 @@ class Figure(NamedTuple):
 def make_figure(
     name: str, title: str, caption: str, panels: Iterable[Panel], legend: Iterable[LineStyle], problems: int
 ) -> Figure | None:
-    """Return a figure of the first MAX_PANELS of `problems` problems, or None if it has no panels."""
+    """Return a figure with the given panels, or None if there are none.
+
+    If the number of `problems` exceeds MAX_PANELS, the caption states that some of them are not drawn.
+    """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
     figure = Figure(name, title, caption, tuple(panels), tuple(legend))
@@ -64,7 +67,7 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
 class Axis:
     """An axis that shows a field of the data rows.
 
-    It is categorical, linear if `domain` starts at 0, or otherwise logarithmic.
+    The axis is categorical, linear if `domain` starts at 0, or otherwise logarithmic.
     """
 
     field: str
@@ -106,7 +109,7 @@ def linear_axis(field: str, title: str, high: float) -> Axis:
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each count (device counts, sizes), or at about 24 of more."""
+    """Return a logarithmic axis with a tick at each count, or at about 24 of the counts if there are more."""
     ticks = sorted(set(counts))
     ratio = ticks[-1] / ticks[0]
     margin = max(ratio**0.06, 1.1)
@@ -153,7 +156,7 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 
 
 def draw_points(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **more: Spec) -> Spec:
-    """Return a layer with a hollow marker for each row that has a y value. `more` are further channels."""
+    """Return a layer with a hollow marker for each row that has a y value. `more` are additional channels."""
     shape = _line_channel(styles, (SHAPES[style.shape or "circle"] for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "shape": shape, **line_channels(styles), **more}
     return draw_layer(rows, "point", {}, **channels) | _drop_missing(y.field)
@@ -239,7 +242,7 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return the values of a field and the ends of their intervals, from all rows that have a value."""
+    """Return the values of a field in all rows that have one, and the bounds of their intervals."""
     names = (field, f"{field}_low", f"{field}_high")
     values = (row[name] for row in rows if row.get(field) is not None for name in names)
     return [value for value in values if value is not None]
