@@ -1,5 +1,6 @@
 """Make the data and the plot of the detail panel that the HTML page shows for each measured case."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> di
 
     facts      texts, such as 'compile 1.20 s to 1.40 s'
     step       the interval at which samples are included, such as 2 for every second sample
-    samples    for each process, [process name, times in seconds, indices of the disturbed samples]
+    unit       the unit of the times in seconds, such as 1e-07: the shortest time has four digits
+    samples    for each process, [process name, times as integers, indices of the disturbed samples]
     """
     cases = list(cases)
     step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // _MAX_SAMPLES
@@ -32,12 +34,15 @@ def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> di
 def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
     samples = []
+    times = [second for _, record in ordered for second in record.seconds if second > 1e-12]
+    unit = 10.0 ** (math.floor(math.log10(min(times, default=1.0))) - 3)
     for name, record in ordered:
         disturbed = disturbed_samples(record)[: len(record.seconds) : step]
         indices = [index for index, is_disturbed in enumerate(disturbed) if is_disturbed]
-        samples.append([name, record.seconds[::step], indices])
+        samples.append([name, [round(second / unit) for second in record.seconds[::step]], indices])
     facts = [f"one of every {step} samples is drawn"] if step > 1 else []
-    return {"facts": facts + _list_facts([record for _, record in ordered]), "samples": samples, "step": step}
+    facts += _list_facts([record for _, record in ordered])
+    return {"facts": facts, "samples": samples, "step": step, "unit": unit}
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:

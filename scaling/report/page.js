@@ -206,9 +206,9 @@ function closePanel() {
 
 function sampleRows(of) {
   let number = 1 - of.step;
-  return of.samples.flatMap(([process, seconds, marked]) => seconds.map((value, at) => ({
-    number: number += of.step, seconds: value, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
-    tip: `${process}, sample ${at * of.step + 1}\n${value.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
+  return of.samples.flatMap(([process, times, marked]) => times.map((time, at) => ({
+    number: number += of.step, seconds: time * of.unit, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
+    tip: `${process}, sample ${at * of.step + 1}\n${(time * of.unit).toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
   })));
 }
 

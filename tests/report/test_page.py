@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings
-from scaling.report import page, page_tables, write_report
+from scaling.report import case_panel, page, page_tables, write_report
 from tests.support import made_up
 from tests.support.records import record, weak
 
@@ -136,3 +136,12 @@ def test_break_even_of_compiling_is_shown_if_the_program_also_ran_without_jit(tm
     (table,) = [table for table in page_tables.folded_tables(study) if table.anchor == "measured"]
     # The first call takes 10 s and each later one 0.5 s, against 2.5 s and 2 s: equal after five later calls.
     assert sorted(row[-1] for row in table.rows) == ["", "compiling pays after 6 calls"]
+
+
+@pytest.mark.parametrize("seconds", [[4.12363e-4, 3.98e-4, 1.7], [1e-7, 98765.4321], [250.0]])
+def test_a_detail_panel_has_each_sample_with_four_digits(seconds):
+    ((_, panel),) = case_panel.case_panels([("row", [("process 1", record(seconds=seconds))])]).items()
+    ((name, times, marked),) = panel["samples"]
+    assert (name, marked, panel["step"]) == ("process 1", [], 1)
+    assert all(isinstance(time, int) for time in times)
+    assert [time * panel["unit"] for time in times] == pytest.approx(seconds, rel=5e-4)
