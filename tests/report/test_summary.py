@@ -104,4 +104,25 @@ def test_a_card_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes(tm
     (card,) = answer_tables.make_cards(read_study(tmp_path, [*small, *large]))
     assert card.mode == "jacrev (vmap) or jacfwd (vmap)"
     assert card.certainty.startswith("not distinguished from the runner-up")
-    assert card.other_sizes == "one of 2 sizes; fastest at others: jacfwd (vmap)"
+    assert card.layout.endswith(", by jacrev (vmap)"), "which mode the time belongs to"
+    assert card.other_sizes == "the largest of 2 sizes; fastest at others: jacfwd (vmap)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({1: 4.0}, "Measured on 1 device only"),
+        ({1: 4.0, 2: 2.0}, "Slower on fewer devices; 2 devices are the most measured"),
+        ({1: 2.0, 2: 4.0}, "More devices do not pay"),
+    ],
+)
+def test_a_card_compares_the_device_counts(seconds, expected, tmp_path):
+    rows = [
+        row
+        for devices, level in seconds.items()
+        for row in processes(("jacfwd", level), ("jacrev", 2 * level), devices=devices, api="shard_map")
+    ]
+    (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
+    assert card.notes[0] == expected
+    speedups = [note for note in card.notes if note.startswith("Speed-up over the same program on one device")]
+    assert [note.endswith("efficiency 100 %") for note in speedups] == [True] * (seconds == {1: 4.0, 2: 2.0})
