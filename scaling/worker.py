@@ -125,8 +125,17 @@ def _find_free_address(nodes: int) -> str:
     """Return an address "host:port" of this host with a free port, for `jax.distributed`."""
     with socket.socket() as probe:
         probe.bind(("", 0))
-        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
         return f"{host}:{probe.getsockname()[1]}"
+
+
+def _find_host_name() -> str:
+    """Return the name that the user gave to this node, or its host name if others cannot reach that."""
+    name = environment.node_name()
+    with contextlib.suppress(OSError, UnicodeError):
+        if not socket.gethostbyname(name).startswith("127."):
+            return name
+    return os.uname().nodename
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Advice:
         fields: the status, memory, operations and predicted time of the compiled program of each candidate.
         records: the record of each measured candidate.
         machine: the name of the machine for which the times are valid.
+        warning: a warning if programs may be wrong that are not checked, or ''.
         problem: the function with its inputs, or None for a workload.
         coloring: the coloring of the candidate with compressed columns or rows, or None if there is none.
     """
@@ -44,6 +45,7 @@ class Advice:
     fields: Mapping[Case, RecordFields]
     records: Mapping[Case, Record]
     machine: str
+    warning: str = ""
     problem: Problem | None = None
     coloring: Coloring | None = None
 
@@ -128,6 +130,8 @@ class Advice:
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
             text = text or "not measured: no time was left, or predicted to be slow"
+        if record and record.reason == "wrong_answer" and self.warning:
+            text = f"{text}; {self.warning}"
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
@@ -158,12 +162,14 @@ class Advice:
             others = [other for case, other in self.records.items() if case != best and other.seconds]
             how, interval = "measured", median_interval(record.seconds)
             certainty = measurement.describe_certainty(record, others)
+        warning = f"The derivative was not checked: {self.warning}.\n" if self.warning and not record else ""
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed = memory.bytes_while_running(self.fields.get(best, {}))
         return (
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
-            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n\n{self.code}"
+            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n"
+            f"{warning}\n{self.code}"
         )
 
     @property

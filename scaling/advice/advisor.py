@@ -4,6 +4,7 @@ Candidates are cases that compute the same derivative with different modes, chun
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
 from scaling.advice.advice import Advice
 from scaling.advice.problem import make_problem, registered
+from scaling.core import environment
 from scaling.core.case import AUTO, Case, Refusal
 from scaling.core.formatting import count_of
 from scaling.core.run_case import CaseEnded, ProcessGroup
@@ -92,11 +94,21 @@ def advise_case(
     if model is not None:  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, note)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
-    advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine)
+    warning = "" if other_machine else _warn_of_wrong_fusions()
+    advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine, warning)
     if not budget or other_machine or len(fields) < len(cases):  # fewer fields: interrupted
         return advice
     records = measurement.measure_candidates(advice.cases, fields, budget, cores, note)
     return dataclasses.replace(advice, records=records)
+
+
+def _warn_of_wrong_fusions() -> str:
+    """Return a warning if this version of jaxlib may compute wrong numbers here, or ''."""
+    is_used = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
+    if jax.default_backend() != "cpu" or not is_used:
+        return ""
+    flag = environment.WRONG_FUSION_FLAG
+    return f"this version of jaxlib computes some sums wrongly on a CPU, unless XLA_FLAGS contains {flag}="
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:

@@ -162,12 +162,13 @@ class Subject:
 
     @property
     def call(self) -> str:
-        """Return the JAX API, the split and the device mesh as text, such as 'shard_map, points split'."""
+        """Return the JAX API, split, device mesh and cache as text, such as 'shard_map, points split'."""
         case = self.case
+        cache = case.cache and f"{case.cache} cache"
         if case.api == "jit":
-            return case.api
+            return join_words(case.api, cache)
         mesh = case.split == "both" and (f"mesh {case.mesh}" if case.mesh else "the fastest mesh")
-        return join_words(case.api, f"{case.split} split", mesh, case.overlap and "overlapped")
+        return join_words(case.api, f"{case.split} split", mesh, case.overlap and "overlapped", cache)
 
     @property
     def program_name(self) -> str:

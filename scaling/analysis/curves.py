@@ -101,7 +101,8 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     Timings whose devices shared CPU cores are omitted, and weak curves whose work per device is not constant.
     """
     timings = [timing for timing in timings if timing.honest]
-    programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and is_candidate(t.case))
+    plain = (t for t in timings if t.case.api == "jit" and t.case.jit and t.case.devices == 1)
+    programs = (timing for timing in plain if is_candidate(timing.case))
     plain_jit = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
     strong, weak = (series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind

@@ -118,7 +118,8 @@ def _typed_array(name: str, cells: Sequence[Any]) -> Any:
 
 
 def _encodable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()  # writes lone surrogates as escapes
+    """Return the text with escapes for lone surrogates and for carriage returns, which end a row of CSV."""
+    return text.encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
 def record_table(findings: Findings) -> "DataFrame":

@@ -37,6 +37,11 @@ class Estimate(NamedTuple):
         """Return whether a fraction can be reported: its interval is at most 0.5 wide, or unknown."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
+    @property
+    def inverse(self) -> "Estimate":
+        """Return the estimate of 1 divided by the number."""
+        return Estimate(1 / self.value, self.high and 1 / self.high, self.low and 1 / self.low)
+
     def scaled(self, factor: float) -> "Estimate":
         """Return the estimate and its limits multiplied by a factor."""
         low, high = (None if end is None else end * factor for end in self[1:])

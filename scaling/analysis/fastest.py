@@ -1,6 +1,6 @@
-"""Rank the timings of each problem to find the fastest AD method and the next one (`FastestMethod`)."""
+"""Rank the timings of each problem to find the fastest AD method and the runner-up (`FastestMethod`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis.cases import Subject, group_by, is_candidate
@@ -13,7 +13,7 @@ class Ranking(Subject):
     """The fastest of several timings, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # the next method, or else the same method with another memory setting
+    second: Timing | None  # see `find_runner_up`; of another method, or else with another memory setting
     ratio: Estimate | None  # time of `second` divided by the time of `first`
 
     @property
@@ -51,7 +51,7 @@ class Ranking(Subject):
 
 @dataclass(frozen=True)
 class FastestMethod(Ranking):
-    """The fastest JAX method for one problem and device count, compared with the second-fastest method."""
+    """The fastest JAX method for one problem and device count, compared with the runner-up."""
 
     by_hand: Estimate | None  # time of `first` divided by that of the handwritten derivative
     others: tuple[Timing, ...]  # timings of the same problem that are excluded by `is_candidate`
@@ -64,16 +64,35 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
     for group in groups.values():
         rivals = [timing for timing in group if is_candidate(timing.case)]
         if first := least_time(rivals):
-            other_modes = [t for t in rivals if t.base_method != first.base_method]
-            second = least_time(other_modes or [t for t in rivals if t.method != first.method])
-            ratio = time_ratio(second, first) if second else None
-            if second and ratio and (ratio.high or 1) < 1:  # `second` is faster in pairs
-                first, second, ratio = second, first, time_ratio(first, second)
+            first = find_fastest([first, *_other_methods(first, rivals)])
+            second, ratio = find_runner_up(first, _other_methods(first, rivals))
             by_hand = compare_with_handwritten(first, group)
             excluded = tuple(t for t in group if not is_candidate(t.case))
             subject = (first.case, first.environment, first.honest)
             methods.append(FastestMethod(*subject, first, second, ratio, by_hand, excluded))
     return methods
+
+
+def _other_methods(first: Timing, rivals: Sequence[Timing]) -> list[Timing]:
+    other_modes = [timing for timing in rivals if timing.base_method != first.base_method]
+    return other_modes or [timing for timing in rivals if timing.method != first.method]
+
+
+def find_fastest(timings: Iterable[Timing]) -> Timing:
+    """Return the timing with the shortest median, or one that is significantly faster than it in pairs."""
+    first, *others = sorted(timings, key=lambda timing: timing.median)
+    ratios = ((timing, time_ratio(timing, first)) for timing in others)
+    faster = [(timing, ratio.value) for timing, ratio in ratios if (ratio.high or 1) < 1]
+    return min(faster, key=lambda pair: pair[1], default=(first, 1))[0]
+
+
+def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
+    """Return the timing that is least distinguished from the fastest one, `first`, and its ratio to it.
+
+    It is the shortest of those that are not significantly longer, or of all if all are.
+    """
+    ratios = ((timing, time_ratio(timing, first)) for timing in others)
+    return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:

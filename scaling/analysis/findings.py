@@ -68,6 +68,11 @@ class Findings:
         return min(counts, default=None)
 
     @functools.cached_property
+    def newest_records(self) -> list[Record]:
+        """Return the record of each replicate of a case in the environment of its last run."""
+        return list(store.newest_by_replicate(self.records).values())
+
+    @functools.cached_property
     def case_timings(self) -> list[Timing]:
         """Return the timings of all cases except the benchmarks of peak rates and empty calls."""
         return [timing for timing in self.timings if timing.case.kind == "case"]
@@ -152,7 +157,7 @@ def read(
 
 def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
     """Return the labels of the cases in study.json without a record, one per missing replicate."""
-    recorded, missing = store.latest_statuses(records), []
+    recorded, missing = store.newest_by_replicate(records), []
     entries = cells if isinstance(cells, list) else []
     for cell in (entry for entry in entries if isinstance(entry, dict)):
         key = str(cell.get("key"))

@@ -15,6 +15,7 @@ from scaling.analysis import ratios
 from scaling.analysis.cases import group_by
 from scaling.analysis.environments import environment_differences
 from scaling.analysis.ratios import Ratio
+from scaling.analysis.setting_comparison import OUT_OF_MEMORY_REASONS
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
@@ -22,9 +23,12 @@ from scaling.results import store
 
 # The verdicts on a case. VERDICTS lists all of them in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
-REGRESSIONS = (SLOWER, "failed in B", "failed in both")
+REGRESSIONS = (SLOWER, "failed in B", "failed in both", "out of memory in B")
 UNCHANGED = (UNDECIDED, SAME)
-VERDICTS = (*REGRESSIONS, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", *UNCHANGED)
+VERDICTS = (
+    *REGRESSIONS, FASTER, "failed in A", "skipped in A", "skipped in B", "only in A", "only in B",
+    "oversubscribed", *UNCHANGED,
+)  # fmt: skip
 MARGIN = 0.01  # relative change of a time that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
 
@@ -54,7 +58,7 @@ class FolderComparison:
 
     @property
     def has_regression(self) -> bool:
-        """Return whether any case became slower in B or failed in B."""
+        """Return whether any case became slower, failed or ran out of memory in B."""
         return any(row.verdict in REGRESSIONS for row in self.rows)
 
 
@@ -120,11 +124,18 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     reasons = dict.fromkeys(f"{r.reason}: {r.text}" if r.text else str(r.reason) for r in unmeasured)
     if not (a or b or failed):
         return None
-    verdict = UNDECIDED if a and b else "only in A" if a else "only in B"
     if failed:
         verdict = "failed in both" if len(failed) == 2 else f"failed in {failed[0]}"
+    elif not b and any(r.reason in OUT_OF_MEMORY_REASONS for r in new):
+        verdict = "out of memory in B"
     elif not all(record.honest for record in a + b):
         verdict = "oversubscribed"
+    elif a and b:
+        verdict = UNDECIDED
+    elif a:
+        verdict = "skipped in B" if new else "only in A"
+    else:
+        verdict = "skipped in A" if old else "only in B"
     ratio = ratios.estimate_ratio(b, a) if verdict == UNDECIDED else None
     return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(reasons))
 

@@ -12,6 +12,7 @@ import numpy as np
 from scaling.analysis.cases import group_by, size_name
 from scaling.analysis.curves import Curve, CurvePoint, build_curve, series_of_kind, stated_kinds
 from scaling.analysis.estimate import Estimate, format_percentage
+from scaling.analysis.setting_comparison import OUT_OF_MEMORY_REASONS
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
@@ -214,7 +215,7 @@ def _describe_half_efficiency(curve: Curve) -> str:
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
-    if too_large := [record for record in forecast.records if record.reason == "too_large"]:
+    if too_large := [record for record in forecast.records if record.reason in OUT_OF_MEMORY_REASONS]:
         first = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
@@ -223,7 +224,9 @@ def _describe_memory(forecast: Forecast) -> list[str]:
     if not fullest or not used:
         return []
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
-    return [f"Everything fits; the most memory takes {label(fullest)}: {share}."]
+    has_failures = any(record.status == "failed" for record in forecast.records)
+    fitting = "Every case that did not fail" if has_failures else "Everything"
+    return [f"{fitting} fits; the most memory takes {label(fullest)}: {share}."]
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:

@@ -136,14 +136,15 @@ def _varying_blocks(timing: Timing) -> str | bool:
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     return [
-        f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
-        for r in findings.records
+        f"{label(r.case)}{findings.suffix(r.setting)}: "
+        f"{r.reason or 'no reason given'}: {r.text or 'no words'}"
+        for r in findings.newest_records
         if r.status == "failed" and (r.reason in _WRONG) is wrong
     ]
 
 
 def _skipped_cases(findings: Findings) -> list[str]:
-    reasons = (record.reason for record in findings.records if record.status == "skipped")
+    reasons = (record.reason for record in findings.newest_records if record.status == "skipped")
     return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
 
 

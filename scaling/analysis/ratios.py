@@ -83,8 +83,14 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 
 
 def case_median(records: Sequence[Record]) -> float:
-    """Return the time per call of a case in seconds: the median over processes of `process_median`."""
-    return statistics.median(map(process_median, records))
+    """Return the time per call of a case in seconds: the median over processes, or jobs if there are several.
+
+    The time of a process is `process_median`, that of a job the geometric mean over its processes.
+    """
+    jobs = group_by(records, _job_of)
+    if len(jobs) == 1:
+        return statistics.median(map(process_median, records))
+    return statistics.median(statistics.geometric_mean(map(process_median, job)) for job in jobs.values())
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
@@ -180,9 +186,13 @@ def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashabl
 
     `runs` are tuples of one record, or pairs of records whose times are divided.
     """
-    jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
+    jobs = group_by(runs, lambda run: tuple(map(_job_of, run)))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
     return {name: statistics.fmean(map(_log_time, group)) for name, group in groups.items()}
+
+
+def _job_of(record: Record) -> str:
+    return str(record.environment.get("job"))
 
 
 def _log_time(run: Sequence[Record]) -> float:

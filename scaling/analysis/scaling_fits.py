@@ -16,6 +16,7 @@ from scipy.special import stdtrit
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ratios import LEAST_VARIANCE
+from scaling.analysis.timings import is_empty_call
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
 _ROUNDING, _TOLERANCE = 1e-10, 1e-12  # smallest descent that counts at 0; error of a parameter's cube root
@@ -45,6 +46,18 @@ class ScalingFit:
         if self.peak:
             return self.speedup(self.peak)
         return 1 / first if first and self.name != GUSTAFSON else None
+
+    @property
+    def limit_estimate(self) -> Estimate | None:
+        """Return `limit` with its interval, from the upper and the lower ends of the intervals of all parts."""
+        if self.limit is None:
+            return None
+        ends = (
+            {name: Estimate(part[end] or 0.0, None, None) for name, part in self.parts.items()}
+            for end in (2, 1)
+        )
+        low, high = (replace(self, parts=parts).limit or math.inf for parts in ends)
+        return Estimate(self.limit, low, high)
 
     @property
     def peak(self) -> float | None:
@@ -80,12 +93,14 @@ class _LinearLaw(NamedTuple):
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
 
-    A law with p parameters, each between 0 and 1, needs at least p + 2 device counts. The best law has the
-    least corrected Akaike information criterion (AICc). If there are too few device counts for AICc, the
-    simpler law is best unless an F test at the 5 % level rejects it.
+    A law with p parameters, each between 0 and 1, needs at least p + 2 device counts. Times that are not
+    distinguishable from an empty call are omitted. The best law has the least corrected Akaike information
+    criterion (AICc). If there are too few device counts for AICc, the simpler law is best unless an F test at
+    the 5 % level rejects it.
     """
-    devices = np.array([point.devices for point in curve.points], float)
-    logs = np.log([point.seconds for point in curve.points])
+    points = [point for point in curve.points if not is_empty_call(point.timing)]
+    devices = np.array([point.devices for point in points], float)
+    logs = np.log([point.seconds for point in points])
     forms = (form for form in _linear_forms(devices, curve.kind) if len(devices) > len(form.parts) + 1)
     laws = [_fit_law(form, logs) for form in forms]
     best = _best_law(laws, len(devices))

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from scaling.analysis.cases import group_by, without_memory_setting
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.fastest import Ranking
+from scaling.analysis.fastest import Ranking, find_fastest, find_runner_up
 from scaling.analysis.timings import Timing, break_even_calls, least_time, time_ratio
 from scaling.core import memory
 from scaling.core.case import defaults
+from scaling.core.formatting import count_of
 from scaling.core.record import Record
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
@@ -19,7 +20,7 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 class SettingComparison(Ranking):
     """The timings of cases that differ only in one field, which has its default value in `case`."""
 
-    timings: tuple[Timing, ...]  # at least two, the fastest first
+    timings: tuple[Timing, ...]  # at least two: `first`, then the others, the shortest first
 
 
 def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingComparison]:
@@ -27,10 +28,11 @@ def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingCompa
     programs = group_by(timings, lambda t: (replace(t.case, **defaults([field])), t.environment, t.honest))
     comparisons = []
     for subject, group in programs.items():
-        first, *others = sorted(group, key=lambda timing: timing.median)
-        if others:
-            ratio = time_ratio(others[0], first)
-            comparisons.append(SettingComparison(*subject, first, others[0], ratio, (first, *others)))
+        first = find_fastest(group)
+        ranked = sorted(group, key=lambda timing: (timing is not first, timing.median))
+        second, ratio = find_runner_up(first, ranked[1:])
+        if second:
+            comparisons.append(SettingComparison(*subject, first, second, ratio, tuple(ranked)))
     return comparisons
 
 
@@ -42,6 +44,13 @@ class ColoringGain(NamedTuple):
     ratio: Estimate | None  # time of `uncolored` divided by the time of `timing`
     seeds: int | None  # the number of seeds after coloring; None if it is unknown
     break_even: int | None  # see `break_even_calls`
+
+    @property
+    def pays_after(self) -> str:
+        """Return '3 evaluations', 'never', or 'not distinguished', or '' if it is unknown."""
+        if self.ratio is None or self.ratio.above_one:
+            return count_of(self.break_even, "evaluation") if self.break_even else ""
+        return "never" if (self.ratio.high or 1) < 1 else "not distinguished"
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:

@@ -20,6 +20,7 @@ from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_
 
 S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
+_LARGEST = 1e280  # larger sizes are in no series, because axes and interpolated sizes are floats
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -82,20 +83,26 @@ class FastestModeMap(_SizeSeries):
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     """Yield (varying size, title, constant sizes, items) for each series of items along one problem size.
 
-    The varying size is the one with the most values on a single device count, so that a number of points that
-    grows with the number of devices is not a series. Sizes that determine each other vary together.
+    Values are counted on a single device count, so that a number of points that grows with the number of
+    devices is not a series. A series has two values of the size with the most values, or three of another
+    size. Sizes that determine each other vary together.
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [names for changes, names in together.items() if any(changes)]
-    if not varying:
-        return
-    by_devices = group_by(items, lambda item: item.case.devices).values()
-    swept = max(varying, key=lambda names: max(_count_values(names[0], same) for same in by_devices))
-    fixed = [name for name in columns if name not in swept]
-    groups = group_by(items, lambda item: " ".join(f"{name}={item.all_sizes[name]}" for name in fixed))
+    longest = max(varying, key=lambda names: _count_values(names[0], items), default=None)
+    for swept in varying:
+        yield from _series_along(swept, items, 2 if swept is longest else _LEAST_SIZES)
+
+
+def _series_along(
+    swept: Sequence[str], items: Sequence[S], least: int
+) -> Iterator[tuple[str, str, str, list[S]]]:
+    fixed = [name for name in items[0].all_sizes if name not in swept]
+    finite = [item for item in items if item.all_sizes[swept[0]] <= _LARGEST]
+    groups = group_by(finite, lambda item: " ".join(f"{name}={item.all_sizes[name]}" for name in fixed))
     for fixed_sizes, group in groups.items():
-        if _count_values(swept[0], group) > 1:
+        if _count_values(swept[0], group) >= least:
             equal = [name for name in swept if all(i.all_sizes[name] == i.all_sizes[swept[0]] for i in group)]
             other = [name for name in swept if name not in equal]
             title = " = ".join(equal) + (f" ({', '.join(other)} with it)" if other else "")
@@ -103,7 +110,9 @@ def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    return len({item.all_sizes[name] for item in items})
+    """Return the largest number of values of a size on a single device count."""
+    by_devices = group_by(items, lambda item: item.case.devices).values()
+    return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
@@ -170,14 +179,16 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             cells = {(row.all_sizes[name], row.case.devices): row for row in rows}
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             last = max(rows, key=lambda row: (row.volume, row.case.devices))
-            lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
+            lines = ([(n, cells[n, count]) for n in sizes if (n, count) in cells] for count in devices)
             crossovers = tuple(crossover for line in lines for crossover in _crossovers_of_line(line, best))
             subject = (last.case, last.environment, last.honest)
             maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells, crossovers))
     return maps
 
 
-def _crossovers_of_line(line: Sequence[tuple[int, Timing]], best: Mapping[tuple, Timing]) -> list[Crossover]:
+def _crossovers_of_line(
+    line: Sequence[tuple[int, FastestMethod]], best: Mapping[tuple, Timing]
+) -> list[Crossover]:
     crossovers: list[Crossover] = []
     start = 0
     for index, last in enumerate(line):
@@ -189,18 +200,21 @@ def _crossovers_of_line(line: Sequence[tuple[int, Timing]], best: Mapping[tuple,
 
 
 def _crossover_between(
-    below: int, first: Timing, above: int, last: Timing, best: Mapping[tuple, Timing]
+    below: int, low_row: FastestMethod, above: int, high_row: FastestMethod, best: Mapping[tuple, Timing]
 ) -> Crossover | None:
+    first, last = low_row.first, high_row.first
     before, after = first.base_method, last.base_method
     slower_first = best.get((*first.comparison_key, after))
     slower_last = best.get((*last.comparison_key, before))
     if before == after or slower_first is None or slower_last is None:
         return None
     pairs = ((first, slower_first), (last, slower_last))
-    if not all(time_ratio(slow, fast).above_one and not is_empty_call(fast) for fast, slow in pairs):
+    ratios = [time_ratio(slow, fast) for fast, slow in pairs]
+    if not all(ratio.above_one for ratio in ratios) or any(is_empty_call(fast) for fast, _ in pairs):
         return None
-    doubts = dict.fromkeys(reason for pair in pairs for reason in reasons_for_doubt(*pair))
-    gap_below, gap_above = (math.log(slow.median / fast.median) for fast, slow in pairs)
-    fraction = gap_below / (gap_below + gap_above) if gap_below + gap_above else 0.5
-    at = below * (above / below) ** fraction
-    return Crossover(first.case.devices, before, after, below, above, at, tuple(doubts))
+    doubts = [reason for pair in pairs for reason in reasons_for_doubt(*pair)]
+    if not (low_row.distinguished and high_row.distinguished):
+        doubts.append("another mode is not distinguished")
+    gap_below, gap_above = (math.log(ratio.value) for ratio in ratios)
+    at = below * (above / below) ** (gap_below / (gap_below + gap_above))
+    return Crossover(first.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))

@@ -1,6 +1,7 @@
 """Write the summary of a results folder in sentences: fastest modes, device counts, speed-up and failures."""
 
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from scaling.analysis import forecast, plan_scores, summary_details, timings
 from scaling.analysis.cases import group_by, is_candidate, least_by
 from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note, format_relative
 from scaling.analysis.estimate import Estimate, format_ratio
-from scaling.analysis.fastest import FastestMethod, largest_problems
+from scaling.analysis.fastest import FastestMethod, find_runner_up, largest_problems
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import Timing
 from scaling.core.case import AUTO, problem
@@ -58,11 +59,10 @@ def describe_fastest(findings: Findings) -> list[str]:
         is_largest = row.volume == max(each.volume for each in family)
         parts = [
             _describe_verdict(findings, row, "at the largest size" if is_largest else "at the size"),
-            *_describe_speedup(findings, row.first),
+            *([] if row.empty else _describe_speedup(findings, row.first)),
             *_describe_devices(findings, rows),
+            *describe_by_hand(row),
         ]
-        if row.by_hand:
-            parts.append(f"Written by hand it would take {format_ratio(1 / row.by_hand.value)} as long")
         suffix = findings.suffix(row.environment, row.honest)
         sentences.append(f"{row.family}: {'. '.join(parts)}.{suffix}")
     return sentences
@@ -78,8 +78,10 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
         return f"no mode is called the fastest; {mode} takes the shortest time, {at}, {floor}"
     if row.second is None:
         return f"{mode} is the only automatic mode that was measured, {at}"
-    verb = "is fastest" if row.distinguished else "is tied with the next, not distinguished,"
-    factor = timings.describe_slower(f"the next, {row.second.method.name},", row.second, row.first)
+    second = row.second.method.name
+    verb = "is fastest" if row.distinguished else f"is not distinguished from {second},"
+    name = f"the next, {second}," if row.distinguished else "the latter"
+    factor = timings.describe_slower(name, row.second, row.first)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
     return f"{mode} {verb} {at}; {factor}{doubts}"
 
@@ -106,29 +108,52 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
     return [text]
 
 
+def describe_by_hand(row: FastestMethod) -> list[str]:
+    """Return a text that compares the handwritten derivative with the fastest one, if it was measured."""
+    if row.by_hand is None:
+        return []
+    ratio = format_ratio(*row.by_hand.inverse)
+    if not row.by_hand.is_determined:
+        return [f"The ratio to the derivative written by hand is {ratio}"]
+    return [f"Written by hand it would take {ratio} as long"]
+
+
+def compare_with_more_devices(rows: Sequence[FastestMethod]) -> tuple[Timing | None, str]:
+    """Return the best time on more devices than the shortest time took, and whether they pay, as text.
+
+    `rows` contains the fastest method on each device count, in ascending order of time. The time returned is
+    that of `find_runner_up`, or None if the shortest time took the most devices.
+    """
+    first, *others = [row.first for row in rows]
+    more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
+    pay = "do not pay" if ratio and ratio.above_one else "are not distinguished"
+    return more, f"More devices {pay}"
+
+
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
-    `rows` contains the fastest method on each device count, in ascending order of time. The smallest device
-    count whose time is not significantly longer than the shortest time is recommended.
+    `rows` are those of `compare_with_more_devices`.
     """
     first, *others = [row.first for row in rows]
     if not first.honest or rows[0].empty or not others:
         return []
     sentences = []
-    if more := next((timing for timing in others if timing.case.devices > first.case.devices), None):
-        pay = "do not pay" if timings.time_ratio(more, first).above_one else "are not distinguished"
+    more, pay = compare_with_more_devices(rows)
+    if more:
         slower = timings.describe_slower(f"the fastest mode on {more.devices_text}", more, first)
-        sentences.append(f"More devices {pay}: {slower}")
-    chosen = timings.on_fewest_devices([first, *others])
+        sentences.append(f"{pay}: {slower}")
+    chosen, doubt = timings.recommend_devices([first, *others])
     text = f"Recommended: {first.devices_text}"
-    if chosen is not first:
+    if doubt:
+        text = f"No number of devices can be recommended: {doubt}"
+    elif chosen is not first:
         takes = timings.describe_slower(chosen.method.name, chosen, first)
         text = f"Recommended: {_format_devices(findings, chosen)}"
         text += f", not distinguished from {first.devices_text} ({takes})"
     curve, point = findings.curves_of(chosen).get("strong", (None, None))
     if curve and point and len(curve.points) > 1:
-        text += f", efficiency {format_relative(point, point.efficiency, '')}"
+        text += "" if doubt else f", efficiency {format_relative(point, point.efficiency, '')}"
         text += f"; {_describe_efficiency(findings, curve)}"
     return [*sentences, text]
 
@@ -141,36 +166,40 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
     last, all_efficient = efficient[-1], len(efficient) == len(curve.points)
     devices = last.timing.devices_text + (", the most measured" if all_efficient else "")
     following = curve.points[len(efficient) : len(efficient) + 1]
-    is_unsure = any((point.efficiency.low or 1.0) < findings.efficiency for point in efficient) or any(
-        (point.efficiency.high or 0.0) >= findings.efficiency for point in following
+    is_unsure = any((point.efficiency.low or 0.0) < findings.efficiency for point in efficient) or any(
+        (point.efficiency.high or math.inf) >= findings.efficiency for point in following
     )
     doubt = ", not surely" if is_unsure else ""
     return f"efficiency stays at {required} or above up to {devices}{doubt}"
 
 
-def fastest_curves(curves: Iterable[Curve]) -> list[Curve]:
+def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
     """Return, for each function and kind of scaling, the curve that is fastest at the largest device count.
 
-    The curve of a handwritten derivative, of mode=auto or of a peer is returned only if there is no other.
+    It is the curve of the method in `fastest`, or else the one with the shortest time. The curve of a
+    handwritten derivative, of mode=auto or of a peer is returned only if there is no other.
     """
     largest = itertools.chain(*derivative_curves(curves))
+    firsts = {id(row.first) for row in fastest}
     problems = group_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1]))).values()
-    return [
-        min(same, key=lambda c: (not is_candidate(c.case), -c.points[-1].devices, c.points[-1].seconds))
-        for same in problems
-    ]
+
+    def rank(curve: Curve) -> tuple[bool, int, bool, float]:
+        last = curve.points[-1]
+        return not is_candidate(curve.case), -last.devices, id(last.timing) not in firsts, last.seconds
+
+    return [min(same, key=rank) for same in problems]
 
 
 def describe_choice(curve: Curve) -> str:
     """Return the property by which `fastest_curves` selects a curve, as text."""
-    return f"the curve {'of an automatic mode ' if is_candidate(curve.case) else ''}with the shortest time"
+    return f"the curve {'of an automatic mode ' if is_candidate(curve.case) else ''}that ranks first"
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
     """Return a sentence on the fastest JAX curve of each function, unless `describe_fastest` describes it."""
     described = {(rows[0].environment, rows[0].case) for _, rows in largest_problems(findings.fastest)}
     sentences = []
-    for curve in fastest_curves(c for c in findings.curves if c.case.engine == "jax"):
+    for curve in fastest_curves((c for c in findings.curves if c.case.engine == "jax"), findings.fastest):
         last, weak = curve.points[-1], curve.kind == "weak"
         is_described = not weak and (curve.environment, last.timing.case) in described
         if is_described or timings.is_empty_call(last.timing):
@@ -225,13 +254,15 @@ def count_unmeasured(findings: Findings) -> list[str]:
     """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases."""
     sentences = []
     for status in ("failed", "skipped"):
-        reasons = Counter(record.reason for record in findings.records if record.status == status)
+        records = [record for record in findings.newest_records if record.status == status]
+        reasons = Counter(record.reason for record in records)
+        replicated = ", each replicate counted" if any(record.replicate for record in records) else ""
         counts = "; ".join(
             f"{count} {f'{reason}: {REASONS.get(reason, str())}' if reason else 'for no reason given'}"
             for reason, count in reasons.most_common()
         )
         if reasons:
-            sentences.append(f"{count_of(reasons.total(), 'case')} {status}: {counts}.")
+            sentences.append(f"{count_of(len(records), 'case')} {status}{replicated}: {counts}.")
     return sentences
 
 

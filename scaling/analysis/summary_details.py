@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scaling.analysis.cases import Subject, group_by
 from scaling.analysis.curves import KINDS, Curve
-from scaling.analysis.estimate import format_exponent, format_percentage, format_share
+from scaling.analysis.estimate import format_exponent, format_percentage, format_ratio, format_share
+from scaling.analysis.fastest import find_runner_up
 from scaling.analysis.findings import Findings
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.setting_comparison import ColoringGain, MemoryPoint, ParetoFront, SettingComparison
@@ -28,10 +29,11 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, str]]) -> list[str]:
     """Return the text on the largest problem of each function. `texts` are (subject, sort key, text).
 
-    Of several texts on the same problem, return the one with the smallest sort key.
+    Of several texts on the same problem, return the one with the smallest sort key. Texts on different
+    varying sizes are all returned.
     """
     sentences = []
-    for group in group_by(texts, lambda row: row[0].family_key).values():
+    for group in group_by(texts, lambda row: (row[0].family_key, getattr(row[0], "swept", None))).values():
         subject, _, text = min(group, key=lambda row: (-row[0].volume, row[1]))
         sentences.append(f"{text}.{findings.suffix(subject.environment, subject.honest)}")
     return sentences
@@ -102,17 +104,20 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
     """Return a clause on the scaling law that fits a curve best: 'Amdahl describes it best: serial 0.05'.
 
-    The clause states the fitted parameters of the law and, if it is determined, the largest speed-up that the
-    law allows.
+    The clause states the fitted parameters of the law and, if they are determined, the largest speed-up that
+    the law allows.
     """
     parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
     error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parts}"
-    if law.limit is None or not law.determined:
+    limit = law.limit_estimate
+    if limit is None or not law.determined:
         return text
+    if not limit.is_determined:
+        return f"{text}; its largest speed-up is {format_ratio(*limit)}{law.doubt}"
     devices = count_of(round(law.peak), "device") if law.peak else "any number of devices"
     reference = "" if curve.baseline_devices == 1 else " as one device by this law"
-    return f"{text}; no more than {format_number(law.limit)}x as fast{reference} on {devices}{law.doubt}"
+    return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}{law.doubt}"
 
 
 def describe_variants(findings: Findings) -> list[str]:
@@ -144,7 +149,9 @@ def _describe_program(head: str, subject: Subject) -> str:
 
 def _describe_memory(front: ParetoFront) -> str:
     first, smallest = front.best[-1], front.best[0]
-    text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
+    _, ratio = find_runner_up(first.timing, (s.timing for s in front.settings if s is not first))
+    verb = "is fastest" if ratio and ratio.above_one else "has the shortest time"
+    text = f"{first.name} {verb}, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     small = next(setting for setting in front.best if setting.seconds <= _SMALL_FACTOR * first.seconds)
     automatic = [setting for setting in front.settings if setting.timing.case.chunk == AUTO]
     others = {id(setting): setting for setting in (small, smallest, *automatic[:1]) if setting is not first}
@@ -162,13 +169,14 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
 
 
 def _describe_comparison(comparison: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
-    first, second, *others = comparison.timings
+    first, last = comparison.first, comparison.timings[-1]
+    second = comparison.second or last
     doubts = f", not surely ({', '.join(comparison.doubts)})," if comparison.doubts else ""
-    verb = f"is fastest{doubts}" if comparison.distinguished else "is tied with the next, not distinguished,"
-    text = f"{name(first.case)} {verb} with {format_time(first)}"
-    text += f"; {describe_slower(name(second.case), second, first)}"
-    if others:
-        text += f"; {describe_slower(f'{name(others[-1].case)}, the slowest,', others[-1], first)}"
+    tied = f"is not distinguished from {name(second.case)},"
+    text = f"{name(first.case)} {f'is fastest{doubts}' if comparison.distinguished else tied}"
+    text += f" with {format_time(first)}; {describe_slower(name(second.case), second, first)}"
+    if last is not second:
+        text += f"; {describe_slower(f'{name(last.case)}, the slowest,', last, first)}"
     return f"{_describe_program(head, comparison)}: {text}"
 
 
@@ -187,7 +195,6 @@ def _describe_coloring(gain: ColoringGain) -> str:
         text += f", found in {format_duration(detection)}"
     if gain.uncolored and gain.ratio:
         text += f"; {describe_slower(f'{gain.uncolored.method.name} with all seeds', gain.uncolored, timing)}"
-        if gain.ratio.is_determined:
-            after = gain.break_even and count_of(gain.break_even, "evaluation")
-            text += f", so that it pays after {after}" if after else ", so that it never pays"
+        phrases = {"never": ", so that it never pays", "not distinguished": ", not distinguished", "": ""}
+        text += phrases.get(gain.pays_after, f", so that it pays after {gain.pays_after}")
     return f"{_describe_program('Sparsity', timing)}: {text}"

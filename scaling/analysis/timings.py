@@ -32,7 +32,7 @@ class Timing(Subject):
     """The measured time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # seconds; median of the medians of the processes
+    median: float  # seconds; median of the times of the processes, or of the jobs if there are several
     # 95 % interval in seconds, or None if there are too few samples. It describes the samples of one process
     # if there is only one record.
     interval: tuple[float, float] | None
@@ -148,14 +148,20 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     return ratios.estimate_ratio(top.records, bottom.records).estimate
 
 
-def on_fewest_devices(timings: Sequence[Timing]) -> Timing:
-    """Return the timing on the fewest devices that is not distinguished from the shortest one.
+def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
+    """Return the timing on the fewest devices that is not distinguished from the shortest one, and ''.
 
-    A time without an interval, because of too few samples, counts as distinguished.
+    If the ratio of the two is not determined, return the shortest one, and the reason as text.
     """
     first = min(timings, key=lambda timing: timing.median)
-    tied = (timing for timing in timings if (time_ratio(timing, first).low or math.inf) <= 1)
-    return min(tied, key=lambda timing: timing.case.devices)
+    tied = (timing for timing in timings if not time_ratio(timing, first).above_one)
+    fewest = min(tied, key=lambda timing: timing.case.devices)
+    ratio = time_ratio(fewest, first)
+    if ratio.low is None:
+        return first, f"too few samples to compare {first.devices_text} with {fewest.devices_text}"
+    if not ratio.is_determined:
+        return first, describe_slower(f"{fewest.method.name} on {fewest.devices_text}", fewest, first)
+    return fewest, ""
 
 
 def note_on_ratio(top: Timing, bottom: Timing) -> str:
@@ -189,13 +195,14 @@ def first_call_seconds(timing: Timing) -> float | None:
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
     """Return the number of calls from which the total time of `timing` is at most that of `other`.
 
-    The total time includes the compilation. Return None if `timing` is not faster per call, or if the time of
-    a first call is unknown.
+    The total time includes the compilation. Return None if `timing` is not significantly faster per call, if
+    the ratio is not determined, or if the time of a first call is unknown.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
-    if first is None or other_first is None or other.median <= timing.median:
+    ratio, saved = time_ratio(other, timing), other.median - timing.median
+    if first is None or other_first is None or saved <= 0 or not (ratio.above_one and ratio.is_determined):
         return None
-    return 1 + max(0, math.ceil((first - other_first) / (other.median - timing.median)))
+    return 1 + max(0, math.ceil((first - other_first) / saved))
 
 
 def memory_of(timing: Timing) -> int | None:

@@ -6,18 +6,29 @@ from rich.console import Console
 
 from scaling.cli.streams import print_lines
 from scaling.cluster import job_state, wait
+from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
 from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Cancel the pending and running cluster tasks of a results folder, and print how many."""
+    """Cancel the pending and running cluster tasks of a results folder, and print how many.
+
+    Raise `Refusal` if others may still run.
+    """
     folder = store.folder_of(args.folder)
-    count = job_state.cancel(job_state.find_tasks(folder))
-    if not count:
+    tasks, problem = job_state.try_find_tasks(folder)
+    if canceled := job_state.cancel(tasks):
+        still_ending = len(wait.wait_until_ended(folder, canceled))
+        ending = f", {still_ending} of them are still ending" if still_ending else ""
+        advice = "finished records are kept, and the same `scaling run` continues"
+        print_lines(console, [f"{count_of(len(canceled), 'task')} cancelled{ending}; {advice}"])
+    if others := [task for task in tasks if task.may_run and task not in canceled]:
+        why = "being submitted, or not visible from this host"
+        hosts = ", ".join(sorted({task.submission.host for task in others}))
+        text = f"{count_of(len(others), 'task')} not cancelled ({why}): run `scaling cancel` later on {hosts}"
+        problem = f"{problem}; {text}" if problem else text
+    if problem:
+        raise Refusal(problem)
+    if not canceled:
         print_lines(console, ["no task is pending or running"])
-        return
-    still_ending = len(wait.wait_until_ended(folder))
-    ending = f", {still_ending} of them are still ending" if still_ending else ""
-    advice = "finished records are kept, and the same `scaling run` continues"
-    print_lines(console, [f"{count_of(count, 'task')} cancelled{ending}; {advice}"])

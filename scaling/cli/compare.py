@@ -15,7 +15,7 @@ from scaling.report import comparison as report
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders. Return exit status 1 if a case became slower or failed, otherwise 0."""
+    """Compare two results folders. Return exit status 1 if a case became worse, otherwise 0."""
     if args.markdown not in (None, "-"):
         file = Path(args.markdown)
         if not args.markdown or file.is_dir() or not file.parent.is_dir():
@@ -32,8 +32,8 @@ def print_comparison(
     """Print which cases became slower or faster from folder `a` (old) to folder `b` (new).
 
     Times with a relative difference below `margin` (default: 0.01) count as equal. `markdown` is a file to
-    write a Markdown table to, or "-" to print only this table. Return exit status 1 if a case became slower
-    or failed, otherwise 0.
+    write a Markdown table to, or "-" to print only this table. Return exit status 1 if a case became slower,
+    failed or ran out of memory, otherwise 0.
     """
     result = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
     if markdown == "-":

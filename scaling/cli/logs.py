@@ -150,6 +150,8 @@ def _describe_task(task: TaskState, key: str) -> list[str]:
     place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
     if attempts := _attempts(task, key):
         return [_describe_attempt(task, attempt, place) for attempt in attempts]
+    if task.journal.problem:
+        return [f"{place}: {state.name.lower()}: {task.journal.problem}"]
     did_not_start = not task.may_run and state.name != "COMPLETED"
     words = lost_cases.find_cause(task) if did_not_start else task.wait_message
     reason = f" ({state.reason})" if state.reason and state.reason != words else ""

@@ -67,7 +67,8 @@ def _run_and_explain(words: list[str], console: Console) -> int:
     except OSError as error:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
         where = f" {Path(str(name)).name}" if name else ""
-        return _print_error(f"cannot write{where}: {error.strerror or error}; {_CONTINUES}", FAILED)
+        action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
+        return _print_error(f"cannot {action}{where}: {error.strerror or error}; {_CONTINUES}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUES}", FAILED)
 

@@ -90,7 +90,7 @@ def _print_totals(folder: Path, found: Findings, records: int, console: Console,
         other = "records of other environments (versions, flags or code)"
         text = f"- {omitted} {other} are in the report, kept apart."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    counts = Counter(store.latest_statuses(found.records).values())
+    counts = Counter(record.status for record in found.newest_records)
     totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"

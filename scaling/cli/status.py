@@ -20,7 +20,7 @@ from scaling.cluster.cluster_settings import REJECTED
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import count_of, format_wait
+from scaling.core.formatting import count_of, format_wait, list_first
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers.schedule import TRANSIENT_FAILURES
@@ -29,6 +29,7 @@ STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # columns of the table if no job was submitted
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
 _MAX_LINES = 20  # maximum number of lines for one state
+_MAX_PROBLEMS = 2  # maximum number of journals that are named because they cannot be read
 _NOT_BEGUN = "before its first case"  # part of the explanation if a job ended before its first case
 _KEY_LENGTH = 8  # number of characters of a key to show
 
@@ -108,9 +109,8 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     """Return the states of all cases of a results folder, from its records and the states of its tasks."""
     loaded = store.load(folder)
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
-    ordered = sorted(store.latest(every_record), key=lambda r: (r.started_at or "", r.attempt))
-    records = {(record.key, record.replicate): record for record in ordered}  # the last one counts
-    cases = {record.key: record.case for record in ordered}
+    records = store.newest_by_replicate(every_record)
+    cases = {record.key: record.case for record in records.values()}
     expected = store.expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
     candidates = [
@@ -126,7 +126,9 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     for record in store.latest(loaded.plans):
         plans[str(record.environment["hardware"]["name"])][record.status] += 1
     notes = [*notes, *filter(None, [store.explain_unreadable_study(folder)])]
-    notes += [f"damaged, ignored: {line}" for line in loaded.damaged]
+    notes += streams.damaged_notes(loaded.damaged)
+    if problems := [task.journal.problem for task in tasks if task.journal.problem]:
+        notes.append(list_first(problems, _MAX_PROBLEMS))
     for name, counts in plans.items():
         text = ", ".join(f"{count} {status}" for status, count in counts.items())
         notes.append(f"for {name}, compiled and not run: {text}")

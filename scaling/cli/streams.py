@@ -1,6 +1,7 @@
 """Print lines without control characters, and discard output after a stream is closed or a pipe breaks."""
 
 import io
+import itertools
 import os
 import sys
 from collections.abc import Iterable
@@ -23,9 +24,19 @@ def print_lines(console: "Console", lines: Iterable[str], style: str | None = No
         console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
+def damaged_notes(damaged: Iterable[str]) -> list[str]:
+    """Return a note for each file with damaged lines, given as "file:line: reason", about the first one."""
+    notes = []
+    for _, lines in itertools.groupby(damaged, lambda line: line.partition(":")[0]):
+        first, *others = lines
+        more = f" (and {len(others)} more lines of this file)" if others else ""
+        notes.append(f"damaged, ignored: {first}{more}")
+    return notes
+
+
 def print_damaged(console: "Console", damaged: Iterable[str]) -> None:
-    """Print the lines of records that cannot be read, each as "file:line: reason"."""
-    print_lines(console, (f"damaged, ignored: {line}" for line in damaged), "yellow")
+    """Print the notes of `damaged_notes`."""
+    print_lines(console, damaged_notes(damaged), "yellow")
 
 
 def prepare() -> None:

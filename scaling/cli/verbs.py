@@ -73,7 +73,7 @@ VERBS = {
     "compare": Verb(
         "what became slower or faster", "results/old results/new",
         "Compare the results of A (old) and B (new); "
-        "exit status 1 if something is slower or failed in B.",
+        "exit status 1 if something is slower, failed or ran out of memory in B.",
         (
             _argument("a", metavar="A", help="a results folder; without B, one of `scaling run versus=...`"),
             _argument("b", metavar="B", nargs="?", help="the results folder to compare with A"),

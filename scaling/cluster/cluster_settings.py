@@ -13,6 +13,7 @@ REJECTED = "rejected.txt"  # file in the results folder with the reason of a rej
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
+_OWN_OPTIONS = {"job-name", "clusters"}  # options of sbatch by which `scaling` finds its jobs
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
@@ -117,7 +118,7 @@ def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
 
 
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
-    is_mapping = isinstance(value, Mapping)
+    is_mapping = isinstance(value, Mapping) and not _OWN_OPTIONS & {str(n).replace("_", "-") for n in value}
     return tuple((str(name), option) for name, option in value.items()) if is_mapping else None
 
 
@@ -165,7 +166,7 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "a name, or a list of names such as [gpu, gpu_long]",
     ),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
-    "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}"),
+    "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}, without job-name and clusters"),
     "time": (parse_minutes, "a positive number of minutes, or a time such as 2h, 02:00:00 or 1-12:00:00"),
     "memory": (parse_megabytes, "a positive number of GB, or an amount such as 4GB or 4000MB"),
     "fill": (

@@ -11,16 +11,16 @@ from functools import cached_property
 from pathlib import Path
 
 from scaling.cluster import slurm, submission_files
-from scaling.cluster.cluster_settings import SLURM
+from scaling.cluster.cluster_settings import SLURM, SUBMISSIONS
 from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
-from scaling.cluster.slurm import JobState
+from scaling.cluster.slurm import LOST, UNKNOWN, JobState
 from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
+from scaling.results.read_record import type_check
 from scaling.workers import transport
 
-UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process
 END_REASONS = {  # state of an ended job -> (reason of the records of its lost cases, text of the records)
     "TIMEOUT": (
         "timeout",
@@ -99,83 +99,113 @@ def try_find_tasks(
     is saved on disk or its journal reports its completion. If `save` is true, save the final states of tasks.
     """
     submissions, problem = submission_files.read_submissions(results)
-    try:
-        return _find_all_tasks(submissions, query_scheduler, save), problem
-    except Refusal as refusal:
-        problem = f"{problem}; {refusal}" if problem else str(refusal)
-        return _find_all_tasks(submissions, False, save), problem
+    queue, no_answer = None, ""
+    if query_scheduler:
+        try:
+            queue = slurm.list_jobs([each.name for each in submissions if _may_be_queued(each)])
+        except Refusal as refusal:
+            no_answer = str(refusal)
+    tasks = [task for each in submissions for task in _find_submitted_tasks(each, queue, save)]
+    if any(task.submission.kind == SLURM and task.state.name == UNKNOWN for task in tasks):
+        problem = "; ".join(filter(None, [problem, no_answer]))
+    return tasks, problem
 
 
-def _find_all_tasks(submissions: Iterable[Submission], query_scheduler: bool, save: bool) -> list[TaskState]:
-    return [task for each in submissions for task in _find_submitted_tasks(each, query_scheduler, save)]
+def _may_be_queued(submission: Submission) -> bool:
+    """Return whether a Slurm job of a submission may run, perhaps again after `scontrol requeue`."""
+    completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
+    return submission.kind == SLURM and sum(completed) < len(submission.entries)
 
 
-def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:
+def _find_submitted_tasks(
+    submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None, save: bool
+) -> list[TaskState]:
+    """Return the states of all tasks. `queue` is the result of `list_jobs`, or None without a query."""
     saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
     jobs = {entry.name: entry.job or read_journal(entry.path).job for entry in submission.entries}
     states = dict(saved)
-    if on_slurm and query_scheduler:
+    if on_slurm and queue is not None:
+        listed = queue.get(submission.name, {})
         if None in jobs.values():
-            jobs |= _find_jobs_by_name(submission, jobs)
-        reported = slurm.query_states([job for name, job in jobs.items() if job and name not in saved])
-        states = {name: reported[job] for name, job in jobs.items() if job in reported} | states
+            jobs |= _find_jobs_by_name(submission, jobs, listed)
+        unsaved = [job for name, job in jobs.items() if job and name not in saved]
+        ended = slurm.list_ended_jobs(submission.name, unsaved)
+        states |= {name: ended[job] for name, job in jobs.items() if job in ended}
+        for name, job in jobs.items():
+            state = listed.get(job or "")
+            # A known end may be that before a requeue. If the states are equal, sacct adds the exit code.
+            if state and (name not in states or states[name].name != state.name):
+                states[name] = state
     tasks = []
     for entry in submission.entries:
-        task = TaskState(submission, dataclasses.replace(entry, job=jobs[entry.name]), JobState(UNKNOWN))
-        state = states.get(entry.name) or _find_unreported_state(task, query_scheduler)
-        tasks.append(dataclasses.replace(task, state=state))
-    not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
-    ended = {task.entry.name: task.state for task in tasks if task.state.name not in not_final}
-    if save and ended.keys() - saved.keys():
-        content = {name: {"state": dataclasses.asdict(state)} for name, state in (saved | ended).items()}
-        with contextlib.suppress(OSError):  # the user may only have read permission
-            store.write_json(submission.folder / _STATES, content)
+        state = states.get(entry.name, JobState(UNKNOWN))
+        task = TaskState(submission, dataclasses.replace(entry, job=jobs[entry.name]), state)
+        tasks.append(dataclasses.replace(task, state=_find_state(task, queue is not None)))
+    final = {} if on_slurm else dict(saved)
+    final |= {task.entry.name: task.state for task in tasks if task.state.name in slurm.ENDED}
+    if save and final != saved:
+        _save_final_states(submission, final)
     return tasks
 
 
 def _read_final_states(submission: Submission) -> dict[str, JobState]:
     content = store.read_json(submission.folder / _STATES) or {}
     try:
-        return {name: JobState(**value["state"]) for name, value in content.items()}
+        return {
+            name: JobState(**value["state"]) for name, value in content.items()
+            if value["state"]["name"] in slurm.ENDED and type_check(dict[str, str])(value["state"])
+        }  # fmt: skip
     except (AttributeError, KeyError, TypeError):
         return {}  # the scheduler is asked again
 
 
-def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the job IDs, by task name, of the queued job array whose IDs the launcher did not save.
+def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -> None:
+    content = {name: {"state": dataclasses.asdict(state)} for name, state in states.items()}
+    with contextlib.suppress(OSError):  # the user may only have read permission
+        store.write_json(submission.folder / _STATES, content)
 
-    In `jobs`, the ID of these tasks is None. There is at most one such array, because the launcher saves the
-    IDs of each array before it submits the next. All jobs of a submission have the same name.
+
+def _find_jobs_by_name(
+    submission: Submission, jobs: Mapping[str, str | None], listed: Iterable[str]
+) -> dict[str, str]:
+    """Return the job IDs, by task name, of the job array whose IDs the launcher did not save.
+
+    In `jobs`, the ID of these tasks is None. `listed` are all jobs with the name of the submission. There is
+    at most one such array, because the launcher saves the IDs of each array before it submits the next.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     unsaved = [entry for entry in submission.entries if not entry.job]
     array = [entry.name for entry in unsaved if entry.shape == unsaved[0].shape]
     job_ids = {}
-    for job in slurm.list_live_jobs(submission.name):
+    for job in listed:
         array_job, _, index = job.partition("_")
         if array_job not in saved and int(index or 0) < len(array):
             job_ids[array[int(index or 0)]] = job
     return {name: job for name, job in job_ids.items() if not jobs[name]}
 
 
-def _find_unreported_state(task: TaskState, query_scheduler: bool) -> JobState:
-    """Return the state of a task that Slurm does not report, from its process, journal, and log."""
+def _find_state(task: TaskState, is_queried: bool) -> JobState:
+    """Return the state in `task` or, if it is unknown, the state from the journal and the log of the task."""
     if task.submission.kind == SLURM:
-        is_observable = query_scheduler
-        if is_observable and task.entry.job is None and task.submission.may_be_submitting:
-            return JobState("PENDING", reason="being submitted")
+        is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
         is_observable = task.submission.host == environment.node_name()
         if is_observable and _find_process(task):
             return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
+    if task.state.name != UNKNOWN:
+        return task.state
+    if is_observable and task.entry.job is None and task.submission.may_be_submitting:
+        return JobState("PENDING", reason="being submitted")
     reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
 
 
 def _read_final_state(task: TaskState) -> JobState:
     journal, stopped = task.journal, task.journal.last_event == "stopped"
+    if journal.problem:
+        return JobState(UNKNOWN)
     if not journal.runs:
-        return JobState("LOST", reason="it never started, and the scheduler has no record of it")
+        return JobState(LOST, reason="it never started, and the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := find_state_in_log(task):
@@ -184,7 +214,7 @@ def _read_final_state(task: TaskState) -> JobState:
         return JobState("FAILED", journal.node, reason=journal.last_text)
     if stopped and task.submission.kind != SLURM:
         return JobState("CANCELLED", journal.node)
-    return JobState("LOST", journal.node, reason="it ended, and no scheduler and no log gives a reason")
+    return JobState(LOST, journal.node, reason="it ended, and no scheduler and no log gives a reason")
 
 
 def find_state_in_log(task: TaskState) -> str | None:
@@ -198,16 +228,17 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the log of a task (kind "err" or "out"), or [] if it cannot be read."""
+    """Return the last lines of the log of the last run (kind "err" or "out"), or [] if it cannot be read."""
+    start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        file.seek(max(start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         return file.read().decode(errors="replace").splitlines()
     return []
 
 
 def _find_process(task: TaskState) -> int | None:
     """Return the process ID of a task that runs on this host, or None if no such process exists."""
-    folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
+    folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
             if pid and folder in _read_command(pid):
@@ -232,13 +263,17 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
     return {item.replicate_key for definition in definitions for item in definition.items}
 
 
-def cancel(tasks: Iterable[TaskState]) -> int:
-    """Cancel the jobs of all pending and running tasks. Return the number of canceled tasks."""
+def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
+    """Cancel the jobs of all pending and running tasks. Return those tasks that have a job."""
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)
     for task in live:
         if task.submission.kind != SLURM and (process := _find_process(task)):
             with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGTERM)
-    return len(live)
+                if task.journal.runs:
+                    os.kill(process, signal.SIGTERM)
+                else:  # setup lines run, in the process group of their shell
+                    os.killpg(process, signal.SIGTERM)
+            _save_final_states(task.submission, {task.entry.name: JobState("CANCELLED", task.journal.node)})
+    return [task for task in live if task.entry.job]

@@ -5,13 +5,14 @@ import datetime
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from scaling.results.read_record import type_check
 
+_UNREADABLE = "unreadable"  # event in place of the events of a file that cannot be read
 _TEXT_FIELDS = ("key", "job", "node", "status", "reason", "text")
 _TYPE_CHECKS = dict.fromkeys(_TEXT_FIELDS, type_check(str | None)) | {
     "seat": type_check(int | None),
@@ -19,6 +20,7 @@ _TYPE_CHECKS = dict.fromkeys(_TEXT_FIELDS, type_check(str | None)) | {
     "replicate": type_check(int),
     "attempt": type_check(int),
     "nodes": type_check(list[str]),
+    "log_starts": lambda value: type_check(list[int])(value) and len(value) == 2,
 }
 
 
@@ -54,9 +56,15 @@ class TaskJournal:
     node: str  # name of the node of the last run, or ""
     pid: int | None  # process ID of the last run, or None
     began_at: str | None  # start time of the last run, or None
+    log_starts: Sequence[int]  # bytes of the logs "out" and "err" at that time, written by earlier runs
     last_event: str  # name of the last event, such as "ended", or ""
     last_text: str  # text of the last event, or ""
     last_at: str | None  # time of the last event, or None
+
+    @property
+    def problem(self) -> str:
+        """Return why the journal of the last run cannot be read, or "" if it can be read."""
+        return self.last_text if self.last_event == _UNREADABLE else ""
 
     @property
     def ended(self) -> set[tuple[str, int]]:
@@ -91,6 +99,7 @@ def read_journal(task: Path) -> TaskJournal:
     return TaskJournal(
         tuple(TaskAttempt(*identity, **fields) for identity, fields in attempts.items()),
         last.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"), start.get("at"),
+        start.get("log_starts", (0, 0)),
         last.get("event", ""), last.get("text") or "", last.get("at"),
     )  # fmt: skip
 
@@ -102,7 +111,13 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
     """Yield the undamaged events of all runs of a task in order, with the number of the run as "run"."""
     for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            problem = f"{path.name} cannot be read: {error.strerror}"
+            yield {"event": _UNREADABLE, "run": number, "text": problem}
+            continue
+        for line in text.splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
                 if _is_event(event):

@@ -77,7 +77,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     Return None if no case of the ended task needs a "failed" record.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
-    if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
+    if task.journal.problem or name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
         return None
     if name not in END_REASONS:
         name = find_state_in_log(task) or name

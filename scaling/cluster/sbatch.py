@@ -37,6 +37,12 @@ _UNLIMITED = 10**6  # maximum number of running tasks of an array if `at_once` i
 # The copy of the package precedes the folders that setup lines add to PYTHONPATH on the node.
 _START_COMMAND = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
 _JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes of variables of a job
+# Variables with such a prefix that sbatch gets: they say where a job is submitted, and for whom. Others would
+# override options in the script, or are of a surrounding job.
+_SBATCH_VARIABLES = (
+    "SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_QOS",
+    "SBATCH_RESERVATION", "SBATCH_WCKEY",
+)  # fmt: skip
 
 
 def submit(
@@ -46,15 +52,19 @@ def submit(
     """Submit tasks to Slurm and return the submission. With cluster=local, start the only task on this host.
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
-    cancel all its tasks, remove its folder, and raise the exception again.
+    cancel all its tasks, remove its folder, and raise the exception again. If Slurm does not confirm that no
+    task is left in the queue, keep the folder, so that `find_tasks` finds the tasks by their name.
     """
+    results = _resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
         results, stamp, cluster, tasks, settings, schedule, nested
     )
     (results / REJECTED).unlink(missing_ok=True)
     try:
-        command = ["env", *_copy_package(submission.folder / "code"), "sh", "-c", _START_COMMAND, "sh"]
+        # In a job, the commands of Slurm ask the cluster of the job.
+        command = ["env", "-u", "SLURM_CLUSTERS", "-u", "SBATCH_CLUSTERS"]
+        command += [*_copy_package(submission.folder / "code"), "sh", "-c", _START_COMMAND, "sh"]
         command += [sys.executable, "-m", "scaling.cluster.task"]
         if cluster.name != SLURM:
             return save_job_ids(submission, _start_process(submission, command, cluster))
@@ -65,29 +75,47 @@ def submit(
             submission = save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException as error:
-        if cluster.name == SLURM:
-            _cancel_submission(submission.name)
-        shutil.rmtree(submission.folder, ignore_errors=True)
+        if cluster.name != SLURM or _cancel_submission(submission.name):
+            shutil.rmtree(submission.folder, ignore_errors=True)
+        else:
+            text = "Slurm does not confirm that its queue has no job of this submission: end them with"
+            print(f"scaling: {text} `scancel --name={submission.name}`", file=sys.stderr)
         if isinstance(error, Refusal):  # `scaling status` reports why the queue is empty
             store.replace_file(results / REJECTED, str(error).encode())
         raise
     return submission
 
 
-def _cancel_submission(name: str) -> None:
-    """Cancel all Slurm jobs with the given name, and wait at most 30 s for them to end."""
+def _resolve_results(results: Path, cluster: ClusterSettings) -> Path:
+    """Return the absolute path of a results folder. Raise `Refusal` if a job cannot use this path.
+
+    Links below the folder are not resolved, because a task writes records to the folder above `jobs`.
+    """
+    path = str(results.resolve())
+    unusable = r"[:%\\\x00-\x1f\udc80-\udcff]" if cluster.name == SLURM else ":"
+    if character := re.search(unusable, path):
+        why = f"contains {character[0]!r}, which PYTHONPATH or the log of a job cannot contain"
+        raise Refusal(f"the results folder {path!r} {why}: choose another with results=PATH")
+    return Path(path)
+
+
+def _cancel_submission(name: str) -> bool:
+    """Cancel all Slurm jobs with the given name. Return whether Slurm confirms their end within 30 s."""
     deadline = time.monotonic() + _CANCEL_SECONDS
-    with contextlib.suppress(Refusal):
-        while slurm.list_live_jobs(name) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Refusal):
+            if not any(state.live for state in slurm.list_jobs([name])[name].values()):
+                return True
             slurm.cancel(name)
-            time.sleep(0.5)
+        time.sleep(0.5)
+    return False
 
 
 def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
     """Start the only task of a submission in the background, and return {task name: process ID}."""
-    log = submission.folder.resolve() / "log"
+    log = submission.folder / "log"
     log.mkdir()
     (entry,) = submission.entries
     script = [
@@ -95,11 +123,11 @@ def _start_process(
         "export SUBMITIT_LOCAL_JOB_ID=$$",
         *checked_setup(cluster.setup),
         # task.TIME_LIMIT is the same signal.
-        f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {60 * cluster.time:.0f} "$@"',
+        f'exec timeout --signal=USR1 --kill-after={_KILL_SECONDS} {max(1, 60 * cluster.time):.0f} "$@"',
     ]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_JOB_VARIABLES)}
     process = subprocess.Popen(
-        ["sh", "-c", "\n".join(script), "sh", *command, str(entry.path.resolve())],
+        ["sh", "-c", "\n".join(script), "sh", *command, str(entry.path)],
         env=variables, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -123,17 +151,18 @@ def _submit_array(
     """
     import submitit
 
-    executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
+    executor: Any = submitit.SlurmExecutor(submission.folder / "log")
     executor.update_parameters(**options)
+    given = options | options["additional_parameters"]
+    names = {name for name in _SBATCH_VARIABLES if not given.get(name.removeprefix("SBATCH_").lower())}
+    kept = {name: os.environ[name] for name in names & os.environ.keys()}
     suppressed_stderr = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
     try:
         with submitit.helpers.clean_env(), _ignore_interrupts(), suppressed_stderr, executor.batch():
-            jobs = [
-                executor.submit(subprocess.check_call, [*command, str(entry.path.resolve())])
-                for entry in entries
-            ]
-    except submitit.core.utils.FailedJobError as error:
-        text = environment.scrub(str(error))
+            os.environ.update(kept)
+            jobs = [executor.submit(subprocess.check_call, [*command, str(e.path)]) for e in entries]
+    except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+        text = environment.scrub(str(error).partition("\nJob instance will not")[0])
         messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", text))
         raise Refusal(f"Slurm: {'; '.join(messages) or last_line(text)}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
@@ -155,8 +184,9 @@ def format_scripts(
     """Return the text of the sbatch script of each job array that `submit` would submit to Slurm."""
     from submitit.slurm import slurm as submitit_slurm
 
+    results = _resolve_results(results, cluster)
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
-    folder, texts = (submission.folder / "log").resolve(), list[str]()
+    folder, texts = submission.folder / "log", list[str]()
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
     for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
         options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if texts else None)
@@ -175,12 +205,16 @@ def _sbatch_options(
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
-    extra_options = {"requeue": True, **dict(cluster.sbatch)}
+    extra_options = dict(cluster.sbatch)
+    given = {name.replace("_", "-") for name in extra_options}
+    if not given & {"requeue", "no-requeue"}:
+        extra_options["requeue"] = True
     if cluster.reservation:
         extra_options["reservation"] = cluster.reservation
     if cluster.platform == "cpu":
         cores: float | None = 1
-        extra_options["hint"] = "nomultithread"
+        if not given & {"hint", "threads-per-core", "ntasks-per-core"}:
+            extra_options["hint"] = "nomultithread"
     else:
         cores = cluster.cores or machine.cpus_each
         extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
@@ -217,10 +251,13 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 def _copy_package(folder: Path) -> list[str]:
     """Copy this package into a folder. Return variables (NAME=VALUE) for a process that imports the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
+    try:
+        shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
+    except shutil.Error as error:  # (source, target, message) of each file
+        raise OSError(error.args[0][0][-1]) from None
     if environment.source(folder / "scaling") != environment.source():
         raise Refusal("the source of the package changed while this command ran: run the command again")
-    paths = [str(folder.resolve()), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
+    paths = [str(folder), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     # PYTHONSAFEPATH excludes the working directory, which may contain another version of the package.
     variables = [f"PYTHONPATH_FIRST={os.pathsep.join(dict.fromkeys(paths))}", "PYTHONSAFEPATH=1"]

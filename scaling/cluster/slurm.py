@@ -18,12 +18,17 @@ from scaling.workers.machine import Machine, local_machine
 WAITING = (  # states of a job before its first start, or before it starts again
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
-LIVE = (
-    *WAITING, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
+ENDED = (  # final states; a job in any other state of Slurm may still run, also in one of a later version
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+    "TIMEOUT",
 )  # fmt: skip
+UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process
+LOST = "LOST"  # state of a task that has ended or never started, as far as can be observed
 _TIMEOUT = 60.0  # seconds, timeout of a Slurm command
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
-_JOBS_ENDED_MESSAGE = "Invalid job id"  # message of squeue if all of the jobs have ended
+_OUT_OF_SERVICE = ("down", "drain", "fail")  # beginnings of the states of nodes that run no new job
+# Prefixes of the environment variables with which a user selects other jobs for squeue and scancel.
+_FILTERS = ("SCANCEL_", "SQUEUE_ACCOUNT", "SQUEUE_PARTITION", "SQUEUE_QOS", "SQUEUE_STATES", "SQUEUE_USERS")
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,15 @@ class JobState:
     @property
     def live(self) -> bool:
         """Return whether the job is pending, is running, or will run again."""
-        return self.name in LIVE
+        return self.name not in (*ENDED, UNKNOWN, LOST)
 
 
 def run_command(*arguments: str) -> str:
     """Run a Slurm command, such as squeue, and return its standard output. Raise `Refusal` if it fails."""
-    variables = os.environ | {"SLURM_BITSTR_LEN": "0"}  # sacct truncates long array expressions otherwise
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
+    variables["SLURM_BITSTR_LEN"] = "0"  # sacct truncates long array expressions otherwise
+    if clusters := variables.get("SBATCH_CLUSTERS"):  # only sbatch reads it
+        variables.setdefault("SLURM_CLUSTERS", clusters)
     try:
         done = subprocess.run(
             arguments, env=variables, capture_output=True, text=True, check=False, timeout=_TIMEOUT
@@ -68,6 +76,7 @@ class SlurmNode(NamedTuple):
     name: str
     devices: int  # number of devices of the requested platform
     cpus: int
+    in_service: bool  # whether the node is neither down nor drained
     has_constraint: bool  # whether the constraint of the cluster settings names a feature of the node
 
 
@@ -111,9 +120,9 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 
     The nodes are in the configured partition, by default in the default partition. If no partition but a
     constraint, a QOS, or `per_node` is set, all other partitions are searched too, because some sites select
-    the partition by these options. Nodes with a feature that the constraint names are preferred. If sinfo
-    lists no devices, each node has `per_node` devices. Raise `Refusal` if sinfo fails, or if the partition or
-    the number of devices is unknown.
+    the partition by these options. Nodes with a feature that the constraint names are preferred. The node in
+    service with most devices sets the devices per node. If sinfo lists no devices, each node has `per_node`
+    devices. Raise `Refusal` if sinfo fails, or if the partition or the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -128,7 +137,8 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     with_devices = (pool for pool in pools if any(node.devices for node in pool))
     nodes = next(with_devices, next(filter(None, pools), []))
     maximum = max((node.devices for node in nodes), default=0)
-    per_node = min(cluster.per_node or maximum, maximum) or cluster.per_node
+    in_service = max((node.devices for node in nodes if node.in_service), default=0)
+    per_node = min(cluster.per_node or in_service or maximum, maximum) or cluster.per_node
     if not per_node:
         advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
         if having := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
@@ -139,7 +149,20 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     if cluster.partition is None and not all(node.in_default_partition for node in nodes):
         where = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
     cpus = min(node.cpus / node.devices for node in suitable) if maximum else None
+    where += "" if cluster.per_node else _suggest_per_node(cluster, nodes, per_node)
     return _remote_machine(cluster, per_node, len({node.name for node in suitable}), where, cpus)
+
+
+def _suggest_per_node(cluster: ClusterSettings, nodes: Sequence[SlurmNode], chosen: int) -> str:
+    """Return text such as " (16 with cluster.per_node=4)" if this gives more devices than `chosen`, or ""."""
+
+    def count_devices(per_node: int) -> int:
+        names = {node.name for node in nodes if node.devices >= per_node}
+        return per_node * min(cluster.nodes or len(names), len(names))
+
+    best = max((node.devices for node in nodes), key=count_devices)
+    total = count_devices(best)
+    return f" ({total} with cluster.per_node={best})" if total > count_devices(chosen) else ""
 
 
 def _remote_machine(
@@ -189,13 +212,14 @@ def cpus_per_gpu() -> float | None:
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
     """Return all nodes that sinfo lists, once for each partition. On the CPU platform, a device is a core."""
     nodes, constraint = [], set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
-        partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
+    text = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%T|%f")
+    for partition, name, sockets, cores, gres, marked, cpus, state, features in _split_lines(text, 9):
         is_cpu = cluster.platform == "cpu"
         devices = int(sockets) * int(cores) if is_cpu else _count_resource(cluster.gres, gres)
         has_constraint = not constraint.isdisjoint(features.split(","))
-        is_default = marked_partition.endswith("*")
-        nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), has_constraint))
+        is_default = marked.endswith("*")
+        in_service = not state.startswith(_OUT_OF_SERVICE)
+        nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), in_service, has_constraint))
     return nodes
 
 
@@ -206,44 +230,44 @@ def _count_resource(requested: str, available: str) -> int:
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
-def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the states by job ID, such as "12_3", of the jobs that Slurm knows, with all tasks of arrays."""
-    if not jobs:
-        return {}
+def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
+    """Return the states, by job name and job ID, of the jobs that squeue lists, with all tasks of arrays.
+
+    They are pending, running, or have ended in the last minutes. Raise `Refusal` if squeue fails.
+    """
+    jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
+    if names:
+        options = ("--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%M|%r")
+        text = run_command("squeue", *options, f"--name={','.join(names)}")
+        for job, name, state, node, elapsed, reason in _split_lines(text, 6):
+            reason = "" if reason == "None" else reason
+            jobs.get(name, {})[job] = JobState(state, node, elapsed, reason)
+    return jobs
+
+
+def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
+    """Return the final states by job ID, such as "12_3", of the given jobs with this name, from accounting.
+
+    An ID alone may be that of another job: of another cluster, or after the IDs start again.
+    """
+    options = ("--noheader", "--parsable2", "--allocations")
+    columns = "--format=JobID,JobName,State,NodeList,Elapsed,ExitCode"
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
-    ended = {job: state for job, state in _accounted_states(ids).items() if not state.live}
-    # sacct may miss the end of a job, or report an earlier end of a job that was requeued. If the states are
-    # equal, it adds the exit code.
-    listed = _queue_states(ids).items()
-    return ended | {job: state for job, state in listed if job not in ended or ended[job].name != state.name}
-
-
-def _queue_states(ids: str) -> dict[str, JobState]:
-    try:
-        lines = run_command(
-            "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
-        )
-    except Refusal as refusal:
-        if _JOBS_ENDED_MESSAGE not in str(refusal):
-            raise
-        return {}
-    states = {}
-    for line in lines.splitlines():
-        job, name, node, elapsed, reason = line.strip().split("|", 4)
-        states[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
-    return states
-
-
-def _accounted_states(ids: str) -> dict[str, JobState]:
-    options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,Elapsed,ExitCode")
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
-        for line in run_command("sacct", *options, f"--jobs={ids}").splitlines():
-            job, name, node, elapsed, code = line.split("|")
+        text = run_command("sacct", *options, columns, f"--jobs={ids}") if jobs else ""
+        for job, job_name, end, node, elapsed, code in _split_lines(text, 6):
             reason = "" if code == "0:0" else f"exit code {code}"
-            state = JobState(name.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
-            states |= dict.fromkeys(_expand_array(job), state)
+            state = JobState(end.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
+            if job_name == name and not state.live:
+                states |= dict.fromkeys(_expand_array(job), state)
     return states
+
+
+def _split_lines(text: str, count: int) -> list[list[str]]:
+    """Return the `count` fields of each line, without other lines, such as "CLUSTER: east"."""
+    rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
+    return [row for row in rows if len(row) == count]
 
 
 def _expand_array(job: str) -> list[str]:
@@ -258,8 +282,3 @@ def _expand_array(job: str) -> list[str]:
 def cancel(name: str) -> None:
     """Cancel the running and pending Slurm jobs with the given name."""
     run_command("scancel", "--quiet", f"--name={name}")
-
-
-def list_live_jobs(name: str) -> list[str]:
-    """Return the IDs of the running and pending Slurm jobs of this user with the given name."""
-    return run_command("squeue", "--noheader", "--array", "--me", f"--name={name}", "--format=%i").split()

@@ -65,7 +65,10 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
-    journal.write("started", job=current_job(), node=node, nodes=nodes, pid=os.getpid())
+    log_starts = [os.fstat(number).st_size for number in (1, 2)]
+    journal.write(
+        "started", job=current_job(), node=node, nodes=nodes, pid=os.getpid(), log_starts=log_starts
+    )
     try:
         _run_missing_cases(path, definition, journal, lock)
     except KeyboardInterrupt:

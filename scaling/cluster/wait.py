@@ -56,11 +56,12 @@ def wait_until_done(results: Path, console: Console) -> None:
         raise KeyboardInterrupt(f"no longer waiting; {commands}") from None
 
 
-def wait_until_ended(results: Path) -> list[job_state.TaskState]:
-    """Wait at most 10 seconds for canceled tasks to end. Return the tasks that have not ended by then."""
-    deadline = time.monotonic() + _ENDING_SECONDS
+def wait_until_ended(results: Path, canceled: Sequence[job_state.TaskState]) -> list[job_state.TaskState]:
+    """Wait at most 10 seconds for canceled tasks to end. Return the tasks that may not have ended by then."""
+    deadline, paths = time.monotonic() + _ENDING_SECONDS, {task.entry.path for task in canceled}
     while True:
-        tasks = [task for task in job_state.find_tasks(results) if task.state.live]
+        tasks, _ = job_state.try_find_tasks(results)
+        tasks = [task for task in tasks if task.entry.path in paths and task.may_run]
         if not tasks or time.monotonic() > deadline:
             return tasks
         time.sleep(_ENDING_SECONDS / 20)

@@ -97,7 +97,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
     Methods with the same coordinates share a file. If more than four sizes vary, there is a file for each
     combination of values of the others.
     """
-    methods = group_by(group, lambda sized: _describe_method(sized.timing)).values()
+    methods = group_by(group, lambda sized: sized.timing.program_name).values()
     same = group_by(methods, lambda timings: frozenset(sized.coordinates(sized.sizes) for sized in timings))
     for parts in same.values():
         timings = [sized for part in parts for sized in part]
@@ -121,7 +121,7 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
         name + (f" ({', '.join(dependent)} with it)" if dependent else "") for name, *dependent in varying
     ]
     parameters = _make_unique(map(_to_parameter_name, descriptions), "_")
-    regions = group_by(timings, lambda sized: _describe_method(sized.timing))
+    regions = group_by(timings, lambda sized: sized.timing.program_name)
     region_names = _make_unique(map(_to_region_name, sorted(regions)), " ")
     case, not_constant = first.timing.case, {name for same in varying for name in same}
     seed = f" seed={case.data_seed}" if case.data_seed else ""
@@ -136,10 +136,6 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
             for name, region in zip(region_names, sorted(regions), strict=True)
         },
     )
-
-
-def _describe_method(timing: Timing) -> str:
-    return timing.program_name + (f", {timing.case.cache} cache" if timing.case.cache else "")
 
 
 def _to_region_name(text: str) -> str:

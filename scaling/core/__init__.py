@@ -31,6 +31,7 @@ _OPTIONS = {
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
     "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
     "sparse_jacobians": "scaling.options.sparse.sparse_jacobians",  # the closed form `nonzeros`
+    "workload_sources": "scaling.options.workload_sources",  # a workload of the user
 }
 
 

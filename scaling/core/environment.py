@@ -27,7 +27,7 @@ _DIGEST_FIELDS = (
 
 # The flag that, if empty, disables a fusion of jaxlib 0.10 on CPU. It returns wrong numbers, such as in
 # `jax.jacrev` of the workload `residual` with 200 points.
-_WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
@@ -35,6 +35,7 @@ _SECRET = re.compile(
     r"key|token|secret|passw|passphrase|credential|auth(?!or)|cookie|private|_(?:pwd|pass|pat|dsn)$",
     re.IGNORECASE,
 )
+_ASSIGNMENT = re.compile(r"""\b(\w+)=(?!=)("[^"]*"|'[^']*'|\S+)""")
 _ABSOLUTE_PATH = re.compile(
     r"(?:(?<=-[A-Za-z])|(?<![\w./])(?<!:/))/(?:[^\s/:'\"<>|,;()]+/)+([^\s/:'\"<>|,;()]*)"
 )
@@ -49,8 +50,8 @@ def variables(platform: str) -> dict[str, str]:
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
     if platform == "cpu":
-        if metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION_FLAG not in xla:
-            xla = f"{xla} {_WRONG_FUSION_FLAG}=".strip()
+        if metadata.version("jaxlib").startswith("0.10.") and WRONG_FUSION_FLAG not in xla:
+            xla = f"{xla} {WRONG_FUSION_FLAG}=".strip()
         # Each call allocates its temporaries again, which is faster with huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
     return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
@@ -177,9 +178,15 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text without passwords in URLs and values of environment variables such as GITHUB_TOKEN."""
+    """Return a text without passwords in URLs and values of variables such as GITHUB_TOKEN.
+
+    The values are those in the environment, and those in the text, as in `export HF_TOKEN=abcdef`.
+    """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
+    for name, value in _ASSIGNMENT.findall(text):
+        if _SECRET.search(name) and len(value) >= _MIN_SECRET_CHARACTERS and not value.isdecimal():
+            text = text.replace(f"{name}={value}", f"{name}=<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", text)
 
 

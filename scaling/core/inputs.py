@@ -9,7 +9,7 @@ import math
 import operator
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class InputSpec:
     # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
     integer: bool = False  # whether the input is int32 and not differentiated
+    # Numbers or arrays (low, high) between which the values must lie after rounding to 16 bits, or None.
+    bounds: tuple[Any, Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
@@ -72,9 +74,11 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
         raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
-    return InputSpec(
-        shape, lambda rng, rows: low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _SMALLEST)
-    )
+
+    def make(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
+        return low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _SMALLEST)
+
+    return InputSpec(shape, make, bounds=(low, high))
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
@@ -105,6 +109,8 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
         first = group * group_rows
         low, high = max(start, first), min(stop, first + group_rows)
         drawn = spec.make(generator, np.arange(first, first + group_rows))
+        if np.iscomplexobj(drawn):
+            raise Refusal(f"the InputSpec of {name!r} draws {drawn.dtype} numbers: draw real numbers")
         shape = np.shape(drawn)
         if shape[1:] != spec.shape or shape[:1] < (high - first,):  # NumPy would broadcast a single row
             text = f"draws an array of shape {shape}, not {high - first} rows of shape {spec.shape}"
@@ -131,7 +137,25 @@ def _draw_shared(spec: InputSpec, seed: int, name: str, dtype: str) -> np.ndarra
 def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
     from jax.numpy import dtype as jax_dtype  # includes bfloat16
 
-    return draw_rows(spec, seed, name, start, stop).astype(np.int32 if spec.integer else jax_dtype(dtype))
+    rows = draw_rows(spec, seed, name, start, stop)
+    with np.errstate(invalid="ignore", over="ignore"):  # checked below
+        rounded = rows.astype(jax_dtype("int32" if spec.integer else dtype))
+    changed = rounded != rows if spec.integer else np.isinf(rounded) & np.isfinite(rows)
+    if changed.any():
+        fix = "integers under 2**31, or leave out integer=True" if spec.integer else "smaller numbers"
+        text = f"draws {rows[changed][0]}, which {rounded.dtype} cannot represent: draw {fix}"
+        raise Refusal(f"the InputSpec of {name!r} {text}")
+    # The draws of wider dtypes were never clipped, and must not change.
+    return _clip_inside(rounded, *spec.bounds) if spec.bounds and rounded.itemsize == 2 else rounded
+
+
+def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
+    """Replace values that do not lie between low and high by the nearest of their dtype that do."""
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
+    lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)
+    highest = np.where(highest >= high, np.nextafter(highest, lowest), highest)
+    return np.asarray(np.minimum(np.maximum(rows, lowest), highest))
 
 
 def input_arrays(

@@ -21,14 +21,19 @@ def available_bytes() -> int | None:
     """
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
-    own = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
-    cgroup = _CGROUPS / (own.group(1) if own else "")  # does not exist in a container without a namespace
-    for folder in (cgroup, *cgroup.parents):
+    for folder in cgroup_folders():
         limit, used = contents(f"{folder}/memory.max"), contents(f"{folder}/memory.current")
         if limit and limit.isdigit() and used:
             cached = re.search(r"^inactive_file (\d+)", contents(f"{folder}/memory.stat") or "", re.MULTILINE)
             limits.append(int(limit) - int(used) + (int(cached.group(1)) if cached else 0))
     return min(limits, default=None)
+
+
+def cgroup_folders() -> list[Path]:
+    """Return the folder of the cgroup (v2) of this process and its parents, some of which may not exist."""
+    own = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
+    folder = _CGROUPS / (own.group(1) if own else "")  # does not exist in a container without a namespace
+    return [folder, *folder.parents]
 
 
 def limit_process() -> None:

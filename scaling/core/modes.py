@@ -113,6 +113,18 @@ def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]
     return lambda *x: ravel(differentiate(f, argnums=tuple(range(len(x))))(*x))
 
 
+def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function x -> raveled gradient of f, in forward mode if f has no reverse mode."""
+
+    def evaluate(*x: Any) -> Any:
+        try:
+            return gradient(f)(*x)
+        except Exception:  # no rule for reverse mode, as of `lax.while_loop`
+            return gradient(f, forward=True)(*x)
+
+    return evaluate
+
+
 def ravel(x: tuple[Any, ...]) -> Any:
     """Return the concatenation of a tuple of arrays, each raveled, as one vector."""
     import jax.numpy as jnp

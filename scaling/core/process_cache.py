@@ -2,12 +2,15 @@
 
 import functools
 import hashlib
+import types
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
+_EMPTY_CELL = types.CellType()  # equal to the cell of a captured variable that was deleted
 _values: dict[str, dict[Hashable, Any]] = {}
 
 
@@ -40,11 +43,15 @@ def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
         return tuple((inner(key), inner(item)) for key, item in value.items())
     if isinstance(value, functools.partial):
         return inner((value.func, value.args, value.keywords))
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return str(value.dtype), inner(jax.random.key_data(value))
     if hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
         return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
     if code := getattr(value, "__code__", None):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        cells = [
+            _EMPTY_CELL if cell == _EMPTY_CELL else cell.cell_contents for cell in value.__closure__ or ()
+        ]
         bound_to = getattr(value, "__self__", None)  # of a method
         return code, inner((value.__defaults__, value.__kwdefaults__, cells, bound_to))
     try:

@@ -4,7 +4,9 @@ The name of a field that has a unit ends in the unit, such as `_bytes`. The fold
 records. This module does not import JAX.
 """
 
+import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -185,12 +187,15 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file: int | None = None
+        self._file = -1  # its file descriptor, once it is open
 
     def append(self, record: Record | str) -> None:
         """Append a record, or its line of JSON, and sync the file. If an error occurs, remove the line."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
-        if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
+        is_open = False
+        with contextlib.suppress(OSError):  # not open yet, or removed by another client of NFS
+            is_open = os.fstat(self._file).st_nlink > 0
+        if not is_open:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             self._file = os.open(self._folder / name, flags, 0o644)
@@ -209,5 +214,8 @@ def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot sync a folder
+            raise
     finally:
         os.close(descriptor)

@@ -82,7 +82,7 @@ class Reduction:
 
 
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
-    scale = e.size.max(axis=2, keepdims=True)
+    scale = e.rounding.largest_by_leaf(e.size)
     return ReferenceTerms(e.J.values, scale, scale)
 
 
@@ -93,7 +93,7 @@ def _reference_points(e: "SizedEntries") -> ReferenceTerms:
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
     expected, *sums = _reference_points(e)
-    return ReferenceTerms(expected, *(values.max(axis=2, keepdims=True) for values in sums))
+    return ReferenceTerms(expected, *map(e.rounding.largest_by_leaf, sums))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:

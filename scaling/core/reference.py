@@ -106,7 +106,10 @@ def reference_spec(
     else:
         added = tolerances.added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
     roundoff = tolerances.unit_roundoff(case, platform, computed.inner_roundoff if computed else 0.0)
-    rounding = Rounding(workload.terms, added, tolerances.tolerance(roundoff, workload.terms))
+    # Errors are relative to the same leaf only if the entries can be evaluated again.
+    leaves = () if nonzeros_pattern or case.ad_mode.is_value else workload.names
+    leaf_sizes = tuple(math.prod(workload.inputs[name].shape) for name in leaves)
+    rounding = Rounding(workload.terms, added, tolerances.tolerance(roundoff, workload.terms), leaf_sizes)
     return ReferenceSpec(
         case, workload, sizes, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding,
         workload_key,
@@ -228,19 +231,25 @@ def _evaluate_form(
 ) -> Reference:
     """Evaluate a closed form of the value or the derivative at the points [start, stop).
 
-    Raise `Refusal` if an array of the returned `Reference` has a wrong shape, NaN or infinity.
+    Raise `Refusal` if an array of the returned `Reference` has a wrong shape, or if one that is compared with
+    the result has NaN or infinity. Values may be infinite where only the derivative is compared.
     """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
+    compared = "value" if derivative_shape is None else "derivative"
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
     if derivative_shape is not None:
         shapes["derivative"] = (stop - start, *derivative_shape)
+    if getattr(reference, f"{compared}_terms") is not None:
+        shapes[f"{compared}_terms"] = (stop - start,)
     for name, shape in shapes.items():
         array = getattr(reference, name)
         if np.shape(array) != shape:
             raise Refusal(f"the reference's {name} has the shape {np.shape(array)}, not {shape}")
-        if not np.all(np.isfinite(array)):
+        if name.startswith(compared) and not np.all(np.isfinite(array)):
             raise Refusal(f"the reference's {name} is not finite in points {start} to {stop - 1}")
+        if name.endswith("_terms") and np.min(array) < 0:
+            raise Refusal(f"the reference's {name} is negative in points {start} to {stop - 1}")
     return reference
 
 

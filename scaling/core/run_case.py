@@ -112,7 +112,7 @@ def prepare_case(
     """Compile the case of the record `blank`, run the program once and check its result.
 
     An error ends the returned attempt. `known_blocks` is the field `blocks` of an earlier record, or None.
-    `expected_digest` is the hash of the workload's source file when the case was requested, or None.
+    `expected_digest` is the hash of the workload's source when the case was requested, or None.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
     with _end_on_error(attempt):

@@ -9,14 +9,15 @@ numbers, and the scale is the magnitude of its terms. Rounding changes the reduc
 - The result is a sum of `added` entries of J. The magnitude is the sum of the magnitudes of these entries.
 
     reduction                 influence                     magnitude
-    whole                     largest s of the row          largest s of the row
-    outputs                   largest sum of s              largest sum of |J|       over all inputs
+    whole                     largest s of the row          largest s of the row     over the same leaf
+    outputs                   largest sum of s              largest sum of |J|       over the same leaf
     inputs, vector            sum of s |x|                  sum of |J| |x|           x = 1 for inputs
     points                    sum of s                      sum of |J|               then summed over points
     trace                     sum of largest s of the rows  sum of |J_ii|            J is the Hessian
     norm                      2 S sum |J| + e k S^2         sum of J^2               k entries of J
     J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs of J
 
+A leaf is a differentiated input: a large derivative by one does not hide an error in a small one by another.
 Here e is tolerance(terms), S is the largest s of the point, J_a is the column a of J, and c_a is the sum of
 its magnitudes. The term e k S^2 covers the rounding of a column of zeros. With N, the larger of `terms` and
 `added`, the scale is the larger of influence * sqrt(terms / N) and magnitude * sqrt(added / N).
@@ -75,16 +76,24 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums that compute a result, which determine its tolerance."""
+    """The lengths of the sums that compute a result, which determine its tolerance, and its leaves."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
     entry: float = 0.0  # the tolerance (relative error) of an entry of the Jacobian
+    leaf_sizes: tuple[int, ...] = ()  # the number of elements of each leaf, or empty if it does not matter
 
     @property
     def longest_sum(self) -> int:
         """Return the number of terms of the longest sum in the result, which determines the tolerance."""
         return max(self.terms, self.added)
+
+    def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
+        """Return the largest of `values`, of shape (..., inputs), over each leaf. Broadcasts to `values`."""
+        if len(self.leaf_sizes) < 2:
+            return np.asarray(values.max(axis=-1, keepdims=True))
+        largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)
+        return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
         """Return the scale that errors are divided by. The module docstring defines both arguments."""

@@ -109,8 +109,9 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs, one per leaf of a pytree."""
-        return tuple(leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
+        """Return the names of the differentiated inputs, one per leaf of a pytree that has elements."""
+        leaves = (leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
+        return tuple(leaf for leaf in leaves if math.prod(self.inputs[leaf].shape))
 
 
 def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
@@ -142,11 +143,16 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source file of a user-defined workload, or None for a built-in workload."""
+    """Return a hash of the source of a user-defined workload, or None for a built-in workload.
+
+    The hash includes the user's modules that the workload imports.
+    """
     if name in built_in("workloads"):
         return None
-    file = getattr(module(name), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+    if not (file := getattr(module(name), "__file__", None)):
+        return None
+    helpers = load_option("workload_sources").imported_sources(name)
+    return hashlib.sha256(b"".join([Path(file).read_bytes(), *helpers])).hexdigest()[:16]
 
 
 MakeWorkload = Callable[[Case], Any]

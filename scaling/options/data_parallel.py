@@ -159,13 +159,13 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
         expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
             bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
-    result = result[:, 0].astype(np.float64)
-    comparison = EntryComparison(
-        result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
-    )
+    largest = scale.max()
+    leaf_scale = largest if spec.case.ad_mode.finite_step else spec.rounding.largest_by_leaf(scale)
+    expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
+    comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale)
     points = min(_REEVALUATED_POINTS, spec.case.points)
     arrays = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
-    step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
+    step_error = np.full(len(result), relative_error(bound.max(), largest))
     return PointsComparison(0, arrays, [comparison], step_error)
 
 

@@ -80,25 +80,29 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return V -> sum of v^T H v over the v in V, each by jet, for the Hessian H of f at x.
 
-    The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f. Custom
-    derivative rules of f are ignored.
+    The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f, or one
+    that fails. Custom derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
     closed, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
 
+    def bind_by_jet(equation: Any, operands: list[Any]) -> list[Any]:
+        try:
+            return bind(equation, operands)
+        except Exception:  # such as KeyError, AssertionError and TypeError
+            raise Refusal(
+                "mode=jet: jax.experimental.jet cannot differentiate the operation "
+                f"{equation.primitive.name}; use mode=forward_laplacian"
+            ) from None
+
     def inlined(*z: Any) -> Any:
-        return evaluate_inlined(closed, z, calls, bind)[0]
+        return evaluate_inlined(closed, z, calls, bind_by_jet)[0]
 
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
-        try:  # without the factorials, which jet rounds, the coefficient is half of the derivative
-            return 2 * taylor.jet(inlined, x, series, factorial_scaled=False)[1][1]
-        except (KeyError, NotImplementedError) as error:
-            raise Refusal(
-                f"mode=jet: jax.experimental.jet has no rule for an operation: {error}; "
-                "use mode=forward_laplacian"
-            ) from None
+        # Without the factorials, which jet rounds, the coefficient is half of the derivative.
+        return 2 * taylor.jet(inlined, x, series, factorial_scaled=False)[1][1]
 
     return _sum_over_directions(second_derivative)
 

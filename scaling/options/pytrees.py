@@ -175,7 +175,7 @@ def concatenate_blocks(
     of elements of the input leaves. The array has the shape (points, outputs, inputs), or (1, inputs) if
     `per_point` is false. Raise `Refusal` if the shapes of the blocks are inconsistent.
     """
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
+    leaves = [block for block in map(jnp.asarray, jax.tree.leaves(result)) if block.size]
     if len(leaves) == 1:
         return leaves[0]
     block_rows = [leaves[k : k + len(input_sizes)] for k in range(0, len(leaves), len(input_sizes))]
@@ -201,7 +201,5 @@ def _join_columns(blocks: Sequence[Any], input_sizes: Sequence[int], leading: tu
     `blocks[i]` is the derivative with respect to input leaf i, which has `input_sizes[i]` elements. The
     result has the shape (*leading, sum(input_sizes)).
     """
-    reshaped = [
-        block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True) if size
-    ]
+    reshaped = [block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True)]
     return jnp.concatenate(reshaped, axis=-1)

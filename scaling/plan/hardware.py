@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,6 +165,10 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
         if not is_valid(config.get(name)):
             raise Refusal(f"hardware.{name} must be {description}, not {config.get(name)!r}")
     slices = tuple(tuple(shape) for shape in config.get("slices") or ())
+    if config["per_chip"] > config["per_host"]:
+        raise Refusal(
+            f"hardware.per_chip must be at most per_host={config['per_host']}, not {config['per_chip']}"
+        )
     if slices and math.prod(slices[-1]) * config["per_chip"] != config["most"]:
         raise Refusal(f"hardware.most must be the devices of the last slice, not {config['most']!r}")
     values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "memory", "target")}
@@ -176,11 +181,11 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 def is_positive(value: Any) -> bool:
     """Return whether a value of a configuration is a finite number greater than 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and value is not True and 0 < value <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int) and is_positive(value)
 
 
 def _is_text(value: Any) -> bool:
@@ -199,6 +204,10 @@ def _is_range(value: Any) -> bool:
     return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1]
 
 
+def _is_ascending(values: Sequence[float]) -> bool:
+    return list(values) == sorted(set(values))
+
+
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return a predicate of values that are mappings with exactly these keys and with valid values."""
     return lambda value: (
@@ -215,7 +224,10 @@ def _are_stragglers(value: Any) -> bool:
 
 
 def _are_slices(value: Any) -> bool:
-    return _is_list(value, lambda shape: _is_list(shape, _is_count)) and math.prod(value[0]) == 1
+    if not _is_list(value, lambda shape: _is_list(shape, _is_count)):
+        return False
+    chips = [math.prod(shape) for shape in value]
+    return chips[0] == 1 and _is_ascending(chips) and len(set(map(len, value))) == 1
 
 
 def _is_level(value: Any) -> bool:
@@ -228,7 +240,10 @@ def _is_level(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    return _is_list(value, _is_level) and value[-1].get("devices") is None
+    if not _is_list(value, _is_level):
+        return False
+    *inner, outermost = [level["devices"] for level in value]
+    return outermost is None and None not in inner and _is_ascending(inner)
 
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
@@ -249,10 +264,14 @@ _RULES: dict[str, _Rule] = {
     "per_host": (_is_count, _COUNT),
     "per_chip": (_is_count, _COUNT),
     "most": (_is_count, _COUNT),
-    "slices": (_or_none(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
+    "slices": (
+        _or_none(_are_slices),
+        "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]",
+    ),
     "price": (_or_none(is_positive), f"{_NUMBER} or null"),
 }  # fmt: skip
 _RATE_RULES: dict[str, _Rule] = {
+    "attained": (lambda value: _is_range(value) and value[1] <= 1, f"{_RANGE}, of 1 at most"),
     "memory": (is_positive, _NUMBER),
     "bandwidth": (is_positive, _NUMBER),
     "products": (
@@ -269,7 +288,8 @@ _RATE_RULES: dict[str, _Rule] = {
     "network": (
         _is_network,
         "a list of levels such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}, "
-        f"the last with devices: null, each with a shape of {', '.join(SHAPES)} and positive numbers",
+        "with ascending devices and null for the last level only, each with a shape of "
+        f"{', '.join(SHAPES)} and positive numbers",
     ),
 }
 _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the rates of a CPU

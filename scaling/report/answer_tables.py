@@ -13,6 +13,7 @@ from scaling.analysis.estimate import format_percentage, format_ratio, format_ti
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
+from scaling.analysis.summary import compare_with_more_devices, describe_by_hand
 from scaling.analysis.timings import (
     Timing,
     describe_slower,
@@ -20,8 +21,7 @@ from scaling.analysis.timings import (
     format_time,
     name_with_blocks,
     note_on_ratio,
-    on_fewest_devices,
-    time_ratio,
+    recommend_devices,
 )
 from scaling.core.case import problem
 from scaling.core.formatting import format_duration
@@ -29,9 +29,10 @@ from scaling.report.text import Table, make_table
 
 NOTE = (
     "The fastest automatic mode, on its best number of devices. Time: median of one call. Ratio: "
-    "time of the runner-up, the fastest of the other modes on as many devices, over that of the fastest, "
-    "from pairs of calls where they alternated. Intervals are at 95 %. Certainty is about the mode, not the "
-    "devices. In a time shorter than ten empty calls, dispatch takes more than a tenth."
+    "time of the runner-up over that of the fastest, from pairs of calls where they alternated. Runner-up: "
+    "the fastest of the other modes on as many devices, or of those that are not distinguished, if any. "
+    "Intervals are at 95 %. Certainty is about the mode, not the devices. In a time shorter than ten empty "
+    "calls, dispatch takes more than a tenth."
 )
 
 
@@ -102,46 +103,46 @@ def make_cards(findings: Findings) -> list[Card]:
     """Return one summary card per function and environment, or per plan if nothing was measured."""
     if findings.timings:
         problems = largest_problems(findings.fastest)
-        return [_measured_card(findings, rows, largest[0]) for rows, largest in problems]
+        return [_measured_card(findings, rows, largest) for rows, largest in problems]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
 
 
-def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
-    """Return the card of `row`, which is the fastest method at the largest of all sizes in `rows`."""
+def _measured_card(
+    findings: Findings, rows: Sequence[FastestMethod], largest: Sequence[FastestMethod]
+) -> Card:
+    """Return the card of a function from (all rows, rows of the largest problem) of `largest_problems`."""
+    row = largest[0]
     mode, layout, ratio = name_with_blocks(row.first), f"{row.devices_text}, {row.call}", ""
     if row.second is not None:
         second = row.second.method.name
         if not row.distinguished and second != mode:
             mode, layout = f"{mode} or {second}", f"{layout}, by {mode}"
         ratio = describe_slower(second, row.second, row.first)
-    rows = list(rows)
-    notes = [_describe_other_counts([each.first for each in rows if each.problem_key == row.problem_key])]
+    notes = [_describe_other_counts(largest)] if row.first.honest and not row.empty else []
     curve, point = findings.curves_of(row.first).get("strong", (None, None))
-    if curve and point and not point.is_baseline:
-        speedup, efficiency = format_ratio(*point.speedup), format_percentage(point.efficiency.value)
+    if curve and point and not point.is_baseline and not row.empty:
+        speedup, efficiency = format_ratio(*point.speedup), format_ratio(*point.efficiency, sign="")
         notes.append(
             f"Speed-up over the same program on {curve.baseline}: {speedup}, efficiency {efficiency}"
         )
-    if row.by_hand:
-        notes.append(f"Written by hand it would take {format_ratio(1 / row.by_hand.value)} as long")
     return Card(
         problem_name(findings, row), _describe_other_sizes(rows, row), mode, layout, format_time(row.first),
-        ratio, describe_certainty(row), tuple(notes),
+        ratio, describe_certainty(row), (*notes, *describe_by_hand(row)),
     )  # fmt: skip
 
 
-def _describe_other_counts(timings: Sequence[Timing]) -> str:
+def _describe_other_counts(rows: Sequence[FastestMethod]) -> str:
     """Return text that compares the fastest times of a problem on several device counts."""
-    first = min(timings, key=lambda timing: timing.median)
-    if len(timings) == 1:
+    first = rows[0].first
+    if len(rows) == 1:
         return f"Measured on {first.devices_text} only"
-    if (fewest := on_fewest_devices(timings)) is not first:
-        return f"Not distinguished from the fastest on {fewest.devices_text}, which is recommended"
-    more = [timing for timing in timings if timing.case.devices > first.case.devices]
-    if not more:
-        return f"Slower on fewer devices; {first.devices_text} are the most measured"
-    slower = all(time_ratio(timing, first).above_one for timing in more)
-    return "More devices do not pay" if slower else "More devices are not distinguished"
+    chosen, doubt = recommend_devices([row.first for row in rows])
+    if doubt:
+        return f"No number of devices can be recommended: {doubt}"
+    if chosen is not first:
+        return f"Not distinguished from the fastest on {chosen.devices_text}, which is recommended"
+    more, pay = compare_with_more_devices(rows)
+    return pay if more else f"Slower on fewer devices; {first.devices_text} are the most measured"
 
 
 def _describe_other_sizes(rows: Sequence[FastestMethod], row: FastestMethod) -> str:

@@ -9,7 +9,7 @@ from scaling.analysis.cases import group_by
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.folder_comparison import ComparedCase, FolderComparison
 from scaling.analysis.ratios import case_median
-from scaling.analysis.timings import automatic_blocks
+from scaling.analysis.timings import automatic_blocks, pool_processes, reasons_for_doubt
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
@@ -32,8 +32,9 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     # Output contains no absolute path of a machine.
     a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
     lines = [f"A is {a}, B is {b}; {f'they differ in {facts}' if facts else 'nothing recorded differs'}."]
-    measured = [row.ratio for row in comparison.rows if row.ratio]
-    if unpaired := sum(not ratio.pairs for ratio in measured):
+    measured = [(row.ratio.pairs, max(len(row.a), len(row.b))) for row in comparison.rows if row.ratio]
+    # A single pair beside other processes is not used.
+    if unpaired := sum(pairs < min(2, processes) for pairs, processes in measured):
         lines += [
             f"{unpaired} of {count_of(len(measured), 'case')} were not measured in turns with the other "
             "side: a change of the machine between them counts as a difference.",
@@ -75,7 +76,8 @@ def _format_row(row: ComparedCase) -> tuple[str, ...]:
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
         medians = f"; the medians give {format_ratio(ratio.of_medians)}" if ratio.differs_from_medians else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{medians}{_describe_blocks(row)}"
+        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{medians}"
+        remarks += _describe_blocks(row) + _describe_doubts(row)
         b_over_a = format_ratio(ratio.value, ratio.low, ratio.high)
     times = (format_duration(case_median(side)) if side else "" for side in (row.a, row.b))
     p_value = "" if row.p is None else f"{row.p:.2g}"
@@ -86,6 +88,14 @@ def _describe_blocks(row: ComparedCase) -> str:
     blocks_by_side = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
     a, b = (" or ".join(blocks) or "unknown" for blocks in blocks_by_side)
     return "" if a == b else f"; chunk=auto: {a}, then {b}"
+
+
+def _describe_doubts(row: ComparedCase) -> str:
+    if row.verdict not in (folder_comparison.SLOWER, folder_comparison.FASTER):
+        return ""
+    fast, slow = sorted(pool_processes(row.a) + pool_processes(row.b), key=lambda timing: timing.median)
+    doubts = reasons_for_doubt(fast, slow)
+    return f"; not sure: {', '.join(doubts)}" if doubts else ""
 
 
 def format_markdown(comparison: FolderComparison) -> str:
@@ -145,4 +155,5 @@ def _anchor(row: ComparedCase) -> str:
 
 def _badge_class(verdict: str) -> str:
     """Return the CSS class that gives a verdict its color, or '' for the default color."""
-    return "failed" if "failed" in verdict or verdict == "slower" else "ok" if verdict == "faster" else ""
+    is_bad = verdict in (*folder_comparison.REGRESSIONS, "failed in A")
+    return "failed" if is_bad else "ok" if verdict == folder_comparison.FASTER else ""

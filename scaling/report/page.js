@@ -5,10 +5,14 @@ const MIN_ROWS_OF_TOOLS = 12, MAX_CHOICES = 12, CHOICE_COLUMNS = ["mode", "statu
 const inWords = new Intl.Collator("en", { numeric: true });
 
 // Return the number at the start of a text in base units, such as 0.0123 for "12.3 ms" or 1.77 for "1.77x", or NaN.
+// "under 1 %" is a little less than 1.
 function numberOf(text) {
-  const found = /^([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|[kMGT]?B|x)?(?![\w=]|\.\d)(?!\s*=)/i.exec(text);
-  return found ? parseFloat(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1) : NaN;
+  const found = /^(under )?([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|[kMGT]?B|x)?(?![\w=]|\.\d)(?!\s*=)/i.exec(text);
+  return found ? parseFloat(found[2].replaceAll(",", "")) * (UNITS[found[3]] ?? 1) * (found[1] ? 0.99 : 1) : NaN;
 }
+
+// Return whether a cell has no value, because it is empty or says so.
+const isMissing = (text) => /^($|(none|never|not (determined|measured))\b)/.test(text);
 
 // Return a text without non-breaking spaces and surrounding white space.
 const wordsOf = (text) => text.replaceAll("\u00a0", " ").trim();
@@ -29,11 +33,11 @@ function sortRows(table, heading, down) {
   closePanel();
   const rows = [...table.tBodies[0].rows].map((row) => {
     const text = wordsOf(row.cells[index].textContent);
-    return { row, text, number: numberOf(text) };
+    return { row, text, number: numberOf(text), missing: isMissing(text) };
   });
-  const numeric = rows.every((one) => one.text === "" || !Number.isNaN(one.number));
+  const numeric = rows.every((one) => one.missing || !Number.isNaN(one.number));
   rows.sort((a, b) => {
-    if ((a.text === "") !== (b.text === "")) return a.text === "" ? 1 : -1;  // empty cells come last in both directions
+    if (a.missing !== b.missing) return a.missing ? 1 : -1;  // they come last in both directions
     const order = numeric ? a.number - b.number : inWords.compare(a.text, b.text);
     return (down ? -order : order) || 0;
   });

@@ -28,7 +28,6 @@ from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
 from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
-from scaling.results import store
 
 _TEMPLATE_FOLDER = Path(__file__).parent
 
@@ -78,7 +77,7 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
-    counts = Counter(store.latest_statuses(findings.records).values())
+    counts = Counter(record.status for record in findings.newest_records)
     counts["missing"] = len(findings.missing)
     planned = [record for forecast in findings.forecasts for record in forecast.records]
     counts["planned"] = sum(record.status == "planned" for record in planned)

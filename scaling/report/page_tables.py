@@ -120,7 +120,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "speed-up": _format_ratios(points, "speedup", "x"),
             "efficiency": _format_ratios(points, "efficiency", ""),
             "one-device program": against_jit and format_ratio(*against_jit),
-            "by hand": by_hand and format_ratio(by_hand.value),
+            "by hand": by_hand and format_ratio(*by_hand),
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
             "first call": _format_seconds(first_call_seconds(timing)),
@@ -258,14 +258,16 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
         serial = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
             parts = {name: format_share(*estimate) for name, estimate in law.parts.items()}
-            limit = format_ratio(law.limit) if law.determined and law.limit else ""
+            limit = law.limit_estimate if law.determined else None
+            certain = limit is not None and limit.is_determined
+            doubt = ", not sure" if certain and law.doubt else ""
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "law": law.name + (", best" if law.best else ""),
                 **{name: parts.get(name) for name in ("serial", "contention", "coherency")},
-                "largest speed-up": limit + (", not sure" if limit and law.doubt else ""),
-                "at devices": format_number(law.peak) if law.determined and law.peak else "",
+                "largest speed-up": limit and format_ratio(*limit) + doubt,
+                "at devices": format_number(law.peak) if certain and law.peak else "",
                 "off by": f"{law.spread:.1%}",
                 "Karp-Flatt": serial and format_share(*serial),
             }
@@ -307,7 +309,6 @@ def _growth_rows(findings: Findings) -> Iterator[Row]:
 def _sparse_rows(findings: Findings) -> Iterator[Row]:
     for gain in findings.coloring_gains:
         timing, nonzeros = gain.timing, gain.timing.record.nonzeros
-        pays = count_of(gain.break_even, "evaluation") if gain.break_even else "never"
         yield {
             "case": label(timing.case) + findings.suffix(timing.environment),
             "nonzeros": "" if nonzeros is None else f"{nonzeros:,}",
@@ -317,7 +318,7 @@ def _sparse_rows(findings: Findings) -> Iterator[Row]:
             "time": format_time(timing),
             "all seeds": name_with_time(gain.uncolored) if gain.uncolored else "not measured",
             "times as long": gain.ratio and format_ratio(*gain.ratio),
-            "pays after": gain.uncolored and pays,
+            "pays after": gain.pays_after,
         }
 
 

@@ -19,8 +19,8 @@ from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
 from scaling.analysis.plan_scores import PlanScore
 from scaling.analysis.summary import count_unmeasured, describe_choice, fastest_curves
 from scaling.analysis.summary_details import describe_fit
-from scaling.analysis.timings import Timing, format_time, nodes_of, on_fewest_devices
-from scaling.core.formatting import count_of, format_duration, format_number, list_first
+from scaling.analysis.timings import Timing, format_time, nodes_of, recommend_devices
+from scaling.core.formatting import count_of, format_interval, format_number, list_first
 from scaling.report.answer_tables import describe_certainty
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
@@ -35,8 +35,8 @@ _STOP_REASONS = {
     "seconds": "at the time allowed",
 }
 _FUNCTIONS = (  # functions that the template calls
-    count_of, describe_choice, describe_fit, format_duration, format_number, format_percentage, format_ratio,
-    format_relative, format_time, list_first, nodes_of, on_fewest_devices,
+    count_of, describe_choice, describe_fit, format_interval, format_number, format_percentage, format_ratio,
+    format_relative, format_time, list_first, nodes_of, recommend_devices,
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     """Write the proposal of a study and its figures to report/proposal, and return the path of the text."""
     target = folder / "report" / "proposal"
     target.mkdir(parents=True, exist_ok=True)
-    curves = fastest_curves(findings.curves)
+    curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.remove_stale(target)

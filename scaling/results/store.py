@@ -82,12 +82,10 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(kept.values())
 
 
-def latest_statuses(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return the status of each (case key, replicate number) in the environment of its last run."""
-    return {
-        (record.key, record.replicate): record.status
-        for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
-    }
+def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
+    """Return the record of each (case key, replicate number) in the environment of its last run."""
+    ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
+    return {(record.key, record.replicate): record for record in ordered}
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
@@ -116,9 +114,12 @@ def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Lock the file `name` in a folder, and yield its file descriptor.
 
-    Raise `Refusal` if another process still holds the lock after `seconds` seconds.
+    Raise `Refusal` if another process still holds the lock after `seconds` seconds, or if the file system
+    does not support locks.
     """
-    descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
+    path = folder / name
+    is_foreign = path.exists() and not os.access(path, os.W_OK)  # created by another user of the folder
+    descriptor = os.open(path, os.O_RDONLY if is_foreign else os.O_CREAT | os.O_RDWR, 0o666)
     deadline, is_locked = time.monotonic() + seconds, False
     try:
         while not is_locked:
@@ -130,6 +131,9 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
                     text = f"another run is working in {folder}; wait for it, or give another folder"
                     raise Refusal(text) from None
                 time.sleep(0.2)
+            except OSError as error:  # no locks, or no lock on NFS without permission to write
+                fix = "give a folder on a file system with locks (flock), in which you may write this file"
+                raise Refusal(f"cannot lock {path}: {error.strerror}; {fix}") from None
         yield descriptor
     finally:
         os.close(descriptor)

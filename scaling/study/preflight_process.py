@@ -64,7 +64,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
 
     case               all fields of the completed case, after weak scaling
     unfit              (reason, text) if the case must be skipped, otherwise None
-    workload_digest    the hash of the source file of the workload, or None for a built-in workload
+    workload_digest    the hash of the source of the workload, or None for a built-in workload
     engine             (name, version) of each package of the peer, or [] for JAX
     unused             a dict from the name of each given field that has no effect to its `UnusedField`
     """

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,6 +83,8 @@ def check_workload(name: str, result: Any) -> Workload:
         raise _wrong_type(f"whole_modes of {name!r}", words, result.whole_modes)
     whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
     check_names(f"mode in whole_modes of {name!r}", result.whole_modes, whole_modes)
+    if not isinstance(result.terms, Integral) or result.terms < 1:
+        raise _wrong_type(f"terms of {name!r}", "a positive integer", result.terms)
     optional = {key: getattr(result, key) for key in ("whole", "reference", "second", "pattern", "nonzeros")}
     for key, value in {**optional, "function": result.function, **result.whole_modes}.items():
         if not callable(value) and not (value is None and key in optional):

@@ -19,6 +19,7 @@ from scaling.analysis.size_series import SizeSweep
 from scaling.core.case import to_dict
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
+from scaling.results.store import newest_by_replicate
 from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric
 
 # Case fields that identify a method or a mesh, with equal values, so that cases of one plot are equal.
@@ -114,13 +115,14 @@ def _make_run(
 
     `identity` is a JSON-serializable value that does not depend on the results, and `rows` is a dict from
     sort key to row of the history. The case and environment fields that are equal in all records are added to
-    the config. The summary counts the records with each status.
+    the config. The summary counts the replicates of cases with each status, in their newest environment.
     """
-    series, counts = digest_of(identity), Counter(record.status for record in records)
+    newest = newest_by_replicate(records).values()
+    series, counts = digest_of(identity), Counter(record.status for record in newest)
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
     config = _encode_fields(common | config | {"study_digest": digest_of(config["study"]), "series": series})
-    history, summary = [_encode_fields(rows[key]) for key in sorted(rows)], {"cases": len(records), **counts}
+    history, summary = [_encode_fields(rows[key]) for key in sorted(rows)], {"cases": len(newest), **counts}
     failures = ["failures"] if counts["failed"] else []
     all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *failures))
     config["digest"] = digest = digest_of((name, all_tags, config, history, summary))

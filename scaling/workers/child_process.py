@@ -28,8 +28,8 @@ _LOG_CHARACTERS = 64 * 2**20  # maximum length of a log file
 _EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
 _END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
 _MAX_SHOWN_CHARACTERS = 300
-# Informational messages of XLA, which do not explain a failure.
-_UNINFORMATIVE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
+# Information and warnings of XLA, with the date before or after their level, do not explain a failure.
+_UNINFORMATIVE = re.compile(r"[IW]\d{4} |[\d-]{10} [\d:.]+: [IW] |WARNING: All log messages before absl")
 _SIGNAL_NAMES = {each.value: f" ({each.name})" for each in signal.Signals}
 Event = dict[str, Any]  # JSON object that a child process writes. The field "event" is its type.
 
@@ -94,7 +94,7 @@ class ChildProcess:
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last 200 lines of standard error. The list is complete once the process has ended."""
+        """Return the last 200 lines of standard error that may explain an exit, complete after the exit."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
@@ -153,7 +153,8 @@ class ChildProcess:
         # Closing the log raises OSError if the disk is full.
         with contextlib.suppress(OSError), self._process.stderr as lines, _open_log(log) as file:
             while line := lines.readline(_LINE_CHARACTERS):
-                self._stderr.append(line.rstrip("\n"))
+                if not _UNINFORMATIVE.match(line):
+                    self._stderr.append(line.rstrip("\n"))
                 if remaining > 0:
                     remaining -= len(line)
                     end = "" if remaining > 0 else "\n[log truncated]\n"
@@ -170,7 +171,10 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    line = re.search(r"^oom_kill (\d+)$", environment.contents("/proc/vmstat") or "", re.MULTILINE)
+    """Return how many processes of this cgroup, or of the host if it is unknown, were killed for memory."""
+    files = [*(f"{folder}/memory.events" for folder in memory.cgroup_folders()), "/proc/vmstat"]
+    counters = next(filter(None, map(environment.contents, files)), "")
+    line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
     return int(line.group(1)) if line else 0
 
 

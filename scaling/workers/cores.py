@@ -1,7 +1,8 @@
 """Find the CPU cores of this host that a process may use, and claim cores exclusively for a study.
 
 Two studies never measure on the same core at the same time, even if different users run them. A claim is a
-bound abstract Unix socket, which Linux releases when the process ends.
+bound abstract Unix socket, which Linux releases when the process ends. Claims are not visible in another
+network namespace, such as that of a container.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from scaling.core import memory
 from scaling.core.environment import contents
 
 _POLL_SECONDS = 0.3
@@ -23,15 +25,17 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 def usable_cores() -> list[int]:
     """Return the numbers of the logical CPU cores that this process may use.
 
-    The CPU affinity of the process and the CPU quota of its cgroup limit the cores. The list starts with one
-    logical core of each physical core, and the other hyperthreads follow.
+    The CPU affinity of the process and the CPU quotas of its cgroup and its parents limit the cores. The list
+    starts with one logical core of each physical core, and the other hyperthreads follow.
     """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     lowest_core = {group: core for core, group in reversed(siblings.items())}
     ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
-    quota, _, period = (contents("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
-    return ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
+    for folder in memory.cgroup_folders():
+        quota, _, period = (contents(f"{folder}/cpu.max") or "max").partition(" ")
+        ordered = ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
+    return ordered
 
 
 @contextlib.contextmanager
@@ -73,6 +77,7 @@ def _describe_wait(cores: list[int], node: str) -> str:
     holders = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+            client.setblocking(False)  # the holder accepts no connection, so that its queue may be full
             client.connect(f"\0{_PREFIX}{core}")
             credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
             holders.add(int.from_bytes(credentials, sys.byteorder))

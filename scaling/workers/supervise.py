@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import random
+import statistics
 import sys
 import time
 import uuid
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
-from scaling.core.record import Record, Writer, to_line
+from scaling.core.record import Record, Writer
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
@@ -176,8 +177,14 @@ class _Run:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         record = work.item.record_without_result(environment, self.settings, status, reason, text)
-        end = {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []}
-        self.handle_event(work, end | {"unwritten": to_line(record)})
+        self.results[work.variant].writer.append(record)
+        self.report_end(work, record)
+
+    def report_end(self, work: WorkItem, record: Record) -> None:
+        """Report the end of a case whose record is written, like its worker does."""
+        median = [statistics.median(record.seconds)] if record.seconds else []
+        fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
+        self.handle_event(work, {"event": "end"} | fields)
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
         """Process an event of a worker: write a record that the worker could not write; call the listener."""
@@ -261,11 +268,14 @@ class _InterleavedCases:
         if work.state == "ended":
             return
         measured = work.item.replicate, self.name
-        written = action == "finish" and any((r.replicate, r.block) == measured for r in self._records(work))
+        records = self._records(work) if action == "finish" else []
+        written = next((record for record in records if (record.replicate, record.block) == measured), None)
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
             return
-        if not written:
+        if written:
+            self.run.report_end(work, written)
+        else:
             text = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
             text = ": ".join([*user_modules(work.item.case), text])
             self.run.record_end(work, "failed", death.reason, text)

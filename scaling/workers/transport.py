@@ -16,7 +16,9 @@ _JOB_VARIABLES = (
 # Prefixes of the environment variables that are forwarded to a remote shell.
 _FORWARDED = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")
 _WAIT_SECONDS = 30  # srun --wait: time for the other workers to end after the first one
-_CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
+# Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
+_SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")
+_CAUSES = {  # text in a message of Slurm -> reason of the record
     "due to time limit": "timeout", "due to preemption": "preempted", "node fail": "node_failed",
     "exceeded memory limit": "out_of_memory", "exceeded job memory limit": "out_of_memory",
     "out of memory": "out_of_memory", "oom_kill": "out_of_memory", "oom-kill": "out_of_memory",
@@ -26,9 +28,11 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (reason, explanation) of a failed job step from the lines of its standard error.
 
-    The reason is a key of `scaling.core.record.REASONS`. Return None if no line states a known cause.
+    The reason is a key of `scaling.core.record.REASONS`. The last message of Slurm with a known cause counts.
+    Return None if there is none.
     """
-    causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
+    messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
+    causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
     text = "a process of the case stopped sending heartbeats: its node or its network failed"
     return next(causes, ("node_failed", text) if no_heartbeat else None)

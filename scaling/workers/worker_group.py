@@ -99,7 +99,7 @@ class WorkerGroup:
         if process_exit.reason != "out_of_memory":
             if self.transport and (cause := transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
-            if line := next((line for line in lines if "out of memory" in line.lower()), None):
+            if line := next((line for line in reversed(lines) if "out of memory" in line.lower()), None):
                 return WorkerDied("out_of_memory", environment.scrub(line))
         subject = "the process"
         if self.shape.processes > 1:

@@ -1,5 +1,6 @@
 """Advice: every candidate is listed, the measured ones are checked, and the best is returned as a function."""
 
+import dataclasses
 import re
 
 import jax
@@ -287,3 +288,15 @@ def test_a_function_at_one_point_has_no_candidate_on_two_devices_because_the_cod
     advice = scaling.advise(force, {"x": X[:1]}, {"k": K}, budget=0, devices=[1, 2], target=target)
     assert {case.devices for case in advice.cases} == {1}
     assert "do not divide evenly over 2 devices" in str(list(advice.table["left_out"]))
+
+
+def test_unchecked_advice_warns_of_a_jaxlib_that_computes_wrong_sums(monkeypatch):
+    assert "XLA_FLAGS" not in str(advisor.advise(force, {"x": X}, {"k": K}, budget=0))
+    monkeypatch.setattr(advisor.environment, "variables", lambda platform: {"XLA_FLAGS": "--a-flag="})
+    advice = advisor.advise(force, {"x": X}, {"k": K}, budget=0)
+    assert "was not checked: this version of jaxlib computes some sums wrongly on a CPU" in str(advice)
+    refused = {"status": "failed", "reason": "wrong_answer", "text": "point 3 is wrong"}
+    wrong = dataclasses.replace(record(), **refused)
+    best = advice.best
+    advice = dataclasses.replace(advice, records={best: wrong})
+    assert advice.reason(best).startswith("point 3 is wrong; this version of jaxlib")

@@ -46,7 +46,10 @@ def test_headline_states_that_more_devices_do_not_pay(ask):
 
 def test_indistinguishable_modes_are_reported_as_tied(ask):
     lines = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
-    assert "is tied with the next, not distinguished," in lines[0] and "is fastest" not in lines[0]
+    assert (
+        "jacfwd (vmap) is not distinguished from jacrev (vmap), on" in lines[0]
+        and "is fastest" not in lines[0]
+    )
 
 
 def test_oversubscribed_times_are_marked_and_have_no_speedup(ask):
@@ -87,7 +90,19 @@ def test_scaling_law_is_reported_with_its_limit(ask):
     rows = [("jacfwd", d, 1024, 100 * (0.1 + 0.9 / d)) for d in (1, 2, 4, 8, 16, 32, 64, 128)]
     sentence = next(line for line in ask(*rows) if "laws of strong scaling" in line)
     assert "Amdahl describes it best: serial 0.1 (" in sentence
-    assert "no more than 10.0x as fast on any number of devices" in sentence
+    assert "no more than 10.0x (10.0 to 10.0) as fast on any number of devices" in sentence
+
+
+def test_limit_of_a_law_with_a_wide_interval_is_not_determined(ask):
+    noise = (0, 0.03, -0.02, 0.04, -0.03, 0.02)
+    times = {d: 100 * (0.02 + 0.98 / d) * (1 + noise[i]) for i, d in enumerate((1, 2, 3, 4, 6, 8))}
+    sentence = next(
+        line
+        for line in ask(*(("jacfwd", d, 1024, ms) for d, ms in times.items()))
+        if "laws of strong scaling" in line
+    )
+    assert "serial 0.0" in sentence and "no more than" not in sentence
+    assert "; its largest speed-up is not determined (2" in sentence
 
 
 def test_weak_scaling_has_a_sentence_and_strong_scaling_of_the_headline_is_not_repeated(ask):
@@ -151,6 +166,20 @@ def test_poor_fit_of_a_law_is_reported_and_weak_laws_name_the_points_per_device(
     assert "points=16 for each device, jacfwd" in next(line for line in lines if "laws of weak" in line)
 
 
+def test_case_that_failed_in_an_older_environment_and_then_succeeded_is_not_counted(tmp_path, make_record):
+    failed = make_record("failed", digest="old", reason="error", started_at="2026-01-01T00:00:00+00:00")
+    records = [failed, make_record(digest="new", started_at="2026-01-02T00:00:00+00:00")]
+    lines = summary.answer_sentences(made_up.write(tmp_path / "made", records))
+    assert not [line for line in lines if "failed" in line]
+    assert [line for line in lines if line.startswith("2 environments are in this folder")]
+
+
+def test_failed_replicates_of_a_case_are_counted_as_in_the_status(tmp_path, make_record):
+    failed = [make_record("failed", reason="error", replicate=i) for i in range(3)]
+    lines = summary.answer_sentences(made_up.write(tmp_path / "made", failed))
+    assert "3 cases failed, each replicate counted: 3 error: an exception." in lines
+
+
 def test_failures_without_a_reason_are_counted(tmp_path, make_record):
     lines = summary.answer_sentences(
         made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)])
@@ -173,13 +202,30 @@ def test_single_mode_is_not_called_the_fastest(ask):
         assert first.startswith(
             "linear: jacfwd (vmap) is the only automatic mode that was measured, on 1 device"
         )
-        assert ("Written by hand it would take 0.80x as long" in first) is bool(others)
+        assert ("Written by hand it would take 0.80x (0.80 to 0.80) as long" in first) is bool(others)
+
+
+def test_ratio_to_the_derivative_by_hand_is_not_determined_if_its_interval_is_wide(tmp_path, make_record):
+    records = [
+        make_record(mode=mode, seconds=[s] * 7, replicate=i)
+        for mode, times in (("jacfwd", (0.5, 1.0, 2.0)), ("analytic", (1.8, 0.9, 0.36)))
+        for i, s in enumerate(times)
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records))[0]
+    assert "The ratio to the derivative written by hand is not determined (0." in first
+    assert "Written by hand" not in first
 
 
 def test_no_mode_is_called_fastest_if_its_time_is_below_an_empty_call(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 0.006), ("jacrev", 1, 64, 5), floor_seconds=9e-6)
     assert "no mode is called the fastest" in first and "is fastest" not in first
     assert "6.00 µs" in first and "not distinguishable from an empty call (9.00 µs)" in first
+
+
+def test_time_below_an_empty_call_has_no_speedup(ask):
+    (first, *_) = ask(("jacfwd", 1, 64, 0.04), ("jacfwd", 2, 64, 0.01), floor_seconds=1.2e-5)
+    assert "not distinguishable from an empty call" in first
+    assert "speed-up" not in first and "efficiency" not in first
 
 
 def test_reasons_for_uncertainty_are_reported(ask):
@@ -191,7 +237,8 @@ def test_reasons_for_uncertainty_are_reported(ask):
 
 def test_ratio_with_a_wide_interval_is_reported_as_not_determined(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 1), ("jacrev", 1, 64, 1.2), spread=0.166)
-    assert "the ratio to the next, jacrev (vmap), is not determined (" in first and "1.20x" not in first
+    assert "is not distinguished from jacrev (vmap)" in first
+    assert "the ratio to the latter is not determined (" in first and "1.20x" not in first
 
 
 def test_blocks_of_chunk_auto_are_reported_with_the_memory_of_all_at_once(ask):
@@ -280,7 +327,7 @@ def test_ratio_that_differs_from_the_ratio_of_medians_is_explained(tmp_path, mak
 
 def test_tied_modes_are_not_called_unsure(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
-    assert "jacfwd (vmap) is tied with the next, not distinguished, on 1 device" in first
+    assert "jacfwd (vmap) is not distinguished from jacrev (vmap), on 1 device" in first
     assert "not sure" not in first
 
 
@@ -307,10 +354,31 @@ def test_mode_that_is_faster_in_pairs_is_the_fastest(tmp_path, make_record):
     assert "takes 1.09x (1.02 to 1.16) as long (from 5 pairs in turns; the medians give 0.99x)" in first
 
 
-def test_too_few_samples_for_an_interval_do_not_recommend_fewer_devices(tmp_path, make_record):
+def test_too_few_samples_for_an_interval_recommend_no_number_of_devices(tmp_path, make_record):
     records = [make_record(devices=d, seconds=[8 / d] * 3) for d in (1, 2, 4)]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "Recommended: 4 devices, efficiency 1.00" in first
+    assert "recommended: too few samples to compare 4 devices with 1 device; efficiency stays" in first
+    assert "up to 4 devices, the most measured, not surely" in first and "Recommended" not in first
+
+
+def test_ratio_that_is_not_determined_recommends_no_number_of_devices(tmp_path, make_record):
+    records = [
+        make_record(devices=d, seconds=[s] * 7, replicate=i)
+        for d, times in ((1, (1.0, 1.6)), (8, (0.3, 0.5)))
+        for i, s in enumerate(times)
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert "No number of devices can be recommended: the ratio to jacfwd (vmap) on 1 device is not" in first
+
+
+def test_more_devices_do_not_pay_only_if_all_are_slower(tmp_path, make_record):
+    records = [
+        make_record(devices=d, seconds=[s] * 7, replicate=i)
+        for d, times in ((1, (1.0, 1.0, 1.0)), (2, (1.1, 1.1, 1.1)), (4, (0.7, 1.2, 1.6)))
+        for i, s in enumerate(times)
+    ]
+    first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
+    assert "More devices are not distinguished: the ratio to the fastest mode on 4 devices is" in first
 
 
 def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_reach_it(

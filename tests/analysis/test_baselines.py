@@ -184,6 +184,12 @@ def test_peers_are_neither_the_fastest_mode_nor_the_baseline_of_jax():
     assert on_two.points[-1].against_jit.value == 2
 
 
+def test_program_without_compilation_is_not_the_plain_jit_program():
+    eager = record(seconds=4.0, api="jit", jit=False)
+    (on_two,) = (c for c in curves.scaling_curves(pool_processes([eager, record(2, 2.0)])) if c.case.jit)
+    assert on_two.points[-1].against_jit is None
+
+
 def test_formulations_are_methods_for_the_same_problem():
     (fastest,) = fastest_methods(
         pool_processes([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])

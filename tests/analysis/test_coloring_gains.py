@@ -123,6 +123,16 @@ def test_coloring_that_never_pays_off_is_reported_as_such(tmp_path):
     assert lines[0].endswith("found in 4.00 s.") and tables["sparsity"][0]["all seeds"] == "not measured"
 
 
+@pytest.mark.parametrize("level", [0.96, 1.09])
+def test_coloring_neither_pays_nor_never_pays_if_the_times_are_not_distinguished(tmp_path, level):
+    noisy = [level * s for s in (1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05)]
+    lines, tables = report(
+        tmp_path, [record(seconds=noisy, **COLORED, **STAGES), record(seconds=1.1, **STAGES)], "Sparsity"
+    )
+    assert lines[0].endswith(" as long, not distinguished.") and "pays" not in lines[0]
+    assert tables["sparsity"][0]["pays after"] == "not distinguished"
+
+
 def gradient(seconds, overlap, devices=2, **fields):
     kinds = {"collective_bytes": 2_000_000, "collectives": {"all-reduce": 6 if overlap else 1}}
     return record(devices, seconds, overlap=overlap, **GRADIENT | kinds | fields)

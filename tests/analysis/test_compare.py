@@ -134,14 +134,46 @@ def test_every_verdict_has_a_row_and_changes_come_first(make_record, tmp_path):
         [*new, *steady(make_record, 2.0, **shared_core)],
     )
     assert [(row.case.points, row.verdict) for row in result.rows] == [
-        (4, "slower"), (2, "slower"), (5, "failed in B"), (8, "failed in both"), (3, "faster"), (7, "failed in A"),
-        (6, "only in A"), (9, "only in B"), (12, "oversubscribed"), (11, "undecided"), (1, "no difference shown"),
+        (4, "slower"), (2, "slower"), (5, "failed in B"), (8, "failed in both"), (6, "out of memory in B"), (3, "faster"),
+        (7, "failed in A"), (9, "only in B"), (12, "oversubscribed"), (11, "undecided"), (1, "no difference shown"),
     ]  # fmt: skip
     assert result.has_regression and result.rows[0].ratio.value == pytest.approx(2)
-    assert "too_large: needs 9 GB" in changed_rows(result)[6][-1]
+    assert "too_large: needs 9 GB" in changed_rows(result)[4][-1]
     assert changed_rows(result)[0][-1] == "3 + 3 processes, 3 in turns"
     assert len(changed_rows(result)) == 10
     assert changed_rows(result)[-1][1] == "and 1 undecided, 1 no difference shown"
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict", "is_regression"),
+    [
+        ("too_large", "out of memory in B", True),
+        ("dominated", "out of memory in B", True),
+        ("not_installed", "skipped in B", False),
+    ],
+)
+def test_case_skipped_in_the_new_folder_is_a_regression_if_memory_ran_out(
+    make_record, tmp_path, reason, verdict, is_regression
+):
+    skipped = [make_record("skipped", points=9, reason=reason)]
+    measured, other = steady(make_record, 1.0, points=9), steady(make_record, 1.0)
+    result = compare_pair(tmp_path, [*measured, *other], [*skipped, *other])
+    assert verdicts(result) == [SAME, verdict] and result.has_regression is is_regression
+    result = compare_pair(tmp_path, [*skipped, *other], [*measured, *other])
+    assert verdicts(result) == [SAME, "skipped in A"] and not result.has_regression
+
+
+def test_change_is_not_sure_if_its_samples_were_disturbed_or_shorter_than_ten_empty_calls(
+    make_record, tmp_path
+):
+    def remark(new_seconds=1.3, **fields):
+        result = compare_pair(tmp_path, steady(make_record, 1.0), steady(make_record, new_seconds, **fields))
+        return comparison_rows(result, 1)[0][-1]
+
+    assert remark(turns=[7], marked={"throttled": [0]}).endswith("; not sure: throttled")
+    assert remark(floor_seconds=0.2).endswith("; not sure: shorter than ten empty calls")
+    assert remark(0.5, floor_seconds=0.2).endswith("; not sure: shorter than ten empty calls")
+    assert "not sure" not in remark() and "not sure" not in remark(1.0, floor_seconds=0.2)
 
 
 def test_significant_difference_within_the_margin_is_no_difference(make_record, tmp_path):
@@ -183,6 +215,14 @@ def test_cases_not_measured_in_turns_are_counted(make_record, tmp_path):
     assert any(
         line.startswith("1 of 2 cases were not measured in turns") for line in comparison_lines(result)
     )
+
+
+def test_processes_not_measured_in_turns_are_counted_even_beside_a_single_pair(make_record, tmp_path):
+    records = [make_record(seconds=[1.0] * 7, replicate=i, block=None if i else "pair") for i in range(3)]
+    lines = comparison_lines(compare_pair(tmp_path, records, records))
+    assert any(line.startswith("1 of 1 case were not measured in turns") for line in lines)
+    lines = comparison_lines(compare_pair(tmp_path, records[:1], records[:1]))
+    assert not any("not measured in turns" in line for line in lines)
 
 
 def test_different_automatic_blocks_are_reported(make_record, tmp_path):

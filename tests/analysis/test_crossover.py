@@ -62,6 +62,32 @@ def test_indistinguishable_sizes_lie_within_the_crossover_around_them(two_modes)
     ]
 
 
+def test_crossover_is_not_sure_if_a_third_mode_may_be_faster(two_modes, make_record):
+    third = [
+        make_record(mode="linearize", points=32, api="shard_map", seconds=[s] * 13, replicate=i)
+        for i, s in enumerate((0.03, 0.036))
+    ]
+    (result,) = maps_of([*two_modes(devices=(1,)), *third])
+    (crossover,) = result.crossovers
+    assert (crossover.before.mode, crossover.after.mode) == ("jacfwd", "jacrev")
+    assert crossover.doubts == ("another mode is not distinguished",)
+
+
+def test_times_meet_between_the_two_sizes_even_if_only_pairs_show_which_mode_is_faster(make_record):
+    drift = (1.0, 2.0, 3.0, 4.0, 5.0)
+    records = [
+        make_record(
+            mode=mode, points=n, seconds=[level * factor] * 7, replicate=i, block=f"b{i} {n}", api="shard_map"
+        )
+        for n, faster in ((16, "jacrev"), (64, "jacfwd"))
+        for mode in ("jacfwd", "jacrev")
+        for i, level in enumerate(drift)
+        for factor in [(1.01 if n == 16 and i == 2 else 0.95) if mode == faster else 1.0]
+    ]
+    (crossover,) = maps_of(records)[0].crossovers
+    assert 16 < crossover.at < 64
+
+
 def test_crossover_requires_both_modes_on_both_sides(two_modes):
     records = [r for r in two_modes(devices=(1,)) if (r.case.mode, r.case.points) != ("jacrev", 32)]
     (crossover,) = maps_of(records)[0].crossovers

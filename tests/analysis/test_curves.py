@@ -235,6 +235,32 @@ def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
     assert fastest.distinguished and not fastest.sure and fastest.doubts == (doubt,)
 
 
+def test_fastest_method_must_be_distinguished_from_every_other_not_only_from_the_next():
+    wide = [record(seconds=s, mode="linearize", replicate=i) for i, s in enumerate((0.7, 1.06, 1.6))]
+    near = processes(("jacfwd", 1.0), ("jacrev", 1.05))
+    fastest = only(fastest_methods(pool_processes([*near, *wide])))
+    assert (fastest.first.case.mode, fastest.second.case.mode) == ("jacfwd", "linearize")
+    assert not fastest.distinguished and not fastest.sure
+    assert only(fastest_methods(pool_processes(near))).sure
+
+
+def test_fastest_method_may_be_any_that_is_faster_in_pairs_not_only_the_next():
+    rows = {
+        "jacfwd": (1.0, 1.0, 1.0, 1.0, 1.0),
+        "linearize": (0.8, 1.2, 1.005, 1.1, 0.9),
+        "jacrev": (0.9, 0.9, 1.01, 0.9, 0.9),
+    }
+    levels = (1.0, 1.5, 2.0, 2.6, 3.3)
+    records = [
+        dataclasses.replace(record(seconds=level * factors[i], mode=mode, replicate=i), block=f"b{i}")
+        for i, level in enumerate(levels)
+        for mode, factors in rows.items()
+    ]
+    timings = pool_processes(records)
+    assert [t.case.mode for t in sorted(timings, key=lambda t: t.median)] == list(rows)
+    assert only(fastest_methods(timings)).first.case.mode == "jacrev"
+
+
 def test_fastest_method_is_not_sure_with_one_process():
     fastest = only(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=3.0, mode="jacrev")])))
     assert fastest.distinguished and not fastest.sure and fastest.doubts == ("measured in one process",)
@@ -303,6 +329,14 @@ def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_p
         ("p", "points=12 o=2"),
         ("p", "points=12 o=5"),
     ]
+
+
+def test_every_size_with_three_values_is_swept():
+    rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16, 32) for o in (2, 3, 5)]
+    assert sorted((sweep.swept, sweep.fixed_sizes) for sweep in size_sweeps(pool_processes(rows))) == [
+        ("o", "points=12 p=16"), ("o", "points=12 p=32"), ("o", "points=12 p=4"), ("o", "points=12 p=8"),
+        ("p", "points=12 o=2"), ("p", "points=12 o=3"), ("p", "points=12 o=5"),
+    ]  # fmt: skip
 
 
 def test_single_size_makes_no_sweep():

@@ -268,6 +268,16 @@ def test_case_closest_to_the_memory_capacity_is_reported_if_all_fit():
     assert not any("fits" in line for line in answers(*strong(1.0))), "memory is unknown"
 
 
+def test_not_everything_fits_if_a_planned_case_failed():
+    planned = strong(1.0, peak_bytes=10**8, capacity_bytes=10**9)
+    (failed,) = strong(None, mode="jacrev", peak_bytes=10**8, capacity_bytes=10**9)
+    failed = dataclasses.replace(failed, status="failed", reason="out_of_memory", text="it ran out")
+    line = answers(*planned, failed)[-1]
+    assert line.startswith("First to run out of memory: ") and line.endswith("devices=1: it ran out.")
+    line = answers(*planned, dataclasses.replace(failed, reason="error"))[-1]
+    assert line.startswith("Every case that did not fail fits; ")
+
+
 def test_answer_states_from_which_device_count_predictions_use_the_formula_alone():
     by_formula = plan(0.1, 1000, by="formula")
     plans = [*strong(8.0, 4.0), by_formula]

@@ -71,6 +71,17 @@ def test_each_mode_has_its_own_exponent(make_record):
     assert {growth.method.mode: growth.exponent.value for growth in growths} == pytest.approx(powers)
 
 
+def test_growth_with_each_size_of_a_grid_is_reported(make_record, tmp_path):
+    records = [
+        make_record(sizes={"p": p, "o": o}, seconds=[p * o**2] * 9) for p in (2, 4, 8) for o in (2, 4, 8)
+    ]
+    study = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
+    assert summary_details.describe_growth(study) == [
+        "Time of linear grows with o on 1 device to the power of 2 (2 to 2) in jacfwd (vmap).",
+        "Time of linear grows with p on 1 device to the power of 1 (1 to 1) in jacfwd (vmap).",
+    ]
+
+
 def test_constant_time_has_the_exponent_zero_exactly(exponents_of):
     (growth,) = exponents_of(dict.fromkeys((4, 8, 16, 32), 1e-3))
     assert growth.exponent == (0, 0, 0)

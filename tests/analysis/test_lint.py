@@ -120,6 +120,17 @@ def test_each_fault_raises_only_its_remark(study, clean, remarks_on, rule, sever
     assert remark.count and remark.fix
 
 
+def test_failure_in_an_older_environment_is_a_fault_only_until_the_case_succeeds(clean, remarks_on):
+    old, new = (
+        {"digest": name, "started_at": f"2026-01-0{day}T00:00:00+00:00"}
+        for day, name in enumerate(("old", "new"), 1)
+    )
+    failed = clean(status="failed", reason="timeout", text="600 s", **old)
+    assert "failed cases" not in remarks_on([failed, clean(**new)])
+    text = remarks_on([failed, clean(**new, points=9)])["failed cases"].text
+    assert text.endswith("devices=1 [environment old]: timeout: 600 s")
+
+
 BELOW_THRESHOLDS = [
     {"marked": {"throttled": [1]}, "turns": [25, 5]},
     {"floor_seconds": 9e-5},

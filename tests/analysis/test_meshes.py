@@ -1,5 +1,7 @@
 """Tests of cases on several meshes: the fastest mesh represents its curve, and meshes with equal device counts are compared."""
 
+import dataclasses
+
 import pytest
 
 from scaling.analysis import curves, findings, setting_comparison, summary
@@ -79,6 +81,25 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
         only(setting_comparison.compare_settings(pool_processes(records), "mesh")).distinguished
         for records in (different, overlapping)
     ] == [True, False]
+
+
+def test_mesh_that_is_faster_in_pairs_is_the_fastest():
+    records = [
+        dataclasses.replace(on_mesh(shape, level * factor, replicate=i), block=f"b{i}")
+        for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
+        for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
+    ]
+    comparison = only(setting_comparison.compare_settings(pool_processes(records), "mesh"))
+    assert [timing.case.mesh for timing in comparison.timings] == ["1x2", "2x1"]
+    assert comparison.distinguished
+
+
+def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
+    wide = [on_mesh("1x4", s, replicate=i) for i, s in enumerate((0.7, 1.2, 1.6))]
+    near = [on_mesh(shape, s, replicate=i) for shape, s in (("4x1", 1.0), ("2x2", 1.1)) for i in range(3)]
+    folder = made_up.write(tmp_path / "made", [*near, *wide], scaling=["strong"])
+    (sentence,) = [line for line in summary.answer_sentences(folder) if line.startswith("Mesh")]
+    assert "4x1 is not distinguished from 1x4, with 1.00 s" in sentence and "fastest, with" not in sentence
 
 
 @pytest.mark.parametrize(

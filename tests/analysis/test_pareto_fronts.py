@@ -146,6 +146,16 @@ def test_answer_states_the_time_that_less_memory_costs(read):
     assert text.endswith("; 1 setting did not fit.")
 
 
+def test_setting_is_not_called_the_fastest_if_another_is_not_distinguished(read):
+    noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
+    (text,) = [
+        line
+        for line in summary.summarize(read([setting(), setting(noisy, 200, chunk=2)]))
+        if line.startswith("Memory")
+    ]
+    assert "all at once has the shortest time, 1.00 s (" in text and "is fastest" not in text
+
+
 def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
     (text,) = [
         line

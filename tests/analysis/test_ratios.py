@@ -1,5 +1,6 @@
 """Tests of ratios.py: ratios, intervals and p-values against SciPy and against simulated processes with known ratios."""
 
+import dataclasses
 import math
 import statistics
 
@@ -29,6 +30,18 @@ def processes(medians, block=None):
 
 def test_case_time_is_the_median_of_process_medians_whatever_their_sample_counts():
     assert ratios.case_median([process([1.0] * 50), process([2.0] * 7, 1), process([3.0] * 7, 2)]) == 2.0
+
+
+def test_case_time_of_several_jobs_lies_in_its_interval_whatever_the_processes_of_each_job():
+    medians = {"monday": [1.0 + i / 1000 for i in range(10)], "tuesday": [2.0], "friday": [2.01]}
+    records = [
+        dataclasses.replace(process([seconds] * 9, i), environment={"job": job})
+        for job, times in medians.items()
+        for i, seconds in enumerate(times)
+    ]
+    low, high = ratios.case_interval(records)
+    assert low <= ratios.case_median(records) <= high
+    assert ratios.case_median(records) == pytest.approx(2.0)
 
 
 def test_process_time_is_the_median_over_its_compilations():

@@ -1,5 +1,6 @@
 """Tests of scaling_fits.py: fits to curves that follow a scaling law with noise, and serial fractions of Karp and Flatt."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -99,6 +100,38 @@ def test_exact_curve_recovers_the_parts_the_limit_and_the_peak(curve_of, kind):
     assert fit.peak == pytest.approx(math.sqrt(0.96 / 1e-4), rel=1e-4)
     assert fit.limit == fit.speedup(fit.peak) > max(fit.speedup(fit.peak - 5), fit.speedup(fit.peak + 5))
     assert fit.speedup(64) == pytest.approx(1 / seconds(UNIVERSAL, (0.04, 1e-4), 64), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, parts, low, high",
+    [
+        (AMDAHL, {"serial": Estimate(0.02, 0.01, 0.04)}, 25, 100),
+        (AMDAHL, {"serial": Estimate(0.02, 0.0, 0.04)}, 25, math.inf),
+        (
+            UNIVERSAL,
+            {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(1e-3, 0.0, 0.2)},
+            1 / (0.5 + 0.5 * 0.2 + 0.2),  # on two devices, where 0.2 and 0.2 have their peak
+            20,
+        ),
+    ],
+)
+def test_limit_has_an_interval_from_those_of_the_parts(name, parts, low, high):
+    fit = scaling_fits.ScalingFit(name, parts, 1.0, 0.01, best=True)
+    assert fit.limit_estimate == pytest.approx((fit.limit, low, high))
+
+
+def test_times_of_empty_calls_have_no_law(curve_of):
+    curve = curve_of(AMDAHL, (0.1,), DOUBLING)
+    empty_call = 1.01 * curve.points[3].seconds
+
+    def with_empty_call(point):
+        records = [dataclasses.replace(record, floor_seconds=empty_call) for record in point.timing.records]
+        return dataclasses.replace(point, timing=dataclasses.replace(point.timing, records=tuple(records)))
+
+    points = tuple(map(with_empty_call, curve.points))
+    # Three times are longer than an empty call, which are enough for Amdahl's law alone.
+    assert [law.name for law in scaling_fits.fit_laws(dataclasses.replace(curve, points=points))] == [AMDAHL]
+    assert scaling_fits.fit_laws(dataclasses.replace(curve, points=points[1:])) == ()
 
 
 def test_amdahl_limit_is_one_over_the_serial_part_and_gustafson_has_no_limit(curve_of):

@@ -1,5 +1,6 @@
 """Tests of results folders with foreign content: records of a newer schema, pipes, devices and damaged lines."""
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import stat
 import pytest
 
 import scaling
+from scaling.cli import main, status
 from scaling.core.record import SCHEMA, to_line
 from scaling.results import store
 from tests.support.verbs import VERBS, verb_arguments
@@ -161,3 +163,28 @@ def test_export_and_publish_list_damaged_lines(verb, folders, scaling_command):
     (folder / "damaged.jsonl").write_text('{"half\n')
     done = scaling_command(verb)
     assert "damaged, ignored: damaged.jsonl:1: " in done.stdout and done.returncode == 0, done.stderr
+
+
+def test_the_damaged_lines_of_a_file_are_one_note(folders, scaling_command):
+    folder, _ = folders
+    (folder / "train.jsonl").write_text('{"loss": 1}\n' * 500)
+    (folder / "half.jsonl").write_text('{"half\n')
+    notes = status.load_status(folder).notes
+    assert len(notes) == 2
+    assert notes[0].startswith("damaged, ignored: half.jsonl:1: ") and "more" not in notes[0]
+    assert notes[1].startswith("damaged, ignored: train.jsonl:1: ")
+    assert notes[1].endswith(" (and 499 more lines of this file)")
+    assert scaling_command(["export", "DIR"]).stdout.count("damaged, ignored") == 2
+
+
+def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatch, capsys):
+    folder, _ = folders
+    path = folder / "study.json"
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
+
+    def fail(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(main, "_run_subcommand", fail)
+    assert main._run_and_explain([], None) == 1
+    assert capsys.readouterr().err.startswith("scaling: cannot read study.json: Permission denied;")

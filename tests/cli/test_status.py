@@ -475,13 +475,11 @@ def test_a_long_log_is_shortened_to_its_end_without_the_option_all(make_study, c
     assert "line 0.\n" in out and "line 2999.\n" in out
 
 
-def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study):
+def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study, monkeypatch):
     study = make_study(6).start(1)
-    study.save_states(
-        JobState("PENDING", reason="Priority"),
-        JobState("RUNNING"),
-        JobState("FAILED", reason="exit code 1:0"),
-    )
+    pending = JobState("PENDING", reason="Priority")
+    tasks = study.states(pending, "RUNNING", JobState("FAILED", reason="exit code 1:0"))
+    monkeypatch.setattr(logs, "try_find_tasks", lambda _: (tasks, ""))
     logged = logs.load_cases(study.folder)
     for case, expected in enumerate(("waits in", "will run in", "did not start in")):
         text = next(logs.logs_of_case(logged, study.key(2 * case))).text
@@ -780,3 +778,22 @@ def test_progress_counts_all_cases_of_a_submission(make_study, make_record):
         "0 of 4 cases have ended",
         "2 of 4 cases have ended",
     ]
+
+
+def test_a_journal_that_cannot_be_read_is_a_note_and_its_cases_are_not_recorded_as_lost(
+    make_study, monkeypatch, capsys
+):
+    """It may belong to a colleague who shares the folder but not the journal."""
+    study = make_study(2, kind="local").start(0).log(0, "begin", 0)
+    path = study.submission.entries[0].path.with_suffix(".run-1.jsonl")
+    path.unlink()
+    path.mkdir()  # root may read every file
+    problem = f"{path.name} cannot be read: Is a directory"
+    for state in ("RUNNING", "COMPLETED", "TIMEOUT"):
+        tasks = study.states(state)
+        assert problem in status.summarize_status(study.folder, tasks).notes
+        assert lost_cases.make_failed_records(tasks, []) == []
+    [found] = job_state.find_tasks(study.folder)
+    assert found.state.name == job_state.UNKNOWN and not (study.submission.folder / "states.json").exists()
+    assert main.main(["logs", str(study.folder), study.key(0)]) == 0
+    assert problem in capsys.readouterr().out

@@ -179,13 +179,13 @@ def test_a_step_ends_when_its_first_worker_ends():
     )
 
 
-# Columns: partition, node, sockets, cores, gres, partition (with a star if default), CPUs, features.
+# Columns: partition, node, sockets, cores, gres, partition (with a star if default), CPUs, state, features.
 SITE = """\
-cpu|c1|2|32|(null)|cpu*|128|milan
-cpu|c2|2|32|(null)|cpu*|128|milan
-a100|g1|2|32|gpu:a100:4(S:0-1)|a100|128|milan,a100
-h100|g2|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
-h100|g3|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
+cpu|c1|2|32|(null)|cpu*|128|idle|milan
+cpu|c2|2|32|(null)|cpu*|128|idle|milan
+a100|g1|2|32|gpu:a100:4(S:0-1)|a100|128|idle|milan,a100
+h100|g2|2|48|gpu:h100:8(S:0-1)|h100|192|mixed|genoa,h100
+h100|g3|2|48|gpu:h100:8(S:0-1)|h100|192|idle|genoa,h100
 """
 
 
@@ -233,6 +233,33 @@ def test_per_node_is_trusted_if_sinfo_lists_no_gpu(site):
         site(hidden)
     assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
     assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)
+
+
+MIXED = """\
+gpu|fat|2|32|gpu:h100:8|gpu*|64|idle|(null)
+gpu|g1|2|16|gpu:a100:4|gpu*|32|mixed|(null)
+gpu|g2|2|16|gpu:a100:4|gpu*|32|allocated|(null)
+gpu|g3|2|16|gpu:a100:4|gpu*|32|drained*|(null)
+"""
+
+
+def test_fewer_devices_per_node_are_suggested_if_more_devices_are_available_then(monkeypatch):
+    monkeypatch.setattr(slurm, "run_command", lambda *_: MIXED)
+    machine = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu"}))
+    message = r"devices=16 exceed the 8 gpu devices of partition gpu \(16 with cluster.per_node=4\)"
+    with pytest.raises(Refusal, match=message):
+        machine.check_device_counts([4, 8, 16], None, False)
+    chosen = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu", "per_node": 4}))
+    chosen.check_device_counts([4, 8, 16], None, False)
+    assert "cluster.per_node" not in chosen.name
+
+
+@pytest.mark.parametrize("state", ["down*", "drained", "draining", "failing"])
+def test_a_node_out_of_service_does_not_set_the_devices_per_node(site, state):
+    text = MIXED.replace("idle", state)
+    assert site(text)[:2] == (4, 4) and site(text, per_node=8)[:2] == (8, 1)
+    nothing_else = text.partition("\n")[0]
+    assert site(nothing_else)[:2] == (8, 1)
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,10 @@ def backdate(submission, seconds):
     return old
 
 
-def fake_slurm(monkeypatch, states, named=()):
-    """Simulate a Slurm with the states of jobs; `named` are the live jobs with the name of the submission."""
-    monkeypatch.setattr(
-        slurm, "query_states", lambda jobs: {job: states[job] for job in jobs if job in states}
-    )
-    monkeypatch.setattr(slurm, "list_live_jobs", lambda name: list(named))
+def fake_slurm(monkeypatch, states):
+    """Simulate a Slurm that lists these jobs with the name of each submission, without accounting."""
+    monkeypatch.setattr(slurm, "list_jobs", lambda names: dict.fromkeys(names, states))
+    monkeypatch.setattr(slurm, "list_ended_jobs", lambda name, jobs: {})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +58,7 @@ def test_a_task_without_a_job_is_lost_only_after_some_time(
     submission, tmp_path, monkeypatch, age, named, state
 ):
     backdate(submission, age)
-    fake_slurm(monkeypatch, dict.fromkeys(named, JobState("PENDING")), named)
+    fake_slurm(monkeypatch, dict.fromkeys(named, JobState("PENDING")))
     (task_state,) = job_state.find_tasks(tmp_path)
     assert task_state.state.name == state
     assert (
@@ -165,14 +163,23 @@ def test_slurm_prints_array_expressions_whole(tmp_path, monkeypatch):
     assert slurm.run_command("sacct").strip() == "0"
 
 
+def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, monkeypatch):
+    command = tmp_path / "squeue"
+    command.write_text("#!/bin/sh\nenv | grep -E '^(SQUEUE|SCANCEL|SLURM)_'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE", "SLURM_CONF"):
+        monkeypatch.setenv(name, "x")
+    variables = slurm.run_command("squeue")
+    assert "SLURM_CONF=x" in variables and "SQUEUE_" not in variables and "SCANCEL_" not in variables
+
+
 def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
-    output = {"sacct": "12_0|RUNNING|n1|00:10|0:0\n12_1|COMPLETED|n1|00:10|0:0\n12_[2-3]|CANCELLED by 0|None assigned|00:00|0:0\n",
-            "squeue": "12_4|PENDING||0:00|Priority\n"}  # fmt: skip
-    monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
-    states = slurm.query_states([f"12_{n}" for n in range(5)])
-    assert {job: state.name for job, state in states.items()} == {
-        "12_1": "COMPLETED", "12_2": "CANCELLED", "12_3": "CANCELLED", "12_4": "PENDING",
-    }  # fmt: skip
+    rows = ["12_0|x|RUNNING|n1", "12_1|x|COMPLETED|n1", "12_[2-3]|x|CANCELLED by 0|None assigned"]
+    monkeypatch.setattr(slurm, "run_command", lambda *_: "".join(f"{row}|00:10|0:0\n" for row in rows))
+    states = slurm.list_ended_jobs("x", [f"12_{n}" for n in range(4)])
+    ended = {"12_1": "COMPLETED", "12_2": "CANCELLED", "12_3": "CANCELLED"}
+    assert {job: state.name for job, state in states.items()} == ended
 
 
 @pytest.mark.parametrize(
@@ -184,12 +191,13 @@ def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_
     ],
 )
 def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
-    monkeypatch, accounted, listed, state, reason
+    submission, tmp_path, monkeypatch, accounted, listed, state, reason
 ):
-    output = {"sacct": f"12|{accounted}\n", "squeue": f"12|{listed}\n"}
+    submission_files.save_job_ids(submission, {"0001": "12"})
+    output = {"sacct": f"12|{submission.name}|{accounted}\n", "squeue": f"12|{submission.name}|{listed}\n"}
     monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
-    states = slurm.query_states(["12"])
-    assert (states["12"].name, states["12"].reason) == (state, reason)
+    (found,) = job_state.find_tasks(tmp_path)
+    assert (found.state.name, found.state.reason) == (state, reason)
 
 
 def test_job_arrays_do_not_exceed_a_limit():
@@ -320,7 +328,7 @@ def orphaned(tmp_path):
 
 def test_jobs_of_a_dead_launcher_are_found_by_name(orphaned, tmp_path, monkeypatch):
     states = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
-    fake_slurm(monkeypatch, states, ["12_0", "12_1"])
+    fake_slurm(monkeypatch, states)
     first = orphaned.entries[0].shape
     states_by_job = {
         task_state.entry.job: task_state.state.name
@@ -332,7 +340,7 @@ def test_jobs_of_a_dead_launcher_are_found_by_name(orphaned, tmp_path, monkeypat
 
 
 def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_path, monkeypatch):
-    fake_slurm(monkeypatch, {}, [])
+    fake_slurm(monkeypatch, {})
     task_states = job_state.find_tasks(tmp_path)
     assert {task_state.state.name for task_state in task_states} == {"LOST"} and not job_state.queued_cases(
         task_states
@@ -340,10 +348,10 @@ def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_
 
 
 def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeypatch):
-    fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")}, ["12_0"])
+    fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")})
     cancelled = []
     monkeypatch.setattr(slurm, "cancel", cancelled.append)
-    assert job_state.cancel(job_state.find_tasks(tmp_path)) == 1
+    assert len(job_state.cancel(job_state.find_tasks(tmp_path))) == 1
     assert cancelled == [orphaned.name]
 
 

@@ -99,6 +99,53 @@ def test_a_reference_or_derivative_of_the_wrong_shape_is_not_broadcast(monkeypat
     assert record.status == "failed" and "(6, 3, 4) is expected" in record.text
 
 
+@pytest.mark.parametrize(
+    "terms, message",
+    [
+        (lambda n: np.full(n, np.inf), "derivative_terms is not finite"),
+        (lambda n: np.full(n, -1.0), "derivative_terms is negative"),
+        (lambda n: np.ones((n, 1, 4)), r"derivative_terms has the shape (6, 1, 4), not (6,)"),
+    ],
+)
+def test_terms_of_a_reference_that_would_accept_any_derivative_are_rejected(terms, message, monkeypatch):
+    reference = lambda x: Reference(np.zeros((6, 1)), np.zeros((6, 1, 4)), None, terms(6))  # noqa: E731
+    built = Workload(lambda x: jnp.sum(x), {"x": normal(4)}, wrt="x", reference=reference)
+    record = measure(built, monkeypatch)
+    assert record.status == "failed" and message in record.text
+
+
+def test_a_reference_may_have_infinite_values_if_only_the_derivative_is_compared(monkeypatch):
+    reference = lambda x: Reference(np.full((6, 4), -np.inf), np.tile(np.eye(4), (6, 1, 1)))  # noqa: E731
+    built = Workload(lambda x: x - jnp.inf, {"x": normal(4)}, wrt="x", reference=reference)
+    assert measure(built, monkeypatch).reason is None
+
+
+@pytest.mark.parametrize("slope, reason", [(1.0, "no_digits"), (0.0, "no_digits"), (1e12, "wrong_answer")])
+def test_a_derivative_that_is_too_small_for_its_dtype_is_undecided(slope, reason, monkeypatch):
+    by_hand = {"analytic": lambda x: slope * jnp.full((6, 1, 4), 1e-36, x.dtype)}
+    built = Workload(lambda x: 1e-36 * jnp.sum(x), {"x": normal(4)}, wrt="x", whole_modes=by_hand)
+    assert measure(built, monkeypatch, mode="analytic", dtype="float32").reason == reason
+
+
+@pytest.mark.parametrize("reduction", [None, "outputs", "points"])
+@pytest.mark.parametrize("slope, reason", [(1.0, None), (1.001, "wrong_answer"), (0.0, "wrong_answer")])
+def test_a_large_derivative_by_one_input_does_not_hide_an_error_by_another(
+    slope, reason, reduction, monkeypatch
+):
+    def by_hand(x, a, b):
+        small = 1e-5 * slope * jnp.stack([x, jnp.sin(x) * x], axis=1)
+        J = jnp.stack([jnp.stack([x, x], axis=1), small], axis=2)
+        return J.sum(axis=(0, 1)) if reduction == "points" else J
+
+    function = lambda x, a, b: jnp.stack([a * x + 1e-5 * b * x, a * x + 1e-5 * b * jnp.sin(x) * x])  # noqa: E731
+    built = Workload(
+        function, {"x": normal(mean=3.0)}, {"a": normal(), "b": normal()}, wrt="a+b", reduce=reduction,
+        whole_modes={"analytic": by_hand},
+    )  # fmt: skip
+    record = measure(built, monkeypatch, mode="analytic", dtype="float32")
+    assert record.reason == reason, record.text
+
+
 def test_a_reference_that_is_one_percent_off_fails_the_case(monkeypatch):
     case = completion.complete(Case(**PROBLEMS["residual by both"] | {"api": "jit"}))
     right = workload.build(case)

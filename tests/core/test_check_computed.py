@@ -179,6 +179,51 @@ def test_a_result_without_correct_digits_is_skipped_and_not_a_wrong_answer(monke
     assert (record.status, record.reason) == ("skipped", "no_digits") and "bfloat16" in record.text
 
 
+@pytest.mark.parametrize("seed", [0, 5])  # in which values overflow, or differ most in size
+def test_a_derivative_that_is_mere_rounding_errors_is_not_called_wrong(seed, monkeypatch):
+    chaos = lambda x: jax.lax.scan(lambda c, _: (3.7 * c * (1 - c), None), x, None, length=100)[0]  # noqa: E731
+    built = Workload(chaos, {"x": uniform(4, low=0.05)}, wrt="x")
+    record = measure(built, monkeypatch, dtype="bfloat16", mode="jacrev", points=20, data_seed=seed)
+    assert (record.status, record.reason) == ("skipped", "no_digits"), record.text
+
+
+LOG_DENSITIES = {
+    "constant outside": lambda x: jnp.where(x < 0.9, -(x**2), -jnp.inf),
+    "with a slope outside": lambda x: jax.scipy.stats.uniform.logpdf(x, 0.5, 1.0) - x,
+    "infinite for one output": lambda x: jnp.concatenate([jnp.where(x > 2.0, x, -jnp.inf), x**2]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", LOG_DENSITIES)
+def test_the_derivative_of_a_log_density_with_points_outside_of_its_support_passes(name, dtype, monkeypatch):
+    built = Workload(LOG_DENSITIES[name], {"x": uniform(4)}, wrt="x")
+    assert measure(built, monkeypatch, points=20, dtype=dtype).status == "ok"
+
+
+def test_a_wrong_rule_is_found_at_points_inside_of_the_support(monkeypatch):
+    sine = with_wrong_rule(1.3)
+    built = Workload(lambda x: jnp.where(x < 0.7, sine(x), -jnp.inf), {"x": uniform(4)}, wrt="x")
+    assert measure(built, monkeypatch, points=20).reason == "wrong_answer"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": "hessian", "mode": "fwd_over_fwd"},
+        {"target": "hvp", "mode": "fwd_over_fwd"},
+        {"target": "laplacian", "mode": "forward_laplacian"},
+        {"target": "hessian", "mode": "fwd_over_fwd", "seeds": "colored"},
+    ],
+    ids=str,
+)
+def test_second_derivatives_of_a_function_without_reverse_mode_are_checked(fields, monkeypatch):
+    step = lambda c: (c[0] + 1, jnp.sin(c[1]) * c[1])  # noqa: E731
+    loop = lambda x: jnp.sum(jax.lax.while_loop(lambda c: c[0] < 3, step, (0, x))[1])  # noqa: E731
+    record = measure(Workload(loop, {"x": uniform(4, low=0.5)}, wrt="x"), monkeypatch, **fields)
+    assert record.status == "ok", record.text
+
+
 INDEX = np.array([2, 0, 1])
 
 

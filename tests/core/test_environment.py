@@ -57,6 +57,19 @@ def test_scrub_replaces_the_value_of_a_secret_by_its_name(monkeypatch, name):
     )
 
 
+@pytest.mark.parametrize("value", ["hf_abcdef123", '"abc def"', "'abc def'"])
+def test_scrub_hides_a_value_that_a_text_assigns_to_a_secret(value):
+    line = environment.scrub(
+        f"setup line failed with exit status 1: export HF_TOKEN={value}; HF_HOME=somewhere"
+    )
+    assert "HF_TOKEN=<HF_TOKEN>" in line and value.split()[0] not in line and "HF_HOME=somewhere" in line
+
+
+def test_scrub_keeps_counts_and_other_assigned_values():
+    text = "n_tokens=1048576 key=k1 mode=jacrev author=somebody key==something"
+    assert environment.scrub(text) == text
+
+
 def test_scrub_keeps_short_words_that_equal_a_secret(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "true")
     assert environment.scrub("this is true") == "this is true"

@@ -287,6 +287,22 @@ def test_integer_leaves_of_a_pytree_are_not_differentiated(define):
         complete_case(workload="counted", wrt="params.count")
 
 
+EMPTY = {"w": sines(6, 3), "none": InputSpec((0, 3), lambda rng, rows: np.zeros((len(rows), 0, 3)))}
+
+
+@pytest.mark.parametrize("fields", [{}, {"reduce": "gram"}, {"wrt": "x+params.none"}], ids=str)
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed", "analytic"])
+def test_a_leaf_without_elements_adds_no_columns_to_the_derivative(define, mode, fields):
+    function = lambda params, x: jnp.tanh(20 * params["w"] * x) * (1 + jnp.sum(params["none"]))  # noqa: E731
+    modes = {"analytic": jacobian_pytree(function, {"x"}, "params")}
+    define("empty", Workload(function, {"x": X}, {"params": EMPTY}, "params", whole_modes=modes))
+    if (mode == "analytic" and fields) or (mode == "mixed" and fields.get("reduce")):
+        pytest.skip("there is no such derivative")
+    record = measure(workload="empty", mode=mode, api="jit", dtype="float32", points=20, **fields)
+    assert record.status == "ok", record.text
+    assert compute(workload="empty", mode=mode, api="jit", **fields).shape[2] == 3
+
+
 def test_a_reference_receives_pytrees_and_is_compared_with_the_result(define):
     params = {"w": sines(1, 2, 3), "b": [sines(2, 2)]}
 
@@ -413,6 +429,9 @@ REJECTED = {
     "a reference that is not a function": ({"reference": np.zeros(2)}, "reference of 'mine' must be a function, not a NumPy array"),
     "unknown mode": ({"whole_modes": {"analytical": len}}, "unknown mode in whole_modes of 'mine' 'analytical'"),
     "modes that are not a mapping": ({"whole_modes": len}, "whole_modes of 'mine' must be a mapping"),
+    "no terms": ({"terms": 0}, "terms of 'mine' must be a positive integer, not the number 0"),
+    "half a term": ({"terms": 0.5}, "terms of 'mine' must be a positive integer, not the number 0.5"),
+    "wrt without elements": ({"shared": {"p": EMPTY["none"]}, "wrt": "p"}, "'mine' has nothing to differentiate: 0 inputs"),
     "wrt as a tuple": ({"wrt": ("x",)}, "wrt of 'mine' must be names joined by"),
     "wrt twice": ({"shared": {"p": {"a": X}}, "wrt": "p.a+p"}, "names an input twice"),
     "wrt of no leaf": ({"shared": {"p": {"a": X}}, "wrt": "p.b"}, "'p.b': choose from x, p, p.a"),
@@ -461,6 +480,61 @@ def test_an_input_that_draws_other_shapes_is_refused(drawn):
     with pytest.raises(ValueError, match="not 7 rows of shape") as error:
         inputs.draw_rows(spec, 0, "x", 0, 7)
     assert f"the InputSpec of 'x' draws an array of shape {drawn}" in str(error.value)
+
+
+def draw_in(dtype, spec, points=200):
+    mine = Workload(jnp.sin, {"x": spec}, wrt="x")
+    return inputs.point_rows(Case("mine", points=points, dtype=dtype), mine, "x", 0, points)
+
+
+@pytest.mark.parametrize("low, high", [(0.0, 1.0), (-1.0, 1.0), (1.001, 1.03), (-3.0, 0.0)])
+def test_uniform_draws_in_bfloat16_lie_between_the_bounds(low, high):
+    drawn = draw_in("bfloat16", uniform(1000, low=low, high=high)).astype(np.float64)
+    assert low < drawn.min() and drawn.max() < high
+
+
+def test_uniform_bounds_may_differ_between_the_elements_of_an_input():
+    low = np.array([0.0, 10.0])
+    drawn = draw_in("bfloat16", uniform(1000, 2, low=low, high=low + 1)).astype(np.float64)
+    assert (drawn > low).all() and (drawn < low + 1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_uniform_draws_of_wider_dtypes_are_not_changed(dtype):
+    spec = uniform(50, low=1.0, high=1.0 + 2.0**-23)
+    np.testing.assert_array_equal(draw_in(dtype, spec), inputs.draw_rows(spec, 0, "x", 0, 200).astype(dtype))
+
+
+BAD_DRAWS = {  # value, whether the input is an integer, dtype, message
+    "imaginary": (1 + 2j, False, "float32", "draws complex128 numbers: draw real numbers"),
+    "fraction": (
+        2.5,
+        True,
+        "float32",
+        "draws 2.5, which int32 cannot represent: draw integers under 2**31, or",
+    ),
+    "long": (2**40, True, "float64", "draws 1099511627776.0, which int32 cannot represent"),
+    "not a number": (np.nan, True, "float32", "draws nan, which int32 cannot represent"),
+    "large": (1e39, False, "float32", "draws 1e+39, which float32 cannot represent: draw smaller numbers"),
+    "large in bfloat16": (3.4e38, False, "bfloat16", "draws 3.4e+38, which bfloat16 cannot represent"),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", BAD_DRAWS)
+def test_a_drawn_value_that_the_dtype_of_the_input_cannot_represent_is_refused(name):
+    value, integer, dtype, message = BAD_DRAWS[name]
+    spec = InputSpec((3,), lambda rng, rows: np.where(rows[:, None] == 5, value, np.ones(3)), integer)
+    with pytest.raises(Refusal) as refusal:
+        draw_in(dtype, spec)
+    assert f"the InputSpec of 'x' {message}" in str(refusal.value)
+
+
+def test_drawn_infinities_and_whole_numbers_in_floating_point_are_valid():
+    infinite = InputSpec((2,), lambda rng, rows: np.full((len(rows), 2), -np.inf))
+    assert np.isneginf(draw_in("float32", infinite)).all()
+    whole = InputSpec((2,), lambda rng, rows: np.full((len(rows), 2), -7.0), integer=True)
+    assert (draw_in("float32", whole) == -7).all() and draw_in("float32", whole).dtype == np.int32
 
 
 SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zeros(2),), (3, 4.0)]

@@ -1,5 +1,8 @@
 """Cache keys of functions: equal code and captured values have equal keys."""
 
+import jax
+import pytest
+
 from scaling.core.process_cache import fingerprint
 
 
@@ -36,3 +39,20 @@ def test_methods_of_different_objects_have_different_keys():
     one, other = Closed(2), Closed(3)
     assert fingerprint(one.form) == fingerprint(one.form)
     assert fingerprint(one.form) != fingerprint(other.form)
+
+
+@pytest.mark.parametrize("make_key", [jax.random.key, jax.random.PRNGKey])
+def test_captured_random_keys_are_compared_by_value(make_key):
+    assert fingerprint(make(make_key(2))) == fingerprint(make(make_key(2)))
+    assert fingerprint(make(make_key(2))) != fingerprint(make(make_key(3)))
+
+
+def make_without_scale(scale):
+    form = lambda x: scale * x if x else x  # noqa: E731, F821
+    del scale
+    return form
+
+
+def test_functions_with_a_deleted_captured_variable_have_equal_keys():
+    assert fingerprint(make_without_scale(2)) == fingerprint(make_without_scale(3))
+    assert fingerprint(make_without_scale(2)) != fingerprint(make(2))

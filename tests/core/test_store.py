@@ -1,9 +1,11 @@
 """Tests of the record store: finished records are never lost, and damaged lines are reported and skipped."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -191,6 +193,30 @@ def test_every_skip_and_failure_reason_round_trips(make_record):
             assert from_line(to_line(record)) == record
 
 
+def test_a_record_is_written_although_the_file_system_cannot_sync_a_folder(
+    tmp_path, make_record, monkeypatch
+):
+    sync = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    Writer(tmp_path).append(make_record())
+    assert store.load(tmp_path).records == [make_record()]
+
+
+def test_a_writer_whose_file_was_lost_by_the_file_system_opens_another_one(tmp_path, make_record):
+    """fstat fails if another client of NFS has removed the file."""
+    writer = Writer(tmp_path)
+    writer.append(make_record(points=7))
+    os.close(writer._file)
+    writer.append(make_record(points=9))
+    assert len(store.load(tmp_path).records) == len(list(tmp_path.glob("*.jsonl"))) == 2
+
+
 def test_two_writers_never_share_a_file(tmp_path, make_record):
     writers = [Writer(tmp_path) for _ in range(20)]
     for turn in range(2):
@@ -338,6 +364,38 @@ def test_a_lock_is_held_while_a_worker_that_inherited_it_lives(tmp_path):
         worker.wait()
     with store.locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_is_named_with_the_fix(tmp_path, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(store.fcntl, "flock", refuse)
+    with pytest.raises(Refusal) as error, store.locked(tmp_path):
+        pytest.fail("the folder was not locked")
+    assert f"cannot lock {tmp_path}/.lock" in str(error.value) and os.strerror(code) in str(error.value)
+    assert "file system with locks" in str(error.value)
+
+
+def test_a_lock_that_a_colleague_created_is_used_without_permission_to_write_it(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".lock").chmod(0o444)
+    lock = "from pathlib import Path; from scaling.results import store; folder = Path('.')"
+    done = run_without_privileges(f"{lock}\nwith store.locked(folder): print('locked')", tmp_path)
+    assert done.stdout == "locked\n", done.stderr
+    with store.locked(tmp_path):
+        code = f"{lock}\nwith store.locked(folder, seconds=0.1): pass"
+        assert "Refusal: another run is working in" in run_without_privileges(code, tmp_path).stderr
+
+
+def test_the_lock_of_a_shared_folder_can_be_written_as_the_umask_of_its_user_allows(tmp_path):
+    before = os.umask(0o002)
+    try:
+        with store.locked(tmp_path):
+            assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
 
 
 def test_a_results_folder_that_cannot_be_written_is_rejected(tmp_path):

@@ -66,6 +66,8 @@ COUNTS = {  # function, arguments, operations, transcendental functions
     "batched products": (lambda a, b: jnp.einsum("bij,kjb->bki", a, b), [array(2, 3, 5), array(7, 5, 2)], 2 * 2 * 3 * 5 * 7, 0),
     "elementwise": (twice_sine, [x35], 30, 15),
     "integer powers": (lambda x: (x**2, x**3, x**7, x**-2), [x3], 3 * (1 + 2 + 4 + 2), 0),
+    "a power of zero and one": (lambda x: (lax.integer_pow(x, 0) * x, lax.integer_pow(x, 1) * x), [x3], 3 + 3, 0),
+    "no rows": (lambda a: lax.linalg.lu(a)[0], [array(0, 0)], 0, 0),
     "other powers": (lambda x: jnp.sqrt(x**1.5), [x3], 0, 6),
     "sums": (lambda x: (jnp.sum(x), jnp.max(x, 0), jnp.cumsum(x, 1), jnp.sum(x, ())), [x35], 45, 0),
     "integers": (lambda x: jnp.arange(9) * 2 + jnp.argsort(jnp.arange(9)), [x3], 0, 0),

@@ -276,6 +276,25 @@ def test_only_the_latest_patterns_are_cached():
     assert list(cached["pattern"]) == [5, 6, 7, 8] and len(cached["coloring"]) == 4
 
 
+def test_functions_that_capture_other_indices_have_other_patterns(monkeypatch):
+    def build(case):
+        order = np.random.default_rng(case.data_seed).permutation(5)
+        return Workload(lambda x: x[order][1:] ** 2, points={"x": uniform(5)})
+
+    module = types.ModuleType("gathered")
+    module.workload = build
+    monkeypatch.setitem(sys.modules, "gathered", module)
+    cases = [Case("gathered", target="jacobian", seeds="colored", data_seed=seed) for seed in (0, 0, 1)]
+    first, same, other = (sparsity.detect_coloring(case, workload.build(case)) for case in cases)
+    assert first is same
+    for case, coloring in zip(cases, (first, same, other), strict=True):
+        order = np.random.default_rng(case.data_seed).permutation(5)
+        assert (coloring.pattern.rows.tolist(), coloring.pattern.cols.tolist()) == (
+            list(range(4)),
+            order[1:].tolist(),
+        )
+
+
 def test_without_asdex_the_error_has_the_command_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
     with pytest.raises(Refusal, match=r"pip install 'ad-scaling\[sparse\]'"):

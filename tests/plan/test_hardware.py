@@ -202,8 +202,8 @@ NESTED = {
     "products": [{"float32": 1}, {d: {"highest": 1} for d in DTYPES},
                  {d: {"highest": "x", "high": 1, "default": 1} for d in DTYPES}],
     "arithmetic": [{"float32": 1}, dict.fromkeys(DTYPES, -1), dict.fromkeys(DTYPES, "x"), dict.fromkeys((*DTYPES, "int8"), 1)],
-    "attained": [[0.5], [0.9, 0.4], [0, 1], ["a", "b"], [0.1, 0.2, 0.3], {"low": 1}],
-    "asking": [[2.0, 0.5], [True, True]],
+    "attained": [[0.5], [0.9, 0.4], [0.5, 5.0], [1, 10**400], [0, 1], ["a", "b"], [0.1, 0.2, 0.3], {"low": 1}],
+    "asking": [[2.0, 0.5], [True, True], [1, 10**400]],
     "stragglers": [{"share": 1e-4}, {"share": -1, "slowdown": 1.5}, {"share": 2.0, "slowdown": 1.5},
                    {"share": 0.1, "slowdown": 0.5}, {"share": 0.1, "slowdown": 2, "more": 1}],
     "slices": [[], [[]], [[2, 2], [4, 4]], [[1, "x"]], [[2, -2]], [[True]], 5],
@@ -211,12 +211,17 @@ NESTED = {
     "most": [2.5],
     "network": [[], [LEVEL | {"shape": "star"}], [LEVEL | {"bandwidth": 0}], [LEVEL | {"latency": "x"}], [LEVEL | {"devices": 4}],
                 [LEVEL | {"colour": 1}], [{"shape": "tree"}], [LEVEL | {"devices": 2.5}, LEVEL], [LEVEL | {"wraps": 0}],
-                [LEVEL | {"wraps": "x"}], [LEVEL | {"devices": True}, LEVEL]],
+                [LEVEL | {"wraps": "x"}], [LEVEL | {"devices": True}, LEVEL],
+                [LEVEL | {"devices": 64}, LEVEL | {"devices": 8}, LEVEL], [LEVEL | {"devices": 8}, LEVEL | {"devices": 8}, LEVEL],
+                [LEVEL, LEVEL]],
+    "memory": [10**400], "price": [10**400], "per_chip": [10**400], "kernel_seconds": [10**400],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field, values in NESTED.items() for value in values]
+    ("field", "value"),
+    [(field, value) for field, values in NESTED.items() for value in values],
+    ids=lambda value: str(value)[:40],
 )
 def test_malformed_nested_values_are_rejected(field, value):
     with pytest.raises(Refusal, match=rf"hardware\.{field}"):
@@ -226,6 +231,23 @@ def test_malformed_nested_values_are_rejected(field, value):
 def test_the_largest_device_count_must_be_that_of_the_last_slice():
     with pytest.raises(Refusal, match=r"hardware\.most must be the devices of the last slice, not 8"):
         machine(platform="tpu", target="t", slices=[[1, 1], [2, 2]], most=8)
+
+
+@pytest.mark.parametrize(
+    "slices", [[[4, 4], [2, 2]], [[2, 2], [2, 2]], [[8, 8], [4, 4]], [[2, 2, 1], [4, 4]]]
+)
+def test_slices_that_do_not_ascend_or_differ_in_their_axes_are_rejected(slices):
+    with pytest.raises(Refusal, match=r"hardware\.slices must be shapes in chips, each with more chips"):
+        machine(platform="tpu", target="t", slices=[[1, 1], *slices], per_host=4, most=math.prod(slices[-1]))
+
+
+def test_a_chip_has_at_most_the_devices_of_a_host():
+    with pytest.raises(Refusal, match=r"hardware\.per_chip must be at most per_host=8, not 16$"):
+        machine(per_chip=16)
+
+
+def test_a_cpu_may_attain_more_than_its_peaks_as_they_were_measured_outside_of_the_caches():
+    assert from_config(load_yaml(CONF / "hardware" / "cpu.yaml")).attained == (0.5, 2.0)
 
 
 def test_the_compiler_target_must_match_the_platform():

@@ -4,6 +4,8 @@ tests/golden/redesign/make.py writes the data and documents them.
 Names, statuses and numbers are compared, but not wording.
 """
 
+import difflib
+import functools
 import importlib.util
 import json
 import math
@@ -71,11 +73,17 @@ def _printed_equal(old, new):
     return all(a == b or math.isclose(float(a), float(b), rel_tol=0.011) for a, b in pairs)
 
 
-def _missing_rows(old, new):
+def _contained(old, new, gone):
+    """Return whether a list of printed numbers has those of `old` in this order, except for `gone` of them."""
+    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return len(old) - sum(block.size for block in blocks) <= gone
+
+
+def _missing_rows(old, new, equal=_printed_equal):
     """Return the lists of numbers in `old` without a match in `new`; each list in `new` matches at most one."""
     unmatched, missing = list(new), []
     for numbers in old:
-        match = next((row for row in unmatched if _printed_equal(numbers, row)), None)
+        match = next((row for row in unmatched if equal(numbers, row)), None)
         unmatched.remove(match) if match is not None else missing.append(numbers)
     return missing
 
@@ -156,14 +164,24 @@ def test_a_report_counts_the_same_cases(current, folder):
     assert (actual["exit"], actual["last_line"]) == (golden["exit"], golden["last_line"])
 
 
+# Tables with a column that has an interval now (the time by hand, the largest speed-up of a law), or no number if its
+# interval is too wide for one or contains 1 -> how many numbers of a row this removes.
+WITH_INTERVALS = {"Every measured case": 1, "Laws of scaling": 2, "Sparse derivatives": 1}
+
+
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
-    old, new = (data["reports"][folder]["tables"].values() for data in (_golden("reading"), current))
-    assert _missing_rows([row for rows in old for row in rows], [row for rows in new for row in rows]) == []
+    old, new = (data["reports"][folder]["tables"] for data in (_golden("reading"), current))
+    for title, gone in WITH_INTERVALS.items():
+        equal = functools.partial(_contained, gone=gone)
+        assert _missing_rows(old.pop(title, []), new.get(title, []), equal) == [], title
+    old, new = ([row for rows in tables.values() for row in rows] for tables in (old, new))
+    assert _missing_rows(old, new) == []
 
 
 # The sentence on a slower curve of a problem whose fastest curve has a sentence: neither speed-up was determined.
-DROPPED = {"everything": ["0.04", "0.07", "0.5", "0.86", "1.73", "16", "2", "4", "8"]}
+# The time by hand, "0.30x as long" (a "0", which equals "0.0"): its interval, which was not printed, is 0.06 to 1.51.
+DROPPED = {"everything": ["0.0", "0.04", "0.07", "0.5", "0.86", "1.73", "16", "2", "4", "8"]}
 
 
 @pytest.mark.parametrize("folder", make.REPORTED)

@@ -243,6 +243,18 @@ def test_sizes_beyond_64_bits_are_drawn(tmp_path):
     }
 
 
+def test_size_beyond_the_range_of_floats_is_not_drawn(read):
+    times = {"jacfwd": (1.0, 2.0, 9.0), "jacrev": (3.0, 4.0, 5.0)}
+    records = [
+        record(1, seconds, sizes={"p": p}, mode=mode)
+        for mode, series in times.items()
+        for p, seconds in zip((1, 100, 10**400), series, strict=True)
+    ]
+    study = read(records)
+    assert {row["size"] for row in rows(sizes.draw_sizes(study))} == {1, 100}
+    assert {row["size"] for row in rows(sizes.draw_crossover(study))} == {"1", "100"}
+
+
 def axis_of(drawing, name, panel=0):
     """Return the ends of an axis of a panel."""
     channel = drawing.panels[panel].layers[-1]["encoding"][name]

@@ -138,6 +138,33 @@ def test_break_even_of_compiling_is_shown_if_the_program_also_ran_without_jit(tm
     assert sorted(row[-1] for row in table.rows) == ["", "compiling pays after 6 calls"]
 
 
+def test_break_even_of_compiling_is_not_shown_if_the_times_are_not_distinguished(tmp_path):
+    noisy = [0.9 * s for s in (1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05)]
+    stages = {"compile_seconds": 9.5, "first_seconds": 0.5}
+    records = [record(seconds=noisy, **stages), record(seconds=1.0, jit=False, first_seconds=2.5)]
+    study = findings.read(made_up.write(tmp_path / "made", records))
+    (table,) = [table for table in page_tables.folded_tables(study) if table.anchor == "measured"]
+    assert "pays" not in str(table.rows)
+
+
+def test_ratio_to_the_derivative_by_hand_and_the_limit_of_a_law_have_intervals(tmp_path):
+    by_hand = [record(seconds=0.5, mode="analytic"), record(seconds=1.0)]
+    times = {1: 1.0, 2: 0.55, 4: 0.33, 8: 0.21}
+    laws = [record(d, s, points=24, api="shard_map") for d, s in times.items()]
+    study = findings.read(made_up.write(tmp_path / "made", [*by_hand, *laws], scaling=["strong"]))
+    tables = {
+        table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        for table in page_tables.folded_tables(study)
+    }
+    assert {row["by hand"] for row in tables["measured"]} == {
+        "",
+        "1.00x (1.00 to 1.00)",
+        "2.00x (2.00 to 2.00)",
+    }
+    (best,) = [row for row in tables["laws"] if row["law"] == "Amdahl, best"]
+    assert re.fullmatch(r"\d+\.\dx \([\d.]+ to [\d.]+\)", best["largest speed-up"])
+
+
 @pytest.mark.parametrize("seconds", [[4.12363e-4, 3.98e-4, 1.7], [1e-7, 98765.4321], [250.0]])
 def test_a_detail_panel_has_each_sample_with_four_digits(seconds):
     ((_, panel),) = case_panel.case_panels([("row", [("process 1", record(seconds=seconds))])]).items()

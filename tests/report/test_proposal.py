@@ -157,8 +157,13 @@ def test_requested_hours_follow_from_time_devices_and_nodes(tmp_path, make_recor
     text = write_proposal(made_up.write(tmp_path, records))
     assert "Its baseline is the same program on 4 devices" in text
     # A million calls of 36 ms take 10 hours: 80 device-hours on 8 devices, 20 node-hours on two nodes.
-    assert "take 80.0 device-hours" in text and "that is 20.0 node-hours" in text
-    assert "1,000,000 x 36.0 ms x 2 nodes / 3600 s" in text and "scaling run study=made up" in text
+    assert (
+        "take 80.0 (80.0 to 80.0) device-hours" in text and "that is 20.0 (20.0 to 20.0) node-hours" in text
+    )
+    assert (
+        "1,000,000 x 36.0 ms (36.0 to 36.0) x 2 nodes / 3600 s" in text
+        and "scaling run study=made up" in text
+    )
 
 
 def test_extrapolation_of_a_plan_states_its_error_if_known(tmp_path):
@@ -218,10 +223,38 @@ def test_one_automatic_mode_of_all_baselines_is_recommended_for_a_problem(tmp_pa
     assert text.count(" calls on ") == 1 and "(certainty: not sure" in text
 
 
+def test_recommended_mode_is_the_one_that_the_report_calls_the_fastest(tmp_path, make_record):
+    records = [
+        make_record(mode=mode, devices=d, seconds=[level * factor / d] * 7, replicate=i, block=f"b{i} {d}")
+        for d in (1, 2)
+        for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
+        for mode, factor in (("jacfwd", 1.0), ("jacrev", 1.01 if i == 2 else 0.9))
+    ]
+    folder = made_up.write(tmp_path, records)
+    assert [row.first.case.mode for row in findings.read(folder).fastest] == ["jacrev", "jacrev"]
+    text = write_proposal(folder)
+    assert re.findall(r"^\*\*Strong scaling of .*?, with (\w+)", text, re.MULTILINE) == ["jacrev"]
+
+
+def test_no_devices_are_recommended_if_the_ratio_of_their_times_is_not_determined(tmp_path, make_record):
+    records = [
+        make_record(devices=d, seconds=[s] * 7, replicate=i)
+        for d, times in ((1, (1.0, 1.6)), (8, (0.3, 0.5)))
+        for i, s in enumerate(times)
+    ]
+    text = write_proposal(made_up.write(tmp_path, records))
+    assert "calls on 8 cores, with the shortest time (no number of devices can be recommended: the" in text
+
+
 def test_limit_of_a_law_states_its_reference_and_its_doubt(tmp_path, make_record):
+    times = {d: (0.05 + 0.95 / d) * (1 + 0.001 * (-1) ** i) for i, d in enumerate((2, 4, 8, 16))}
+    text = write_proposal(made_up.write(tmp_path / "sure", steady(make_record, "jacfwd", times)))
+    assert re.search(
+        r"no more than 20.\d+x \(.* to .*\) as fast as one device by this law on any number", text
+    )
     times = {d: (0.001 + 0.999 / d) * (1 + 0.01 * (-1) ** i) for i, d in enumerate((2, 4, 8, 16))}
-    text = write_proposal(made_up.write(tmp_path, steady(make_record, "jacfwd", times)))
-    assert "as fast as one device by this law on any number of devices, if there is a limit at all." in text
+    text = write_proposal(made_up.write(tmp_path / "unsure", steady(make_record, "jacfwd", times)))
+    assert re.search(r"largest speed-up is not determined \(.* to inf\), if there is a limit at all\.", text)
 
 
 def test_compute_time_is_for_the_fewest_devices_not_distinguished_from_the_fastest(tmp_path, make_record):

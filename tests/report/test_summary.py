@@ -124,5 +124,30 @@ def test_a_card_compares_the_device_counts(seconds, expected, tmp_path):
     ]
     (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
     assert card.notes[0] == expected
-    speedups = [note for note in card.notes if note.startswith("Speed-up over the same program on one device")]
-    assert [note.endswith("efficiency 100 %") for note in speedups] == [True] * (seconds == {1: 4.0, 2: 2.0})
+    speedups = [
+        note for note in card.notes if note.startswith("Speed-up over the same program on one device")
+    ]
+    assert [note.endswith("efficiency 1.00 (1.00 to 1.00)") for note in speedups] == [True] * (
+        seconds == {1: 4.0, 2: 2.0}
+    )
+
+
+def test_a_card_recommends_no_devices_and_has_no_efficiency_if_the_ratio_is_not_determined(tmp_path):
+    rows = [
+        record(devices, s, replicate=i, api="shard_map", points=16)
+        for devices, times in ((1, (1.0, 1.6)), (8, (0.3, 0.5)))
+        for i, s in enumerate(times)
+    ]
+    (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
+    assert card.notes[0].startswith("No number of devices can be recommended: the ratio to jacfwd (vmap) on")
+    assert ", efficiency not determined (0." in card.notes[1]
+
+
+def test_a_card_has_no_notes_on_devices_if_the_time_is_not_distinguishable_from_an_empty_call(tmp_path):
+    rows = [
+        row
+        for devices, level in ((1, 4e-5), (2, 1e-5))
+        for row in processes(("jacfwd", level), devices=devices, api="shard_map", floor_seconds=1.2e-5)
+    ]
+    (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
+    assert card.certainty.startswith("not distinguishable from an empty call") and card.notes == ()

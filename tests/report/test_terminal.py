@@ -66,6 +66,18 @@ def test_curve_table_has_times_and_speedups_and_the_fastest_curve_first(large_st
         )
 
 
+def test_programs_that_differ_in_the_compilation_cache_have_different_rows(tmp_path, make_record):
+    records = [
+        make_record(devices=d, cache=cache, seconds=[4e-3 / d] * 7)
+        for d in (1, 2)
+        for cache in (None, "cold", "warm")
+    ]
+    study = findings.read(made_up.write(tmp_path, records, scaling=["strong"]))
+    names = {row[0] for row in terminal.curve_table(study, study.curves).rows}
+    program = "jacfwd (vmap), shard_map, points split"
+    assert names == {program, f"{program}, cold cache", f"{program}, warm cache"}
+
+
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
 @pytest.mark.parametrize("name", ["small_study", "large_study"])
 def test_numbers_in_tables_are_never_broken_and_lines_fit_the_width(request, name, width):

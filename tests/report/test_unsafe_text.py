@@ -64,6 +64,16 @@ def test_lone_surrogate_is_escaped_in_csv_and_parquet(folder):
     assert r"\ud800half" in csv["text"].dropna().iloc[0] and len(csv) == len(parquet) == 13
 
 
+def test_lone_carriage_return_does_not_split_a_row_of_a_csv_file(tmp_path, make_record):
+    records = [make_record("failed", reason="error", text="10 %\r20 %"), make_record(points=8)]
+    folder = made_up.write(tmp_path / "made", records)
+    write_report.write_report(folder)
+    export.write_exports(folder, ["csv"])
+    for name in ("report/table.csv", "export/records.csv"):
+        table = pandas.read_csv(folder / name)
+        assert list(table["text"].dropna()) == [r"10 %\r20 %"] and len(table) == 2
+
+
 @pytest.mark.parametrize("verb", ["report", "lint", "status", "logs"])
 def test_records_cannot_control_the_terminal(folder, scaling_command, verb):
     result = scaling_command([verb, str(folder)])

@@ -1,5 +1,6 @@
 """Tests of the W&B runs of a results folder: which runs there are, their content, and when a changed run gets a new digest."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -68,6 +69,26 @@ def test_plots_of_different_problems_never_share_a_metric(tmp_path):
             Writer(folder).append(record("jacfwd", devices, target=target))
     plots = make_plots(findings.read(folder))
     assert len({plot.metric for plot in plots}) == len(plots) == 6
+
+
+def test_plots_of_programs_that_differ_in_the_compilation_cache_have_different_titles(tmp_path):
+    folder = write_results(tmp_path / "made")
+    for cache in ("cold", "warm"):
+        for devices in SECONDS:
+            case = dataclasses.replace(record("jacfwd", devices).case, cache=cache)
+            Writer(folder).append(dataclasses.replace(record("jacfwd", devices), case=case))
+    titles = [plot.title for plot in make_plots(findings.read(folder)) if plot.metric.startswith("time/")]
+    assert len(titles) == 3
+    assert {title.rpartition(", ")[2] for title in titles} == {"cold cache", "points split", "warm cache"}
+
+
+def test_case_that_failed_in_an_older_environment_and_then_succeeded_counts_as_ok(folder):
+    (failed,) = [row for row in findings.read(folder).records if row.status == "failed"]
+    environment = failed.environment | {"digest": "newer"}
+    again = record("linearize", 2, environment=environment, started_at="2026-01-02T00:00:00+00:00")
+    Writer(folder).append(again)
+    summary = runs_of(folder)[-1].summary
+    assert summary == {"cases": 7, "ok": 7}
 
 
 def test_config_of_a_run_has_the_common_fields_of_its_cases_and_its_environment(folder):

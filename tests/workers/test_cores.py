@@ -2,14 +2,17 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
 from scaling import worker
+from scaling.core import memory
 from scaling.workers import cores
 
 CORES = cores.usable_cores()
@@ -39,6 +42,20 @@ def test_a_container_has_no_more_cores_than_its_cpu_quota(monkeypatch, quota, us
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
     monkeypatch.setattr(cores, "contents", lambda path: quota if path.endswith("cpu.max") else None)
     assert cores.usable_cores() == [2, 3, 5, 7][:usable]
+
+
+def test_the_quota_of_every_parent_of_the_own_cgroup_applies(monkeypatch):
+    job = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+    files = {
+        "/proc/self/cgroup": f"0::{job[14:]}/step_0/user/task_0",
+        f"{job}/cpu.max": "300000 100000",
+        f"{job}/step_0/cpu.max": "max 100000",
+        "/sys/fs/cgroup/other/cpu.max": "100000 100000",
+    }
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
+    for module in (cores, memory):
+        monkeypatch.setattr(module, "contents", files.get)
+    assert cores.usable_cores() == [2, 3, 5]
 
 
 @pytest.fixture(autouse=True)
@@ -181,3 +198,38 @@ def test_a_claim_raises_an_error_after_its_timeout():
         cores.claim_cores(len(CORES), "two", timeout=0.5),
     ):
         pass
+
+
+def test_a_wait_is_described_even_if_more_processes_have_asked_than_can_queue():
+    """The holder never accepts a connection, and a queue of 128 is full after 129 questions."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cores.claim_cores(1, "one"))
+        for _ in range(130):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(f"\0{cores._PREFIX}{CORES[0]}")
+        asking = threading.Thread(target=cores._describe_wait, args=(CORES[:1], ""), daemon=True)
+        asking.start()
+        asking.join(timeout=30)
+        assert not asking.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "host"),
+    [("10.0.0.5", "10.0.0.5", "10.0.0.5"), ("alias", None, "me"), ("here", "127.0.1.1", "me")],
+)
+def test_the_coordinator_has_the_name_that_the_user_gave_to_its_node_if_others_can_reach_it(
+    monkeypatch, name, address, host
+):
+    def resolve(_):
+        if address is None:
+            raise socket.gaierror
+        return address
+
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    monkeypatch.setattr(worker.environment, "node_name", lambda: name)
+    monkeypatch.setattr(worker.os, "uname", lambda: types.SimpleNamespace(nodename="me"))
+    monkeypatch.setattr(worker.socket, "gethostbyname", resolve)
+    assert worker._find_free_address(2).rpartition(":")[0] == host
+    assert worker._find_free_address(1).startswith("127.0.0.1:")

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from scaling.cluster.cluster_settings import from_config
+from scaling.core import environment, memory
 from scaling.workers import transport, worker_group
 from scaling.workers.child_process import ChildProcess
 from scaling.workers.machine import ProcessShape
@@ -126,3 +127,61 @@ def test_a_status_of_srun_is_reported_as_a_signal_only_if_the_signal_exists(stat
     text = str(group._explain_death(0, status))
     process.close()
     assert message in text and "Requested nodes are busy" in text
+
+
+ALLOCATOR = "Allocator (GPU_0_bfc) ran out of memory. The caller indicates that this is not a failure"
+
+
+def explain_death(lines, status, remote=None):
+    """Return the reason of the death of a worker that wrote these lines to its standard error."""
+    process = ChildProcess(["sh", "-c", 'printf "%s\\n" "$@" >&2', "sh", *lines], reaped=False)
+    group = worker_group.WorkerGroup(ProcessShape(1), [process], queue.Queue(), remote)
+    process.receive(60)
+    death = group._explain_death(0, status)
+    process.close()
+    return death.reason
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        f"2026-11-21 20:00:00.1: W external/xla/xla/tsl/framework/bfc_allocator.cc:306] {ALLOCATOR}",
+        f"W1121 20:00:00.100000    42 bfc_allocator.cc:306] {ALLOCATOR}",
+    ],
+    ids=["tsl", "absl"],
+)
+def test_a_warning_of_the_allocator_does_not_explain_a_later_death(warning):
+    assert explain_death([warning, "Fatal Python error: Segmentation fault"], -11) == "killed"
+    heartbeats = "E1121 client.h:80] task:1 stopped sending heartbeats"
+    lines = [warning, heartbeats, "srun: error: n2: task 1: Killed"]
+    assert explain_death(lines, 137, SrunSteps(("n1", "n2"), "gpu")) == "node_failed"
+    assert explain_death([warning, "RESOURCE_EXHAUSTED: Out of memory"], 1) == "out_of_memory"
+
+
+def test_only_messages_of_slurm_state_its_causes_and_the_last_one_counts():
+    assert transport.explain_failure(["fusion of node failed, using the default", "my oom_kill"]) is None
+    lines = [
+        "srun: error: Node failure on n1",
+        "slurmstepd: error: *** STEP 1.0 CANCELLED DUE TO PREEMPTION ***",
+    ]
+    assert transport.explain_failure(lines)[0] == "preempted"
+
+
+@pytest.mark.parametrize(("own", "reason"), [(None, "out_of_memory"), (2, "killed"), (3, "out_of_memory")])
+def test_memory_kills_are_counted_in_the_cgroup_of_the_process_if_it_is_known(monkeypatch, own, reason):
+    """Other users' processes are killed on the same host too."""
+    folder = "/sys/fs/cgroup/user.slice"
+    files = {
+        "/proc/self/cgroup": "0::/user.slice/session.scope",
+        "/proc/vmstat": "oom_kill 7\noom_kill_other 9",
+    }
+    if own is not None:
+        files[f"{folder}/memory.events"] = "low 0\noom 4\noom_kill 2\noom_group_kill 0"
+    for module in (environment, memory):
+        monkeypatch.setattr(module, "contents", lambda path: files.get(str(path)))
+    process = ChildProcess(["true"], reaped=False)
+    process.close()
+    files["/proc/vmstat"] = "oom_kill 8"
+    if own is not None:
+        files[f"{folder}/memory.events"] = f"oom_kill {own}"
+    assert process.explain_exit(137).reason == reason

@@ -58,7 +58,7 @@ def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> 
     """Count n^2 (m - n / 3) operations for a matrix of m >= n rows, and m^2 (n - m / 3) otherwise."""
     a = inputs[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
-    return a.size * short * (3 * long - short) // (3 * long)
+    return a.size * short * (3 * long - short) // max(1, 3 * long)
 
 
 # (params, inputs, outputs) of an equation -> number of operations.
@@ -68,10 +68,10 @@ _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
     "per_operand": lambda params, x, y: x[0].size if params.get("axes", True) else 0,
     "per_update": lambda params, x, y: x[2].size,
     "integer_pow": lambda params, x, y: (  # repeated squaring
-        y[0].size * (abs(params["y"]).bit_length() + params["y"].bit_count() - 2 + (params["y"] < 0))
+        y[0].size * max(0, abs(params["y"]).bit_length() + params["y"].bit_count() - 2 + (params["y"] < 0))
     ),
     "one_minus_square": lambda params, x, y: 3 * y[0].size,  # (1 + x) (1 - x), since JAX 0.11
-    "polynomial": lambda params, x, y: 2 * (len(x) - 2) * y[0].size,  # Horner's rule, since JAX 0.12
+    "polynomial": lambda params, x, y: 2 * max(0, len(x) - 2) * y[0].size,  # Horner's rule, since JAX 0.12
     "dot_general": lambda params, x, y: (
         2 * y[0].size * math.prod(x[0].shape[axis] for axis in params["dimension_numbers"][0][0])
     ),

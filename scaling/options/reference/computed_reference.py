@@ -143,7 +143,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
-        return modes.gradient(total)(*[named[name] for name in names])
+        return modes.gradient_in_any_mode(total)(*[named[name] for name in names])
 
     return gradient
 
@@ -196,6 +196,7 @@ def _rounding_properties_with_jvp(
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
+@np.errstate(invalid="ignore")  # at infinite values
 def _describe_difference(
     case: Case,
     reference: ComputedReference,
@@ -205,9 +206,11 @@ def _describe_difference(
 ) -> str | None:
     """Return a message if the values in both dtypes differ by more than rounding explains, otherwise None."""
     roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
-    scale = np.maximum(np.max(np.abs(float64_values), axis=0), np.sqrt(np.mean(float64_values**2)))
+    size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
+    scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale + 4 * noise
-    differs = ~(np.abs(native_values - float64_values) <= allowed)
+    is_equal = native_values == float64_values  # also if both are infinite
+    differs = ~(is_equal | (np.abs(native_values - float64_values) <= allowed))
     if not differs.any():
         return None
     first = tuple(np.argwhere(differs)[0])

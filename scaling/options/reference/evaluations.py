@@ -157,6 +157,7 @@ def with_rounding(
         yield dataclasses.replace(evaluation, rounding_key=seed), perturbed
 
 
+@np.errstate(invalid="ignore")  # the change of an infinite value is NaN
 def measure_with_noise(
     measure: Callable[[Evaluation, InputArrays], np.ndarray],
     evaluation: Evaluation,

@@ -50,12 +50,14 @@ class Confirmation:
     is_unresolved: bool  # whether an oscillation makes a finite difference useless
 
 
+@np.errstate(invalid="ignore")  # at infinite values
 def confirm(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> Confirmation:
     """Compare derivatives of a function along random directions with finite differences at some points.
 
-    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result.
+    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result. Where a value is
+    infinite, such as a log density outside of its support, its derivative is neither wrong nor confirmed.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:  # the derivative by one input may be much larger than that by another
@@ -75,6 +77,7 @@ def confirm(
     center, least_noise, noise = _value_noise(evaluation, arrays, roundoff, generator)
     # A derivative may contain the value of the function, for example that of exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
+    is_finite = np.isfinite(center)
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     is_unresolved = False
     for direction, derivative, typical_size in zip(directions, derivatives, typical, strict=True):
@@ -84,7 +87,7 @@ def confirm(
         size = np.maximum(typical_size, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
         differs = ~(np.abs(derivative - difference) <= allowed + 4 * error)
-        differs &= ~_agrees_at_two_steps(differences, derivative, allowed, least_noise)
+        differs &= is_finite & ~_agrees_at_two_steps(differences, derivative, allowed, least_noise)
         if differs.any():
             differs &= ~_is_between_one_sided_slopes(values_at, center, least_noise, derivative, allowed)
         unresolved = differs & (error > np.abs(difference))
@@ -93,7 +96,7 @@ def confirm(
             is_unresolved |= bool(unresolved.any())
             differs &= ~unresolved
         is_wrong |= differs
-        is_confirmed |= (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved
+        is_confirmed |= (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
         is_counted = differs & (size > 0)
         relative = np.divide(np.abs(derivative - difference), size, out=np.zeros_like(size), where=is_counted)
         largest = max(largest, float(np.max(relative)))

@@ -122,6 +122,10 @@ def _classify_entries(
     value_rounding = _ROUNDINGS_OF_VALUE * spec.roundoff * np.sqrt(spec.workload.terms) * estimated_size
     max_value_rounding = min(spec.tolerance, spec.max_tolerance - spec.tolerance) * typical_size
     noise = np.maximum(noise, np.minimum(max_value_rounding, value_rounding))
+    # Noise that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
+    is_noise = (noise > entries.size) & np.isfinite(noise)
+    largest_noise = np.max(noise, axis=0, where=is_noise, initial=0.0)  # over the points
+    noise = np.where(is_noise, largest_noise, noise)
     error, limit = np.abs(entries.result - entries.expected), spec.tolerance * entries.size
     is_hidden = noise > spec.max_tolerance * entries.size
     largest_size = np.maximum(np.maximum(entries.size, typical_size), estimated_size)
@@ -191,11 +195,13 @@ def _select_entries(
     return FailedEntries(spec, native, arrays, result, expected, size, measure)
 
 
+@np.errstate(invalid="ignore")  # an infinite value minus another
 def _estimate_rounding_errors(entries: FailedEntries) -> np.ndarray:
     """Return the estimated rounding error of each entry.
 
     It is three times the range (maximum minus minimum) of the entry among evaluations with random rounding
-    errors. Relative to the size of the entry, it is at least the median over all entries.
+    errors, or infinite if one of them is not finite. Relative to the size of the entry, it is at least the
+    median over all entries.
     """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * entries.spec.roundoff
     sizes = entries.spec.sizes
@@ -205,6 +211,7 @@ def _estimate_rounding_errors(entries: FailedEntries) -> np.ndarray:
         pairs = evaluations.with_rounding(entries.native, entries.arrays, relative, generator, count)
         rounded = np.array([entries.measure(*pair) for pair in pairs])
     noise = ranges * (rounded.max(axis=0) - rounded.min(axis=0))
+    noise[~np.isfinite(noise)] = np.inf
     median = float(np.median(relative_error(noise, entries.size)))
     return np.maximum(noise, entries.size * min(1.0, median))
 
@@ -218,6 +225,7 @@ def _estimate_size(entries: FailedEntries) -> np.ndarray:
     """
     with evaluations.evaluation_context(entries.native.dtype):
         value = np.abs(evaluations.values(entries.native, entries.arrays))
+    value[~np.isfinite(value)] = 0.0  # as a log density outside of its support
     spec, shape = entries.spec, entries.expected.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     is_along_point = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"
@@ -243,7 +251,7 @@ def _evaluate_columns(
         return evaluations.values(evaluation, arrays)[:, :, None]
     if spec.reduction.sums_points:
         summed = dataclasses.replace(evaluation, summed=True)
-        gradients = evaluations.jacobian_in_few_passes(summed, arrays)[:, 0]
+        gradients = evaluations.jacobian_in_few_passes(summed, arrays)
         return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))
     if not isinstance(columns, slice):
         evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)

@@ -23,8 +23,8 @@ from scaling.core.case import SECOND, Case, Refusal
 from scaling.core.check import EntryComparison
 from scaling.core.jacobian import Slices, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
-from scaling.core.modes import BOTH, TANGENT, ravel
-from scaling.core.process_cache import cached
+from scaling.core.modes import BOTH, TANGENT, gradient_in_any_mode
+from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import WHOLE, Reduction
 from scaling.core.shape import DerivativeShape, LinearMapPart, Pattern, ceil_div, point_structs
 from scaling.core.workload import Workload
@@ -52,13 +52,13 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
         return workload.function(**dict(zip(names, x, strict=True)))
 
     def gradient(*x: Any) -> Any:
-        argnums = tuple(range(len(workload.names)))
-        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums)(*x))
+        count = len(workload.names)
+        return gradient_in_any_mode(lambda *z: jnp.sum(function(*z, *x[count:])))(*x[:count])
 
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
     x, y = (tuple(structs[name] for name in group) for group in (workload.names, undifferentiated))
-    key = (*problem, case.dtype, mode.order)
+    key = (*problem, case.dtype, mode.order, fingerprint(workload.function))
     return find_coloring(key, gradient if mode.order == 2 else function, x, compress, y)
 
 

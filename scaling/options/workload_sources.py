@@ -1,0 +1,62 @@
+"""Read the sources of a user's modules that a workload imports, so that a change of any of them is noticed.
+
+The `import` statements of the sources are followed, also those inside functions. Nothing is imported, so the
+result does not depend on what a process has imported. It lacks modules of installed packages, modules that
+are imported by a computed name, and data files.
+"""
+
+import ast
+import contextlib
+import functools
+import importlib.util
+import itertools
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+# Packages whose versions are in every record, and the main program, which differs between processes.
+_IGNORED = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "scaling", "__main__"}
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def imported_sources(name: str) -> list[bytes]:
+    """Return the sources of the modules that a module imports, directly or not, sorted by name."""
+    sources: dict[str, bytes] = {}
+    found, pending = set(), [name]
+    while pending:
+        for module in itertools.accumulate(pending.pop().split("."), "{}.{}".format):
+            if module in found or (spec := _find_user_module(module)) is None:
+                continue
+            found.add(module)
+            with contextlib.suppress(OSError):  # a file that cannot be read, or a namespace without a file
+                sources[module] = Path(spec.origin or "").read_bytes()
+                pending += _imported_names(sources[module], spec.parent or "")
+    return [sources[module] for module in sorted(sources.keys() - {name})]
+
+
+def _find_user_module(name: str) -> ModuleSpec | None:
+    """Return the location of a module, or None if it is installed or not found. Do not import its package."""
+    package, *parts = name.split(".")
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made in memory
+        spec = None if package in _IGNORED else importlib.util.find_spec(package)
+    for part in parts:
+        folders = spec and spec.submodule_search_locations
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", folders) if spec and folders else None
+    return None if spec is None or _INSTALLED & set(Path(spec.origin or "").parts) else spec
+
+
+@functools.cache  # a study asks for the digest of each of its cases
+def _imported_names(source: bytes, package: str) -> list[str]:
+    """Return the names in the `import` statements of a module of a package; some may not be modules."""
+    names = []
+    with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                relative = "." * node.level + (node.module or "")
+                with contextlib.suppress(ImportError):  # beyond the outermost package
+                    base = importlib.util.resolve_name(relative, package)
+                    names += [f"{base}.{alias.name}" for alias in node.names]
+    return names

@@ -1,0 +1,232 @@
+"""Tests of the states of tasks: a task that may run is never saved as ended, and a job is known by its ID and its name."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from scaling.cli import main
+from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files, task
+from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster.journal import Journal, read_journal
+from scaling.cluster.slurm import JobState
+from tests.cluster.conftest import NAME
+
+ENDED_LAUNCHER = 2**22 + 1  # a process ID that no process has
+
+
+def state_of(results):
+    """Return the state of the only task of a results folder."""
+    [found] = job_state.find_tasks(results)
+    return found.state.name
+
+
+def saved_states(submission):
+    path = submission.folder / "states.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save_state(submission, **fields):
+    content = {"0001": {"state": {"node": "", "elapsed": "", "reason": ""} | fields}}
+    (submission.folder / "states.json").write_text(json.dumps(content))
+
+
+def start_journal(submission, **fields):
+    """Log that a task started and began its first case."""
+    [entry] = submission.entries
+    journal = Journal(entry.path)
+    journal.write("started", job="7", node="n1", nodes=["n1"], pid=2**22 + 1, **fields)
+    case = submission_files.read_task(entry.path).items[0].case
+    journal.write("begin", key=case.key, replicate=0, attempt=1)
+    return journal
+
+
+def test_a_local_task_that_is_being_submitted_is_pending_and_never_saved_as_lost(make_submission, tmp_path):
+    submission = make_submission("local")
+    assert state_of(tmp_path) == "PENDING"
+    assert len(job_state.queued_cases(job_state.find_tasks(tmp_path))) == 2
+    make_submission("local", folder=tmp_path / "b", pid=ENDED_LAUNCHER)
+    assert state_of(tmp_path / "b") == "LOST"
+    assert not saved_states(submission) and not list(tmp_path.glob("b/jobs/*/states.json"))
+
+
+@pytest.mark.parametrize("source", ["queue", "accounting"])
+def test_a_job_with_the_id_of_a_task_but_another_name_is_not_the_job_of_the_task(
+    source, make_submission, fake_slurm, tmp_path
+):
+    submission = make_submission(job="7")
+    setattr(fake_slurm, source, {"7": ("train", "RUNNING" if source == "queue" else "COMPLETED")})
+    assert state_of(tmp_path) == "LOST" and not saved_states(submission)
+    setattr(fake_slurm, source, {"7": (NAME, "COMPLETED")})
+    assert state_of(tmp_path) == "COMPLETED"
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct", "sinfo"])
+def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, make_submission, tmp_path):
+    """squeue and sinfo print the name of each cluster if SLURM_CLUSTERS is set."""
+    make_submission(job="7")
+    lines = {
+        "sinfo": "main|n1|1|2|(null)|main*|2|idle|(null)",
+        "squeue": f"7|{NAME}|RUNNING|n1|1:00|None",
+        "sacct": "",
+    }
+    text = {name: f"{line}\n" for name, line in lines.items()} | {
+        command: f"CLUSTER: east\n{lines[command]}\n"
+    }
+    monkeypatch.setattr(slurm, "run_command", lambda name, *_: text[name])
+    assert state_of(tmp_path) == "RUNNING"
+    assert slurm.partition_machine(ClusterSettings(name="slurm")).nodes == 1
+
+
+def test_queries_ask_the_cluster_to_which_sbatch_submits(commands, monkeypatch):
+    commands(squeue="echo $SLURM_CLUSTERS")
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    monkeypatch.setenv("SBATCH_CLUSTERS", "east")
+    assert slurm.run_command("squeue").strip() == "east"
+    monkeypatch.setenv("SLURM_CLUSTERS", "west")  # for sbatch, too, it comes before the other
+    assert slurm.run_command("squeue").strip() == "west"
+
+
+def test_a_state_that_is_not_known_to_be_final_may_still_run(make_submission, fake_slurm, tmp_path):
+    submission = make_submission(job="7")
+    for state in ("EXPEDITING", "POWER_UP_NODE", "A_LATER_STATE"):
+        fake_slurm.queue = {"7": (NAME, state)}
+        [found] = job_state.find_tasks(tmp_path)
+        assert found.state.live and found.state.name == state and not saved_states(submission)
+
+
+def test_a_saved_end_yields_to_a_job_that_was_requeued(make_submission, fake_slurm, tmp_path):
+    submission = make_submission(job="7")
+    fake_slurm.accounting = {"7": (NAME, "CANCELLED by 0")}
+    assert state_of(tmp_path) == "CANCELLED"
+    fake_slurm.queue = {"7": (NAME, "RUNNING")}
+    assert state_of(tmp_path) == "RUNNING" and not saved_states(submission)
+    fake_slurm.queue, fake_slurm.accounting = {}, {"7": (NAME, "TIMEOUT")}
+    assert state_of(tmp_path) == "TIMEOUT" and saved_states(submission)["0001"]["state"]["name"] == "TIMEOUT"
+
+
+def test_saved_ends_need_no_answer_of_slurm(make_submission, fake_slurm, tmp_path):
+    submission = make_submission(job="7")
+    fake_slurm.fails = True
+    save_state(submission, name="COMPLETED")
+    assert state_of(tmp_path) == "COMPLETED" and not fake_slurm.calls
+    save_state(submission, name="TIMEOUT")
+    assert state_of(tmp_path) == "TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    "state", [{"name": None}, {"name": ["FAILED"]}, {"name": "FAILED", "reason": 3}, {"name": "LOST"}]
+)
+def test_a_saved_state_of_the_wrong_type_or_that_is_not_final_is_ignored(
+    state, make_submission, fake_slurm, tmp_path
+):
+    submission = make_submission(job="7")
+    save_state(submission, **state)
+    assert state_of(tmp_path) == "LOST"
+    save_state(submission, **state)
+    fake_slurm.queue = {"7": (NAME, "RUNNING")}
+    assert [main.main([verb, str(tmp_path)]) for verb in ("status", "logs")] == [0, 2]
+
+
+def processes_of(folder):
+    """Return the command lines of the processes whose working directory is a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(path / "cwd") == str(folder):
+                found.append((path / "cmdline").read_bytes())
+        except OSError:
+            continue  # it has ended
+    return [command for command in found if command]
+
+
+def test_a_local_task_that_is_cancelled_in_its_setup_is_cancelled_with_its_processes(
+    make_submission, tmp_path
+):
+    submission = make_submission("local")
+    cluster = ClusterSettings(name="local", setup=(f"cd {tmp_path}", "sleep 60"))
+    submission_files.save_job_ids(submission, sbatch._start_process(submission, ["true"], cluster))
+    deadline = time.monotonic() + 30
+    while len(processes_of(tmp_path)) < 2 and time.monotonic() < deadline:  # the shell and `sleep`
+        time.sleep(0.02)
+    tasks = job_state.find_tasks(tmp_path)
+    assert [each.state.name for each in tasks] == ["PENDING"]
+    job_state.cancel(tasks)
+    while processes_of(tmp_path) and time.monotonic() < deadline:
+        os.waitpid(-1, os.WNOHANG)
+        time.sleep(0.02)
+    assert not processes_of(tmp_path)
+    assert state_of(tmp_path) == "CANCELLED"
+
+
+def test_the_log_of_an_earlier_run_does_not_explain_the_end_of_a_later_one(make_submission, tmp_path):
+    submission = make_submission(job="7")
+    [entry] = submission.entries
+    start_journal(submission)
+    log = submission.folder / "log" / "7_0_log.err"
+    log.parent.mkdir()
+    log.write_text(
+        "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00 DUE TO PREEMPTION ***\n"
+    )
+
+    def explain():
+        return lost_cases.explain_end(job_state.TaskState(submission, entry, JobState("FAILED")))[:2]
+
+    assert explain()[0] == "preempted"
+    start_journal(submission, log_starts=[0, log.stat().st_size])
+    assert explain() == ("killed", "its job ended (failed) while it ran")
+    with log.open("a") as file:
+        file.write("Segmentation fault\n")
+    assert explain() == ("killed", "its job ended (failed) while it ran: Segmentation fault")
+
+
+def test_the_journal_contains_the_lengths_of_the_logs_at_the_start_of_a_run(
+    make_submission, monkeypatch, tmp_path
+):
+    [entry] = make_submission("local").entries
+    monkeypatch.setattr(task, "_run_missing_cases", lambda *_: None)
+    lengths = [os.fstat(number).st_size for number in (1, 2)]
+    assert task._run_with_journal(entry.path, submission_files.read_task(entry.path), 0) == 0
+    assert list(read_journal(entry.path).log_starts) == lengths
+
+
+def test_cancel_fails_if_a_task_may_run_that_it_cannot_see(make_submission, tmp_path, capsys):
+    make_submission("local", host="login2")
+    assert main.main(["cancel", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert not out and "1 task not cancelled" in err and "run `scaling cancel` later on login2" in err
+
+
+def test_cancel_does_not_count_a_task_that_is_being_submitted(make_submission, fake_slurm, tmp_path, capsys):
+    make_submission()
+    assert main.main(["cancel", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert not out and "1 task not cancelled (being submitted, " in err
+
+
+def test_cancel_ends_other_tasks_if_a_submission_cannot_be_read(
+    make_submission, fake_slurm, tmp_path, capsys
+):
+    make_submission(job="7")
+    (tmp_path / "jobs" / "foreign").mkdir()
+    (tmp_path / "jobs" / "foreign" / "submission.json").write_text("[]")
+    fake_slurm.queue = {"7": (NAME, "RUNNING")}
+    assert main.main(["cancel", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("1 task cancelled;") and "cannot read jobs/foreign/submission.json" in err
+    assert not fake_slurm.queue
+
+
+def test_a_task_below_a_linked_jobs_folder_is_found_by_its_process(make_submission, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "jobs").symlink_to(tmp_path / "elsewhere")
+    submission = make_submission("local", folder=tmp_path / "here")
+    process = subprocess.Popen(["sh", "-c", "sleep 60; true", str(submission.entries[0].path)])
+    submission_files.save_job_ids(submission, {"0001": str(process.pid)})
+    assert state_of(tmp_path / "here") == "PENDING"
+    process.kill()
+    process.wait()

@@ -1,0 +1,205 @@
+"""Tests of submissions with scripts in place of Slurm's commands: what sbatch gets, and what is left if it fails."""
+
+import errno
+import os
+import shutil
+import subprocess
+import types
+from pathlib import Path
+
+import pytest
+
+from scaling.cli import main
+from scaling.cluster import job_state, sbatch, submission_files
+from scaling.cluster.cluster_settings import ClusterSettings, from_config
+from scaling.core.case import Refusal
+from tests.cluster.conftest import SETTINGS
+
+
+@pytest.fixture
+def submit(make_plan, commands, monkeypatch, tmp_path):
+    """Submit tasks of two shapes, and so two job arrays, with the given scripts; squeue lists no job by default."""
+    monkeypatch.setattr(sbatch, "_copy_package", lambda _: [])
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_"))]:
+        monkeypatch.delenv(name)
+
+    def call(results=tmp_path / "here", kind="slurm", **scripts):
+        plan, tasks, _ = make_plan(kind, 1 if kind == "local" else 2)
+        commands(**{"srun": "", "squeue": "", "sacct": "", "scancel": ""} | scripts)
+        results.mkdir(exist_ok=True)
+        cluster = from_config({"name": kind, "qos": "normal"} if kind == "slurm" else {"name": kind})
+        return sbatch.submit(results, cluster, tasks, SETTINGS, plan, False)
+
+    return call
+
+
+def count_up(folder):
+    """Return a shell line that sets n to the number of calls."""
+    return f"echo >> {folder}/count; n=$(wc -l < {folder}/count)"
+
+
+def test_sbatch_gets_the_cluster_and_account_of_the_user_and_no_other_variable_of_a_job(
+    submit, tmp_path, monkeypatch
+):
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_RESERVATION")
+    removed = (
+        "SBATCH_QOS",
+        "SBATCH_TIMELIMIT",
+        "SBATCH_JOB_NAME",
+        "SBATCH_MEM_BIND",
+        "SLURM_JOB_ID",
+        "SLURM_NTASKS",
+    )
+
+    def accept(**_):
+        return submit(sbatch=f"env > {tmp_path}/env; {count_up(tmp_path)}; echo Submitted batch job $n")
+
+    accept()  # outside a job
+    for name in (*kept, *removed):
+        monkeypatch.setenv(name, "x")
+    assert {entry.job for entry in accept().entries} == {"3", "4"}
+    names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert names >= set(kept) and not names & set(removed)  # qos is that of cluster.qos
+    assert all(os.environ[name] == "x" for name in (*kept, *removed))
+
+
+def reject_second(folder):
+    """Return the script of an sbatch whose second call fails."""
+    message = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    return (
+        f"{count_up(folder)}; [ $n = 1 ] || {{ echo '{message}' >&2; exit 1; }}; echo Submitted batch job 12"
+    )
+
+
+def list_jobs_until(file):
+    """Return the script of a squeue that lists job 12, running, until a file exists."""
+    name = 'name=$(echo "$@" | grep -o "scaling-[^, ]*")'
+    return f'{name}; [ -e {file} ] || echo "12|$name|RUNNING|n1|1:00|None"'
+
+
+def test_jobs_are_cancelled_even_if_slurm_does_not_answer_at_first(submit, tmp_path):
+    fails_once = f"{count_up(tmp_path / 'bin')}; [ $n = 1 ] && exit 1\n"
+    with pytest.raises(Refusal, match="Socket timed out"):
+        submit(
+            sbatch=reject_second(tmp_path),
+            squeue=fails_once + list_jobs_until(tmp_path / "cancelled"),
+            scancel=f"touch {tmp_path}/cancelled",
+        )
+    assert (tmp_path / "cancelled").exists() and not list(tmp_path.glob("here/jobs/*"))
+
+
+def test_if_slurm_does_not_confirm_an_empty_queue_its_jobs_stay_known(submit, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sbatch, "_CANCEL_SECONDS", 0.1)
+    with pytest.raises(Refusal, match="Socket timed out"):
+        submit(sbatch=reject_second(tmp_path), squeue="exit 1")
+    [submission], problem = submission_files.read_submissions(tmp_path / "here")
+    assert not problem and f"`scancel --name={submission.name}`" in capsys.readouterr().err
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.write_text(f"#!/bin/sh\n{list_jobs_until('/no/such/file')}\n")
+    assert [task.state.name for task in job_state.find_tasks(tmp_path / "here")] == ["RUNNING", "PENDING"]
+
+
+def test_an_sbatch_that_prints_no_job_id_is_an_error_in_one_line(submit, tmp_path):
+    with pytest.raises(Refusal) as error:
+        submit(sbatch="echo Your request was accepted.")
+    assert str(error.value) == 'Slurm: Could not make sense of sbatch output "Your request was accepted."'
+    assert not list(tmp_path.glob("here/jobs/*"))
+
+
+@pytest.mark.filterwarnings("ignore:No submission happened")
+@pytest.mark.parametrize("kind", ["slurm", "local"])
+def test_records_of_a_job_go_to_its_results_folder_if_the_folder_jobs_is_a_link(
+    kind, submit, tmp_path, monkeypatch
+):
+    results = tmp_path / "real"
+    (tmp_path / "elsewhere").mkdir()
+    results.mkdir()
+    (results / "jobs").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "linked").symlink_to(results)
+    commands = []
+    import submitit
+
+    monkeypatch.setattr(
+        submitit.SlurmExecutor, "submit", lambda _, function, command: commands.append(command)
+        or types.SimpleNamespace(job_id="7"),
+    )  # fmt: skip
+    if kind == "local":
+        monkeypatch.setattr(
+            subprocess, "Popen", lambda command, **_: commands.append(command) or types.SimpleNamespace(pid=7)
+        )
+    submit(tmp_path / "linked", kind)
+    assert {Path(command[-1]).parents[2] for command in commands} == {results}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "character"),
+    [
+        ("eff:2", "local", "':'"), ("eff:2", "slurm", "':'"), ("eff_50%thr", "slurm", "'%'"), ("a%j", "slurm", "'%'"),
+        (os.fsdecode(b"caf\xe9"), "slurm", r"'\\udce9'"), ("a\nb", "slurm", r"'\\n'"),
+    ],
+)  # fmt: skip
+def test_a_results_folder_whose_path_a_job_cannot_use_is_refused_before_anything_is_submitted(
+    name, kind, character, submit, tmp_path
+):
+    with pytest.raises(Refusal, match=f"contains {character}, which .*: choose another with results=PATH"):
+        submit(tmp_path / name, kind, sbatch="echo Submitted batch job 12")
+    assert not list((tmp_path / name).iterdir()) and not (tmp_path / "bin" / "calls").exists()
+    with pytest.raises(Refusal, match="choose another"):
+        sbatch.format_scripts(tmp_path / name, ClusterSettings(name=kind), [], None)
+
+
+@pytest.mark.parametrize("name", ["eff_50%thr", os.fsdecode(b"caf\xe9")])
+def test_a_local_task_may_have_such_a_results_folder_if_pythonpath_does_not_split_it(
+    name, submit, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sbatch, "_start_process", lambda *_: {"0001": "7"})
+    assert submit(tmp_path / name, "local").entries[0].job == "7"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"requeue": True, "hint": "nomultithread"}),
+        ({"no-requeue": True}, {"no-requeue": True, "hint": "nomultithread"}),
+        ({"no_requeue": True, "hint": "multithread"}, {"no_requeue": True, "hint": "multithread"}),
+        ({"threads-per-core": 2, "requeue": False}, {"threads-per-core": 2}),
+    ],
+    ids=str,
+)
+def test_default_options_of_sbatch_are_added_only_if_the_user_gave_none_of_their_kind(
+    options, expected, make_plan
+):
+    plan, [task], _ = make_plan()
+    entry = types.SimpleNamespace(shape=task.shape)
+    cluster = from_config({"name": "slurm", "sbatch": options})
+    submission = types.SimpleNamespace(name="scaling-x")
+    made = sbatch._sbatch_options(submission, entry, cluster, plan.machine, None)
+    assert made["additional_parameters"] == expected
+
+
+@pytest.mark.parametrize("option", ["job-name", "job_name", "clusters"])
+def test_options_by_which_the_jobs_are_found_cannot_be_set(option):
+    with pytest.raises(Refusal, match=r"cluster.sbatch must be .* without job-name and clusters"):
+        from_config({"name": "slurm", "sbatch": {option: "x"}})
+
+
+def test_a_full_disk_at_submission_is_one_short_line(tmp_path, monkeypatch, capsys):
+    def copy(*_, **__):
+        why = "[Errno 28] No space left on device: 'case.py'"
+        raise shutil.Error([(f"scaling/{n}.py", f"copy/{n}.py", why) for n in range(99)])
+
+    monkeypatch.setattr(shutil, "copytree", copy)
+    monkeypatch.setattr(main, "_run_subcommand", lambda *_: sbatch._copy_package(tmp_path))
+    assert main._run_and_explain([], None) == 1
+    error = capsys.readouterr().err
+    assert os.strerror(errno.ENOSPC) in error and len(error) < 200, error
+
+
+def test_a_time_limit_below_a_second_is_a_limit(make_submission, monkeypatch):
+    scripts = []
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **_: scripts.append(command[2]) or types.SimpleNamespace(pid=7)
+    )
+    submission = make_submission("local")
+    sbatch._start_process(submission, ["true"], from_config({"name": "local", "time": "0.4s"}))
+    assert f"--kill-after={sbatch._KILL_SECONDS} 1 " in scripts[0]
