@@ -49,7 +49,7 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with its interval, from the upper and the lower ends of the intervals of all parts."""
+        """Return `limit` with its interval, from both ends of the intervals of all parts."""
         if self.limit is None:
             return None
         ends = (
