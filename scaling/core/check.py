@@ -78,14 +78,14 @@ class CheckProgress:
         """Compare the entries at a range of points, and update the largest error or the suspects."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
-            largest_scale = comparison.scale.max(axis=0)  # over the points
-            is_tiny = self.spec.tolerance * least > self.spec.max_tolerance * largest_scale
+            is_tiny = self.spec.tolerance * least > self.spec.max_tolerance * np.max(
+                comparison.scale, initial=0.0
+            )
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
             error = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
             self.entries += error.size
-            if is_tiny.any():  # what is within the tolerance may be as large as these entries
-                is_inexact = (error > 0) & (error <= self.spec.tolerance)
-                self.undecided_entries += int(np.count_nonzero(is_inexact & is_tiny))
+            if is_tiny:  # what is within the tolerance may be as large as the largest entry
+                self.undecided_entries += int(np.count_nonzero((error > 0) & (error <= self.spec.tolerance)))
             by_point = error.reshape(len(error), -1).max(axis=1)
             is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
             if not is_wrong.any() or not self.spec.repeatable:
