@@ -187,6 +187,15 @@ def test_a_derivative_that_is_mere_rounding_errors_is_not_called_wrong(seed, mon
     assert (record.status, record.reason) == ("skipped", "no_digits"), record.text
 
 
+def test_a_zero_derivative_by_one_input_passes_in_few_digits(monkeypatch):
+    function = lambda x, w, shift: jax.nn.log_softmax(jnp.tanh(w @ x) + shift)  # noqa: E731
+    inputs = {"x": normal(4)}, {"w": normal(3, 4), "shift": normal()}
+    record = measure(
+        Workload(function, *inputs, wrt="w+shift"), monkeypatch, points=20, mode="jacrev", dtype="bfloat16"
+    )
+    assert record.status == "ok", record.text
+
+
 LOG_DENSITIES = {
     "constant outside": lambda x: jnp.where(x < 0.9, -(x**2), -jnp.inf),
     "with a slope outside": lambda x: jax.scipy.stats.uniform.logpdf(x, 0.5, 1.0) - x,
