@@ -619,6 +619,7 @@ RUN_ARGUMENTS = (
 )
 
 
+@pytest.mark.contract
 @pytest.mark.process
 def test_the_command_accepts_pytrees_and_rejects_bad_inputs_in_one_line(scaling_command, tmp_path):
     (tmp_path / "arm7.py").write_text(ARM.replace("SHIFT", "normal(k + 1)"))

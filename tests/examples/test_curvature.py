@@ -52,7 +52,7 @@ def test_the_gradient_by_hand_of_the_products_is_that_of_the_example(small):
 
 
 @pytest.mark.parametrize(
-    ("target", "mode"), [(None, "jacrev"), pytest.param("hvp", "fwd_over_rev", marks=pytest.mark.thorough)]
+    ("target", "mode"), [(None, "jacrev"), pytest.param("hvp", "fwd_over_rev", marks=pytest.mark.contract)]
 )
 def test_the_classifier_is_right(target, mode):
     record = run(workload="examples.classifier", sizes=SIZES, target=target, mode=mode)

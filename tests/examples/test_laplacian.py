@@ -58,8 +58,7 @@ def test_both_variants_of_the_biharmonic_are_the_laplacian_of_the_laplacian():
     np.testing.assert_allclose(biharmonic.by_hand(x, weights, biases), trace(x), rtol=1e-10)
 
 
-@pytest.mark.thorough  # the check compiles fourth derivatives
-@pytest.mark.thin(2, "contract")
+@pytest.mark.contract  # the check compiles fourth derivatives
 @pytest.mark.parametrize(("variant", "mode"), [("by_hand", "forward_laplacian"), ("nested", "fwd_over_rev")])
 def test_the_biharmonic_is_right(variant, mode):
     fields = {"workload": "examples.biharmonic", "target": "laplacian", "dtype": "float64"}

@@ -91,6 +91,7 @@ BROKEN = {  # body of `prepare`, expected reason, part of the text
 }
 
 
+@pytest.mark.contract
 def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
     write_peer()
     for name, (body, *_) in BROKEN.items():
@@ -106,6 +107,7 @@ def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
         assert second.reason in (reason, "dominated" if reason == "out_of_memory" else reason), engine
 
 
+@pytest.mark.contract
 def test_cases_of_a_peer_with_missing_packages_are_skipped_run_once_installed_and_stay(write_peer, run):
     missing = "PACKAGES = ('numpy', 'surely-not-there')"
     write_peer(head=missing)

@@ -70,6 +70,7 @@ def test_every_supported_case_equals_the_reference_at_every_point(case):
     assert (record.passes is None) == (case.mode == "value")
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("case", cases({"rbf": RBF}, ["jacrev"], ["bfloat16"], [2], jit=True))
 def test_compiled_cases_are_correct_and_record_their_compile_time(case):
     record = run_once(case)

@@ -76,6 +76,7 @@ def test_the_study_has_no_where_of_its_own():
     )
 
 
+@pytest.mark.contract
 def test_the_script_runs_from_its_own_checkout_and_resumes(run_script, tmp_path):
     done = run_script("where=api == 'shard_map'")
     assert done.returncode == 0, done.stdout + done.stderr

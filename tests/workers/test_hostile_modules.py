@@ -125,6 +125,7 @@ def limit_memory():
     resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, resource.RLIM_INFINITY))
 
 
+@pytest.mark.contract
 def test_each_hostile_module_fails_only_its_own_case_and_leaves_no_process(scaling_command, tmp_path):
     assert len(FAILING) + len(CONTAINED) >= 18
     for name, (head, body, *_) in {**FAILING, **CONTAINED, **HARMLESS}.items():
