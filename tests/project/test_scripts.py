@@ -27,9 +27,9 @@ def clone(tmp_path):
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/test", "scripts/environment", "pyproject.toml", "constraints.txt"):
         shutil.copy(TOP / name, tmp_path / name)
-    inputs = b"".join(
-        (tmp_path / name).read_bytes()
-        for name in ("pyproject.toml", "constraints.txt", "scripts/environment")
+    dependencies = (tmp_path / "pyproject.toml").read_bytes().partition(b"[tool.")[0]
+    inputs = dependencies + b"".join(
+        (tmp_path / name).read_bytes() for name in ("constraints.txt", "scripts/environment")
     )
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
@@ -132,6 +132,26 @@ def test_every_package_has_one_pin_per_python_and_jaxlib_has_that_of_jax(python)
     assert (
         versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]
     )
+
+
+def test_a_changed_setting_of_a_tool_keeps_the_environment_and_a_changed_dependency_does_not(clone):
+    pyproject, path = clone / "pyproject.toml", clone / ".venv" / "kept"
+    source = ["bash", "-c", "PYTHON=false; source scripts/environment"]
+    path.touch()
+    pyproject.write_text(pyproject.read_text() + "\n[tool.other]\n")
+    assert subprocess.run(source, cwd=clone, capture_output=True).returncode == 0
+    assert path.exists()
+    pyproject.write_text(pyproject.read_text().replace('"numpy', '"numpy >= 1", "numpy', 1))
+    process = subprocess.run(source, cwd=clone, capture_output=True, text=True)
+    assert process.returncode == 2 and "install your extras" in process.stdout
+
+
+def test_help_of_a_benchmark_needs_no_environment(clone):
+    shutil.copytree(TOP / "scripts", clone / "scripts", dirs_exist_ok=True)
+    shutil.rmtree(clone / ".venv")
+    command = ["scripts/bench", "trust", "--help"]
+    process = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() and not (clone / ".venv").exists()
 
 
 def test_an_active_environment_that_is_out_of_date_is_made_anew(clone):
