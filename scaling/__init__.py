@@ -38,8 +38,8 @@ def advise(
     `function` takes one point, as positional arguments. `points` is a dict from parameter name to an array
     with a leading axis of points, and `shared` a dict from parameter name to an array for all points. The
     options include `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "hessian"),
-    `budget` (seconds of measurement), `devices` (their number), `hardware` (a different machine) and `note`
-    (a function that is called with messages); see `advice/advisor.py`.
+    `budget` (seconds of measurement), `devices` (the number of devices), `hardware` (a different machine) and
+    `note` (a function that is called with messages); see `advice/advisor.py`.
     """
     from scaling.advice import advisor
 

@@ -96,7 +96,7 @@ def _exit_after_hangup(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
 ) -> list[int] | None:
-    """Bind this process to its CPU cores, before JAX starts threads, and return their numbers.
+    """Bind this process to its CPU cores, before JAX starts threads, and return the core numbers.
 
     The cores are claimed until `claims` is closed, unless the launcher has claimed them. Return None if the
     platform is not "cpu" or if the header disables binding.
@@ -130,7 +130,7 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return the name that the user gave to this node, or its host name if others cannot reach that."""
+    """Return the name of this node, or its host name if the name has no address that others can reach."""
     name = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
         if not socket.gethostbyname(name).startswith("127."):

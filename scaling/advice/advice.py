@@ -1,4 +1,4 @@
-"""Class `Advice`: the result of `scaling.advise`, with its ranking, its texts, its table and its code."""
+"""Class `Advice`: the result of `scaling.advise`, with a ranking, an explanation, a table and code."""
 
 import functools
 import statistics
@@ -34,7 +34,7 @@ class Advice:
         fields: the status, memory, operations and predicted time of the compiled program of each candidate.
         records: the record of each measured candidate.
         machine: the name of the machine for which the times are valid.
-        warning: a warning if programs may be wrong that are not checked, or ''.
+        warning: a warning that unchecked programs may be wrong, or ''.
         problem: the function with its inputs, or None for a workload.
         coloring: the coloring of the candidate with compressed columns or rows, or None if there is none.
     """
@@ -55,8 +55,8 @@ class Advice:
     def _rank(self, case: Case) -> tuple[Any, ...]:
         """Return the key by which candidates are sorted: time, number of devices and number of options.
 
-        Measured candidates sort before predicted ones, doubtful predictions after the others if nothing was
-        measured, and candidates without a time last.
+        Measured candidates come first. If nothing was measured, candidates with a doubtful prediction come
+        after the others. Candidates without a time come last.
         """
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
@@ -64,7 +64,7 @@ class Advice:
 
     @property
     def best(self) -> Case:
-        """Return the recommended case. Raise `Refusal` if no candidate is correct, predictable and fits."""
+        """Return the recommended case. Raise `Refusal` with the reason if no candidate can be recommended."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -81,7 +81,7 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row for each candidate, the best one first."""
+        """Return a DataFrame with one row for each candidate, best first, and then each excluded case."""
         import pandas
 
         return pandas.DataFrame([self._row(case) for case in (*self.cases, *self.excluded)])
@@ -102,10 +102,10 @@ class Advice:
     def jacobian(self) -> Callable[..., Any]:
         """Return the jitted function that computes the derivatives of the batch by the recommended method.
 
-        Its arguments are the inputs in the order of the parameters. It returns the same pytree as
-        `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for target=hessian. For
-        target=hvp and gauss_newton, its last argument is a pytree of directions with the structure of the
-        differentiated inputs and a leading axis of points, which is also the structure of the result.
+        The arguments are the inputs, in the order of the function's parameters. The result is the same pytree
+        as from `jax.vmap(jax.jacfwd(function))`, or `jax.vmap(jax.hessian(function))` for target=hessian. For
+        target=hvp and gauss_newton, the last argument is a pytree of directions with the structure of the
+        differentiated inputs and a leading axis of points. The result has the same structure.
         """
         if self.problem is None:
             raise Refusal(
@@ -114,7 +114,7 @@ class Advice:
         return plain_code.execute_code(self.problem, self.code)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the median measured or else the predicted seconds of one call, or None if unknown."""
+        """Return the measured median time of one call in seconds, or else the predicted time, or None."""
         if case in self.records:
             samples = self.records[case].seconds
             return statistics.median(samples) if samples else None
@@ -125,7 +125,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is left out or why its prediction may be wrong, or None."""
+        """Return why a case is left out, or why the prediction of its time may be wrong, or None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:

@@ -36,10 +36,10 @@ def advise(
 
     Args:
         function: a JAX function of one point that returns an array or a pytree of arrays.
-        points: for each parameter by name an array, or a pytree of arrays, with a leading axis of points that
-            the function does not receive. A `jax.ShapeDtypeStruct` can replace an array.
+        points: a dict from parameter name to an array, or a pytree of arrays, with a leading axis of points
+            (the function receives one point). A `jax.ShapeDtypeStruct` can replace an array.
         shared: a dict of the same form, without this axis, for the parameters that all points share.
-        wrt: the parameters to differentiate by, joined by "+" (default: the first one of `points`).
+        wrt: the names of the differentiated parameters, joined by "+". None selects the first of `points`.
         target: "jacobian" (for a scalar function its gradient), "hessian", "hvp" (the product of the Hessian
             and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the Jacobian).
         import_line: the line of code that imports the function.
@@ -112,7 +112,7 @@ def _warn_of_wrong_fusions() -> str:
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` if the budget is invalid, or if the machine does not have that number of devices."""
+    """Raise `Refusal` if the budget is invalid, or if the machine lacks the requested number of devices."""
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()

@@ -27,7 +27,7 @@ _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, w
 _CHUNKS = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
 _MOST_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
-_MOST_OPERATIONS = 10**8  # largest number of operations of its function; the detection then takes 30 s
+_MOST_OPERATIONS = 10**8  # largest number of operations of such a function; detection then takes 30 s
 
 
 def list_candidates(
@@ -38,8 +38,8 @@ def list_candidates(
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the reason for each excluded case, and the shape of the derivative.
 
-    The AD mode of `base` is ignored. If `devices` is None, all cases have its layout. If `mode` is given, no
-    other AD mode is considered. With `may_split_seeds`, more devices than points partition the seeds.
+    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If `mode` is
+    given, no other AD mode is considered. With `may_split_seeds`, more devices than points split the seeds.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -65,7 +65,7 @@ def list_candidates(
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
-    """Return `base` with a number of devices, which split the points, or the seeds of too few points."""
+    """Return `base` with a number of devices, which split the points or, if points are too few, the seeds."""
     splits_seeds = devices > base.points and may_split_seeds
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
@@ -76,7 +76,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 def _enumerate_cases(
     layouts: Sequence[Case], modes: Sequence[str], built: Workload, sizes: DerivativeShape
 ) -> Iterator[Case]:
-    """Yield each mode on each layout: plain, batch in one call, chunks of seeds, and blocks of points."""
+    """Yield the cases of each mode on each layout: plain, with batch=whole, with chunks, and with blocks."""
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
     for mode, base in itertools.product(modes, layouts):
@@ -107,10 +107,10 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
 
 
 def find_coloring(base: Case) -> Coloring | None:
-    """Return the coloring of the columns or of the rows of the Jacobian that needs fewer seeds.
+    """Return a coloring of the Jacobian's columns or rows, whichever needs fewer seeds.
 
-    Return None if it needs more than half of the seeds of the dense Jacobian, if the target is not a
-    Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
+    Return None if the coloring needs more than half of the seeds of the dense Jacobian, if the target is not
+    a Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
     """
     sparse = load_option("sparse")
     base = completion.complete(base)
@@ -133,7 +133,7 @@ def find_coloring(base: Case) -> Coloring | None:
 
 
 def sum_operations(jaxpr: Any) -> float:
-    """Return the arithmetic operations and transcendental functions of a jaxpr, or 0 if they are unknown."""
+    """Return the number of arithmetic operations and transcendental functions in a jaxpr, or 0 if unknown."""
     if jaxpr is None:
         return 0.0
     counts = jaxpr_flops.count_operations(jaxpr)
@@ -141,6 +141,6 @@ def sum_operations(jaxpr: Any) -> float:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of an AD mode with batch=vmap and no chunk or block on the fewest devices, or None."""
+    """Return the case of an AD mode with batch=vmap, no chunk, no block and the fewest devices, or None."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

@@ -47,7 +47,7 @@ def _list_files() -> dict[str, Path]:
 def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its GPU or TPU.
 
-    The peaks of a CPU that bound `cases` are measured. `cores` are the cores that this process is bound to.
+    On a CPU, peak rates that limit `cases` are measured. `cores` are the cores that the process is bound to.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
@@ -82,6 +82,6 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of an environment that must be equal to use a cached peak."""
+    """Return the values of an environment that must match before a cached peak is used."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -35,8 +35,8 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure cases until the fastest is known or `budget` seconds are spent. Return the record of each case.
 
-    Cases that were not run are omitted, also after Ctrl-C. Only cases with the status "planned" in `fields`,
-    the record fields of their programs, are measured. Cases with a doubtful prediction, which have a `text`,
+    Cases that were not run are omitted, also after Ctrl-C. `fields` contains the record fields of programs.
+    Only cases with the status "planned" are measured. Cases with a doubtful prediction, which have a `text`,
     are measured last. This process is bound to `cores`. `note` is called with text about the progress.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
@@ -81,7 +81,7 @@ def _order_by_prediction(
 ) -> list[Case]:
     """Return the cases in the order in which they are measured, without cases that are predicted to be slow.
 
-    They are sorted by predicted seconds, or by operations (`work`) without a prediction. The fastest case of
+    Cases are sorted by predicted seconds, or by operations (`work`) without a prediction. The fastest case of
     each mode and device count comes first, and the cases in `doubtful` come last.
     """
     ordered = sorted(cases, key=lambda case: (predicted.get(case, 0.0), work.get(case, 0.0)))
@@ -92,7 +92,7 @@ def _order_by_prediction(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and all that may be as fast, or [] if they are within 3 % of it."""
+    """Return the fastest case and the cases that may be as fast, or [] if all are at most 3 % slower."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))

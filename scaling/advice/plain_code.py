@@ -134,7 +134,7 @@ def _name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return (definitions, expression) for the derivative of a batch; the expression may use the definitions.
+    """Return the definitions and the expression for the derivative of a batch, as two strings of code.
 
     `has_points_axis` states for each argument whether it has a leading axis of points. `derivative` is an
     expression for the function that returns the derivative at one point.
@@ -158,7 +158,7 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression) for the derivative at one point as a function of `names`."""
+    """Return (definitions, expression) for the derivative at one point, as code that uses `names`."""
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":

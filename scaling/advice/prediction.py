@@ -1,6 +1,6 @@
 """Predict the memory and the run time of the candidates of `scaling.advise` by compiling them in threads.
 
-Threads are used in place of processes, because a function of a notebook cannot be sent to another process.
+Processes are not used, because a function defined in a notebook cannot be sent to another process.
 """
 
 import math
@@ -25,7 +25,7 @@ _MOST_WORK = 10.0
 def predict_candidates(
     cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None] = lambda text: None
 ) -> dict[Case, RecordFields]:
-    """Compile cases for a machine, and return the record fields of each program, with the predicted time.
+    """Compile cases for a machine, and return the record fields of each program, including a predicted time.
 
     If a case does not fit into memory or is not compiled, its field `status` is not "planned", and `text`
     states the reason. After Ctrl-C, the result contains only the cases that were compiled before. `note` is

@@ -41,8 +41,8 @@ class Problem:
 
     Attributes:
         arguments: the names of the inputs, in the order of the parameters of the function.
-        points, shared: for each input a pytree of arrays or `jax.ShapeDtypeStruct`. In `points`, they have a
-            leading axis of points.
+        points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. The arrays in
+            `points` have a leading axis of points.
         wrt: the names of the differentiated inputs.
         target: the kind of derivative, one of `TARGETS`.
         dtype: the dtype of all floating-point inputs.
@@ -93,7 +93,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Return the arguments of `scaling.advise` as a `Problem`. Raise `Refusal` for invalid arguments."""
+    """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if target not in TARGETS:
@@ -125,7 +125,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Return the inputs of a `group`, "points" or "shared", with the dtypes of JAX."""
+    """Check the inputs of a `group`, "points" or "shared", and convert the arrays to dtypes of JAX."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -169,9 +169,9 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the inputs in the order of the parameters of a function.
+    """Return the names of the inputs in the order of the function's parameters.
 
-    Raise `Refusal` if it cannot be called with exactly these inputs by position.
+    Raise `Refusal` if the function cannot be called with exactly these inputs by position.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -203,7 +203,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
     """Register a problem as a workload, and yield a `Case` of this workload.
 
-    `whole_mode` computes the derivative of the whole batch for mode=vmap_grad, or is None without this mode.
+    `whole_mode` computes the derivative of the whole batch with mode=vmap_grad. None disables this mode.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     workload = Workload(

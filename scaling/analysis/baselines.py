@@ -30,24 +30,24 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The measured peak rate that limits a program: the one with the largest lower bound on its time."""
+    """The measured peak rate that limits a program, because it gives the largest lower bound on the time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
-    fraction: float  # lower bound on the time divided by the measured time
+    fraction: float  # (lower bound on the time) / (measured time)
 
 
 class Baseline(NamedTuple):
     """A measured time and its ratios to other times. A ratio is None if the other time was not measured."""
 
     timing: Timing
-    by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
+    by_hand: Estimate | None  # time divided by the time of the fastest handwritten derivative
     bound: Bound | None  # None if no peak was measured or no work was counted
-    jax: Timing | None  # the fastest JAX method, if `timing` is of another AD system
-    over_jax: Estimate | None  # time divided by that of `jax`
+    jax: Timing | None  # the timing of the fastest JAX method, if `timing` is from another AD system
+    over_jax: Estimate | None  # time divided by the time of `jax`
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing, except those of machine peaks."""
+    """Return a `Baseline` for each timing except measurements of machine peaks."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []
@@ -70,7 +70,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return the peak rates: (target, dtype, precision, machine) -> (work, work per second) pairs."""
+    """Return a dict from (target, dtype, precision, machine) to (work, measured work per second) pairs."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -81,9 +81,9 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the seconds that an amount of work takes at the measured peak rate, or None if it is unknown.
+    """Return the time in seconds for an amount of work at the measured peak rate, or None if it is unknown.
 
-    The rate was measured with at most as much work if possible, because more may exceed a cache.
+    If possible, the rate was measured with at most as much work, because more work may exceed a cache.
     """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
@@ -115,8 +115,8 @@ class EfficiencyBreakdown(NamedTuple):
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Divide the lost efficiency of a scaling curve among its causes, for each device count above one.
 
-    Device counts whose time is at most that of an empty call are omitted. Without a time on one device, the
-    result is empty. Of `peaks` only the all-reduce is used.
+    Device counts with a time of at most one empty call are omitted. Without a time on one device, the result
+    is empty. Only the all-reduce rates in `peaks` are used.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:
@@ -138,7 +138,7 @@ def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBrea
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean seconds that a process waits for the slowest: half the wait of the fastest process."""
+    """Return the mean wait for the slowest process in seconds (half the wait of the fastest one), or None."""
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records

@@ -172,7 +172,7 @@ class Subject:
 
     @property
     def program_name(self) -> str:
-        """Return the method, JAX API and partitioning as text: 'jacrev (vmap), shard_map, points split'."""
+        """Return the method, JAX API and split as text, such as 'jacrev (vmap), shard_map, points split'."""
         return f"{self.method.name}, {self.call}"
 
     @property

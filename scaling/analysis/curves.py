@@ -1,4 +1,4 @@
-"""Build strong and weak scaling curves (`Curve`, `CurvePoint`), and select those of the largest problems."""
+"""Build strong and weak scaling curves (`Curve`, `CurvePoint`), and select curves of the largest problems."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ class CurvePoint:
 class Curve(Subject):
     """A measured or predicted scaling curve: the times of one program on several device counts.
 
-    `case` is that on the fewest devices, without its mesh. Each device count has the time of its fastest
+    `case` is the case on the fewest devices, without its mesh. Each device count has the time of its fastest
     mesh.
     """
 
@@ -98,7 +98,7 @@ class Curve(Subject):
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the kinds in `scaling` ("strong", "weak"), each within one environment.
 
-    Timings whose devices shared CPU cores are omitted, and weak curves whose work per device is not constant.
+    Timings with devices that shared CPU cores, and weak curves without constant work per device, are omitted.
     """
     timings = [timing for timing in timings if timing.honest]
     plain = (t for t in timings if t.case.api == "jit" and t.case.jit and t.case.devices == 1)
@@ -148,7 +148,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why a series is not a weak scaling curve, or None."""
+    """Return the reason why a series is not a weak scaling curve, or None if it is one."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -177,7 +177,7 @@ def build_curve(
     ratio: Callable[[Timing, Timing], Estimate],
     plain_jit: Mapping[tuple, Timing],
 ) -> Curve:
-    """Return the scaling curve of the timings of one program in ascending order of device count.
+    """Return the scaling curve of one program. `series` is in ascending order of device count.
 
     `plain_jit` maps `Timing.problem_key` to the fastest plain jit program on one device.
     """
@@ -211,9 +211,9 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
     """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
-    Curves that differ in kind or, unless `mixed`, in baseline are in different lists. Curves with one device
-    count are omitted. A problem measured on three device counts or more takes precedence. Curves of function
-    values come last.
+    Curves of different kinds are in different lists, and unless `mixed` is true, so are curves with different
+    baselines. Curves with one device count are omitted. A problem measured on at least three device counts
+    takes precedence. Curves of function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()

@@ -1,6 +1,6 @@
 """Convert records, curves, samples, laws and plans to typed pandas DataFrames (`load`, `export_tables`).
 
-All tables except that of the laws can be joined by the columns `key` and `environment`. The table of laws
+All tables except the table of laws can be joined on the columns `key` and `environment`. The table of laws
 contains the name and environment of each curve.
 """
 
@@ -67,7 +67,7 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
-    """Load a results folder as a pandas DataFrame with one row per record, or per time sample.
+    """Load a results folder as a pandas DataFrame, one row per record or, if `samples` is true, per sample.
 
     docs/notebook.md documents the columns.
     """
@@ -81,7 +81,7 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
 
 def export_tables(findings: Findings) -> "dict[str, DataFrame]":
-    """Return a dict from the name of each exported table to the table, with plans if there are any."""
+    """Return the exported tables as a dict from name to table. Plans are included if there are any."""
     tables = {
         "records": record_table(findings),
         "curves": curve_table(findings),
@@ -175,7 +175,7 @@ def curve_table(findings: Findings) -> "DataFrame":
 def sample_table(findings: Findings) -> "DataFrame":
     """Return the table of time samples in the order of measurement, with one row per sample.
 
-    `seconds` is the time of the slowest and `seconds_min` that of the fastest process of a case.
+    `seconds` is the time of the slowest process of a case, and `seconds_min` the time of the fastest.
     """
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     rows = []

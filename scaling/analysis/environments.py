@@ -1,4 +1,4 @@
-"""Format the facts of an environment (hardware, software), and find the facts that differ between several."""
+"""Format the facts of an environment (hardware, software), and find facts in which environments differ."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,9 +20,9 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the environment facts that differ between groups of records, as a dict from name to texts.
+    """Return the environment facts that differ between groups of records, as a dict from name to strings.
 
-    There is one text per group, and one fact per package version. Facts that depend on the case are omitted.
+    Each group has one string, and each package version is a fact. Facts that depend on the case are omitted.
     """
     facts = [{fact for record in records for fact in _facts(record.environment)} for records in groups]
     values = {

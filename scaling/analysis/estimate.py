@@ -1,4 +1,4 @@
-"""Define `Estimate`, a number with its 95 % interval, and format ratios, exponents, shares and percents."""
+"""Define `Estimate` (a number with its 95 % interval), and format ratios, exponents and fractions."""
 
 from typing import NamedTuple
 
@@ -19,12 +19,12 @@ class Estimate(NamedTuple):
 
     @property
     def above_one(self) -> bool:
-        """Return whether the whole interval is above 1, so that one of two times is significantly longer."""
+        """Return whether a ratio is significantly above 1, which means that its whole interval is above 1."""
         return self.low is not None and self.low > 1
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio can be reported, because its interval is narrow or unknown.
+        """Return whether a ratio can be reported: its interval is narrow enough, or unknown.
 
         The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
@@ -39,11 +39,11 @@ class Estimate(NamedTuple):
 
     @property
     def inverse(self) -> "Estimate":
-        """Return the estimate of 1 divided by the number."""
+        """Return the reciprocal of the number, with its limits."""
         return Estimate(1 / self.value, self.high and 1 / self.high, self.low and 1 / self.low)
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the estimate and its limits multiplied by a factor."""
+        """Return the number and its limits, multiplied by `factor`."""
         low, high = (None if end is None else end * factor for end in self[1:])
         return Estimate(self.value * factor, low, high)
 
@@ -68,7 +68,7 @@ def format_exponent(value: float, low: float | None, high: float | None) -> str:
 
 
 def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
-    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if wider than `widest`."""
+    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if its interval is wide."""
     if low is None or high is None:
         return f"{value:.3g}"
     text = f"{value:.3g}" if high - low <= widest else _UNDETERMINED

@@ -13,12 +13,12 @@ class Ranking(Subject):
     """The fastest of several timings, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # see `find_runner_up`; of another method, or else with another memory setting
+    second: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
     ratio: Estimate | None  # time of `second` divided by the time of `first`
 
     @property
     def empty(self) -> bool:
-        """Return whether the fastest time cannot be distinguished from that of an empty call."""
+        """Return whether the fastest time cannot be distinguished from the time of an empty call."""
         return is_empty_call(self.first)
 
     @property
@@ -53,7 +53,7 @@ class Ranking(Subject):
 class FastestMethod(Ranking):
     """The fastest JAX method for one problem and device count, compared with the runner-up."""
 
-    by_hand: Estimate | None  # time of `first` divided by that of the handwritten derivative
+    by_hand: Estimate | None  # time of `first` divided by the time of the handwritten derivative
     others: tuple[Timing, ...]  # timings of the same problem that are excluded by `is_candidate`
 
 
@@ -79,7 +79,7 @@ def _other_methods(first: Timing, rivals: Sequence[Timing]) -> list[Timing]:
 
 
 def find_fastest(timings: Iterable[Timing]) -> Timing:
-    """Return the timing with the shortest median, or one that is significantly faster than it in pairs."""
+    """Return the timing with the shortest median, unless `time_ratio` shows that another one is faster."""
     first, *others = sorted(timings, key=lambda timing: timing.median)
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     faster = [(timing, ratio.value) for timing, ratio in ratios if (ratio.high or 1) < 1]
@@ -87,9 +87,10 @@ def find_fastest(timings: Iterable[Timing]) -> Timing:
 
 
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
-    """Return the timing that is least distinguished from the fastest one, `first`, and its ratio to it.
+    """Return the runner-up among `others`, and its time divided by the time of `first`.
 
-    It is the shortest of those that are not significantly longer, or of all if all are.
+    The runner-up is the shortest timing that is not significantly longer than `first`. If all timings are
+    significantly longer, it is the shortest of all. If `others` is empty, return (None, None).
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
@@ -109,7 +110,7 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 def largest_problems(
     fastest: Iterable[FastestMethod],
 ) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return (all rows, rows of the largest problem) of each function in each environment.
+    """Return a pair (all rows, rows of the largest problem) for each function in each environment.
 
     The rows of the largest problem are in ascending order of time. A problem that was measured on more device
     counts takes precedence over a larger problem.

@@ -1,4 +1,4 @@
-"""Read a results folder and derive everything that a report shows (`Findings`) by calls of other modules."""
+"""Read a results folder, and call other modules to derive everything that a report shows (`Findings`)."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -23,19 +23,19 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")
 
 @dataclass(frozen=True)
 class Findings:
-    """The newest record of each case of a results folder, and all results derived from these records."""
+    """The newest record of each case in a results folder, and all results derived from these records."""
 
     name: str
     records: list[Record]
     damaged: list[str]  # lines that cannot be read, as "file:line: reason"
-    missing: list[str]  # labels of the cases of the study that have no record, one per replicate
+    missing: list[str]  # a label for each case and replicate of the study without a record
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[FastestMethod]
     size_sweeps: list[size_series.SizeSweep]
     fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]
-    weak_refusals: list[str]
+    weak_refusals: list[str]  # see `curves.weak_refusals`
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
     # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
@@ -50,12 +50,12 @@ class Findings:
     study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return the (curve, point) pairs of the curves that contain a timing, by kind ("strong", "weak")."""
+        """Return a dict from kind ("strong", "weak") to (curve, point), where `point` has this timing."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return the results of `curves_of` for all cases, as a dict from (environment, case)."""
+        """Return a dict from (environment, case) to the dict that `curves_of` returns for this case."""
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
@@ -69,7 +69,7 @@ class Findings:
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return the record of each replicate of a case in the environment of its last run."""
+        """Return one record for each case and replicate, from the environment of the last run."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return (curve, law) pairs with the best-fitting scaling law of each curve that was fitted."""
+        """Return a (curve, law) pair for each fitted curve, where `law` is the scaling law that fits best."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
@@ -107,7 +107,7 @@ def read(
     loaded: store.Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Read a results folder, and return its newest records with all curves, fits and comparisons of them.
+    """Read a results folder, and return its newest records and all results derived from them.
 
     Args:
         folder: The results folder.
@@ -156,7 +156,7 @@ def read(
 
 
 def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
-    """Return the labels of the cases in study.json without a record, one per missing replicate."""
+    """Return one label for each case and replicate that study.json contains and `records` lacks."""
     recorded, missing = store.newest_by_replicate(records), []
     entries = cells if isinstance(cells, list) else []
     for cell in (entry for entry in entries if isinstance(entry, dict)):

@@ -1,4 +1,4 @@
-"""Compare two results folders (a regression test): the verdict and the p-value of each `ComparedCase`.
+"""Compare two results folders in a regression test, with a verdict and a p-value for each `ComparedCase`.
 
 Cases are matched by their key only, because the environments of the two folders usually differ.
 """
@@ -65,8 +65,8 @@ class FolderComparison:
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     """Return the paths of the two results folders to compare, A (old) and B (new).
 
-    If `second` is None, B is `first`, and A is its subfolder `versus-*`. Raise `Refusal` if there is not
-    exactly one, or if a folder has no results.
+    If `second` is None, B is `first`, and A is the subfolder `versus-*` of B. Raise `Refusal` if there is not
+    exactly one such subfolder, or if a folder has no results.
     """
     folder = store.folder_of(first)
     if second is not None:

@@ -34,7 +34,7 @@ class Forecast:
     title: str
     price: float | None  # price of one device for one hour
     records: tuple[Record, ...]
-    curves: tuple[Curve, ...]  # predicted; the record of each timing is that of the plan
+    curves: tuple[Curve, ...]  # predicted curves; each timing contains the record of the plan
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:

@@ -16,8 +16,8 @@ from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-Rule = Callable[[Findings], list[str]]  # returns the violations of the rule as texts
-Fault = Callable[[Timing], str | bool]  # returns the defect of a timed case as text, or '' or False
+Rule = Callable[[Findings], list[str]]  # returns a description of each violation
+Fault = Callable[[Timing], str | bool]  # describes the defect of a timed case; '' or False if there is none
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # limit of the relative half-width of an interval
@@ -28,12 +28,12 @@ _WRONG = ("wrong_answer", "not_finite")
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated lint rule: the number of its violations, the most frequent violations, and the fix."""
+    """A violated lint rule, with the number of violations, the most frequent ones, and the fix."""
 
     severity: str
     rule: str
     count: int
-    text: str
+    text: str  # the most frequent violations
     fix: str
 
 
@@ -54,7 +54,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the numbers of errors and warnings as text, or 'publishable as it is' if there are neither."""
+    """Return text such as '1 error, 2 warnings', or 'publishable as it is' if there are neither."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -62,13 +62,13 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[dict[str, object]]:
-    """Return the table of lint results: a row with the verdict, then one row for each violated rule."""
+    """Return lint results as dicts keyed by COLUMNS: a row with the verdict, then a row per violated rule."""
     remarks = lint_findings(findings)
     rows = (("verdict", verdict(remarks), "", "", ""), *map(astuple, remarks))
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
-# Checks of one timed case. Each returns the defect as text, or '' or False if there is no defect.
+# Checks of one timed case. Each returns a description of the defect, or '' or False if there is none.
 
 
 def _check_each(fault: Fault) -> Rule:
@@ -116,7 +116,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text on the largest change of the time during the first compilation of a process, or False."""
+    """Return text on the largest time trend in the first compilation of a process, or False if small."""
     first = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples) or 0.0 for samples in first), key=abs)
     return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
@@ -131,7 +131,7 @@ def _varying_blocks(timing: Timing) -> str | bool:
     return len(blocks) > 1 and "; ".join(blocks)
 
 
-# Rules for a whole folder. Each returns its violations as text.
+# Rules for a whole folder. Each returns descriptions of its violations.
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
@@ -166,7 +166,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves that start at several devices, unless memory ran out on fewer."""
+    """Return the names of curves that start at several devices, unless fewer devices ran out of memory."""
     curves = [curve for curve in findings.curves if curve.baseline_devices > 1]
     too_large = [findings.too_large_on(curve.timings[0], curve.kind) for curve in curves]
     return [

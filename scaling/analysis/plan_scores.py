@@ -1,4 +1,4 @@
-"""Compute the errors of the predicted times of a plan (`PlanScores`), and state them in sentences.
+"""Compare the predicted times of a plan with measured times (`PlanScores`), and describe the errors.
 
 A predicted time is compared with the measured time of the same case on the same kind of device. Timings
 shorter than ten empty calls are omitted, because they are mostly dispatch latency.
@@ -27,12 +27,12 @@ class PlannedPair(NamedTuple):
 
 
 class PlanScore(NamedTuple):
-    """The errors of the predicted times of a group of cases, compared with their measured times."""
+    """The errors of the predicted times in a group of cases, relative to the measured times."""
 
     workload: str | None  # None for all workloads
     method: Method | None  # None for all methods
     pairs: list[PlannedPair]
-    ratios: list[float]  # of predicted to measured times, in ascending order
+    ratios: list[float]  # predicted time / measured time of each case, in ascending order
     median_ratio: float
     error: float  # median absolute error, as a fraction of the measured time
     worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
@@ -40,17 +40,17 @@ class PlanScore(NamedTuple):
 
 
 class PlanScores(NamedTuple):
-    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
+    """The prediction errors on one type of hardware, in total and for each pair of workload and method."""
 
     hardware: str
     total: PlanScore
     parts: list[PlanScore]
     ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # number of pairs of methods for a problem whose times differ enough
+    comparable: int  # number of pairs of methods for one problem with times that differ enough
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the errors of the newest predicted times for each planned hardware with measured times."""
+    """Return the errors of the newest predicted times for each planned hardware that was also measured."""
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []

@@ -22,7 +22,7 @@ COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "mea
 
 @functools.cache
 def _load_rows() -> list[dict[str, Any]]:
-    """Return the published results. "case" has case fields, and "over" those of the divisor of a ratio."""
+    """Return the published results. "case" and, for a ratio, "over" (its divisor) contain case fields."""
     groups = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     return [
         row | {"problem": group["problem"]}
@@ -32,7 +32,7 @@ def _load_rows() -> list[dict[str, Any]]:
 
 
 def published_rows(findings: Findings) -> list[dict[str, str]]:
-    """Return a table row, keyed by COLUMNS, for each published result, or [] if none of them was measured."""
+    """Return a dict keyed by COLUMNS for each published result, or [] if no published case was measured."""
     rows, measured = [], False
     for row in _load_rows():
         what, factor = f"{row['what']}, first call" if row.get("first") else row["what"], ""

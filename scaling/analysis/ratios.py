@@ -1,9 +1,9 @@
 """Estimate intervals of times and ratios from nested time samples, and p-values, trends and correlations.
 
 Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
-The error is estimated from the variation at the highest level with at least two members, which includes that
-at all lower levels. Processes that took their samples alternately are compared in pairs, so that common
-disturbances cancel.
+The error is estimated from the variation at the highest level with at least two members, which includes the
+variation at all lower levels. Processes that took their samples alternately are compared in pairs, so that
+common disturbances cancel.
 
 Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
 variance of the median comes from order statistics, without an assumption on the distribution.
@@ -56,7 +56,7 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio differs by over 2 % from that of the medians."""
+        """Return whether the ratio differs by over 2 % from the ratio of the medians."""
         return abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
@@ -70,7 +70,7 @@ class _LevelEstimate(NamedTuple):
 
 
 def process_median(record: Record) -> float:
-    """Return the time per call of one process in seconds: the median of the medians of its compilations."""
+    """Return the time per call of one process in seconds: the median over compilations of median times."""
     return statistics.median(map(statistics.median, samples_by_compilation(record)))
 
 
@@ -85,7 +85,7 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 def case_median(records: Sequence[Record]) -> float:
     """Return the time per call of a case in seconds: the median over processes, or jobs if there are several.
 
-    The time of a process is `process_median`, that of a job the geometric mean over its processes.
+    The time of a process is its `process_median`. The time of a job is the geometric mean over its processes.
     """
     jobs = group_by(records, _job_of)
     if len(jobs) == 1:
@@ -94,11 +94,12 @@ def case_median(records: Sequence[Record]) -> float:
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the time of a case in seconds, from one record per process.
+    """Return the 95 % confidence interval of a case's time in seconds. `records` has one record per process.
 
-    It describes the variation between allocations, or between processes if there is one allocation: by order
-    statistics from six on, otherwise by Student's t on the logarithms. With a single process, it spans the
-    widened intervals of all compilations, and is None if a compilation has too few samples.
+    It describes the variation between allocations, or between processes if there is one allocation. For six
+    or more of them, it is computed from order statistics, otherwise from Student's t on the logarithms. With
+    a single process, it covers the intervals of all compilations, widened for autocorrelation. The
+    result is None if one of these compilations has too few samples.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -120,10 +121,10 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Return the ratio of the times of two cases, `top` divided by `bottom`, with its 95 % interval.
+    """Return the time ratio of two cases, `top` divided by `bottom`, with its 95 % interval.
 
-    Both have one record per process. If at least two pairs of processes alternated, only these pairs are
-    used.
+    `top` and `bottom` contain one record per process. If at least two pairs of processes alternated, only
+    these pairs are used.
     """
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
@@ -168,7 +169,7 @@ def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
-    """Return the median of the samples of one process, and the squared standard error of its logarithm.
+    """Return the median of one process's samples, and the squared standard error of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -184,7 +185,7 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
     """Return a dict from each process, or from each job if there are several, to its mean log(time).
 
-    `runs` are tuples of one record, or pairs of records whose times are divided.
+    `runs` are tuples of one record (for a time) or two records (for a ratio of times).
     """
     jobs = group_by(runs, lambda run: tuple(map(_job_of, run)))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -207,8 +208,8 @@ def _with_interval(ratio: Ratio) -> Ratio:
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """Return the p-value of the hypothesis that two times differ by at most the relative difference `margin`.
 
-    It is None for a single process. Source: McCarthy and Smyth 2009, Testing significance relative to a fold-
-    change threshold (TREAT).
+    Return None for a single process. Source: McCarthy and Smyth 2009, Testing significance relative to a
+    fold-change threshold (TREAT).
     """
     if not ratio.count:
         return None
@@ -288,7 +289,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor by which autocorrelation widens the interval of the median, significant or not."""
+    """Return the factor by which autocorrelation, even if insignificant, widens the median's interval."""
     correlation = max(0.0, _lag_one_correlation(samples))
     return min(math.sqrt((1 + correlation) / (1 - correlation)), math.sqrt(len(samples)))
 

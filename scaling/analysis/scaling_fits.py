@@ -19,7 +19,7 @@ from scaling.analysis.ratios import LEAST_VARIANCE
 from scaling.analysis.timings import is_empty_call
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_ROUNDING, _TOLERANCE = 1e-10, 1e-12  # smallest descent that counts at 0; error of a parameter's cube root
+_ROUNDING, _TOLERANCE = 1e-10, 1e-12  # a smaller descent at 0 is rounding; error of a parameter's cube root
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ScalingFit:
     best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the predicted speed-up on a number of devices, or for weak scaling the scaled speed-up."""
+        """Return the predicted speed-up (for weak scaling, the scaled speed-up) on a number of devices."""
         first, *others = (part.value for part in self.parts.values())
         if self.name == GUSTAFSON:
             return devices - first * (devices - 1)
@@ -49,7 +49,7 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with its interval, from both ends of the intervals of all parts."""
+        """Return `limit` with an interval that results from the interval ends of all parameters."""
         if self.limit is None:
             return None
         ends = (
@@ -108,7 +108,7 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 
 
 def karp_flatt(point: CurvePoint) -> Estimate | None:
-    """Return the serial fraction at a point of a strong scaling curve by the formula of Karp and Flatt.
+    """Return the Karp-Flatt serial fraction at a point of a strong scaling curve.
 
     Return None on one device, or if the baseline has several devices. Source: Karp and Flatt 1990, Measuring
     parallel processor performance.
@@ -134,7 +134,7 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the law with the least AICc, or the one that an F test prefers if AICc is undefined."""
+    """Return the law with the least AICc. If AICc is undefined, return the law that an F test prefers."""
     if len(laws) < 2:
         return next(iter(laws), None)
     squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
@@ -206,7 +206,7 @@ def _sum_of_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return the lower (`end` = 0) or upper (1) end of a 95 % interval, where the squares sum to `limit`."""
+    """Return a 95 % interval's lower (`end` = 0) or upper (1) end, where squared residuals sum to `limit`."""
 
     def excess(root: float) -> float:
         return _sum_of_squares(form, target, {index: root**3}) - limit

@@ -18,13 +18,13 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """The timings of cases that differ only in one field, which has its default value in `case`."""
+    """A comparison of cases that differ in only one field. In `case`, this field has its default value."""
 
-    timings: tuple[Timing, ...]  # at least two: `first`, then the others, the shortest first
+    timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
 
 
 def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingComparison]:
-    """Return a comparison for each program that was measured with several values of a field of `Case`."""
+    """Return a comparison for each program measured with several values of `field`, a field of `Case`."""
     programs = group_by(timings, lambda t: (replace(t.case, **defaults([field])), t.environment, t.honest))
     comparisons = []
     for subject, group in programs.items():
@@ -37,24 +37,24 @@ def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingCompa
 
 
 class ColoringGain(NamedTuple):
-    """The time of a derivative with colored seeds, compared with the fastest one without coloring."""
+    """The time of a derivative with colored seeds, compared with the shortest time without coloring."""
 
     timing: Timing
-    uncolored: Timing | None  # None if it was not measured
+    uncolored: Timing | None  # the fastest timing without coloring; None if it was not measured
     ratio: Estimate | None  # time of `uncolored` divided by the time of `timing`
     seeds: int | None  # the number of seeds after coloring; None if it is unknown
-    break_even: int | None  # see `break_even_calls`
+    break_even: int | None  # calls until coloring takes less time in total; see `break_even_calls`
 
     @property
     def pays_after(self) -> str:
-        """Return '3 evaluations', 'never', or 'not distinguished', or '' if it is unknown."""
+        """Return when coloring pays: '3 evaluations', 'never' or 'not distinguished', or '' if unknown."""
         if self.ratio is None or self.ratio.above_one:
             return count_of(self.break_even, "evaluation") if self.break_even else ""
         return "never" if (self.ratio.high or 1) < 1 else "not distinguished"
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
-    """Return the gain of each timing with colored seeds over the fastest JAX method without coloring."""
+    """Return a `ColoringGain` for each JAX timing with colored seeds."""
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
     groups = group_by(seeded, lambda t: t.comparison_key)
     gains = []
@@ -86,13 +86,14 @@ class ParetoFront(NamedTuple):
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
-    not_fitting: list[Record]  # settings that ran out of memory
+    not_fitting: list[Record]  # the records of settings that ran out of memory
 
 
 def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
-    """Return the Pareto front of time and memory of each program measured with two or more memory settings.
+    """Return a `ParetoFront` for each program that was measured with at least two memory settings.
 
-    Timings whose devices shared CPU cores are omitted. `records` show which settings ran out of memory.
+    Timings of function values, timings with devices that shared CPU cores, and timings with unknown memory
+    are omitted. `records` shows which settings ran out of memory.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((memory.bytes_while_running(vars(t.record)), t) for t in derivatives)
@@ -108,7 +109,7 @@ def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[
 
 
 def find_pareto_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the Pareto-optimal settings in time and memory, in ascending order of memory."""
+    """Return the points that are Pareto-optimal in memory and time, in ascending order of memory."""
     front: list[MemoryPoint] = []
     for point in sorted(points, key=lambda point: point[:2]):
         if not front or point.seconds < front[-1].seconds:

@@ -56,9 +56,9 @@ class SizeExponent:
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two problem sizes, at which both methods were measured.
+    """A change of the fastest method between two problem sizes. Both methods were measured at both sizes.
 
-    The times of the fastest memory settings of both methods differ significantly at each size.
+    At each size, the times of the two methods, each with its fastest memory setting, differ significantly.
     """
 
     devices: int
@@ -81,11 +81,11 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (varying size, title, constant sizes, items) for each series of items along one problem size.
+    """Yield a tuple (varying size, title, constant sizes, items) for each series along one problem size.
 
-    Values are counted on a single device count, so that a number of points that grows with the number of
-    devices is not a series. A series has two values of the size with the most values, or three of another
-    size. Sizes that determine each other vary together.
+    A series has at least three values of its size, or at least two for the size with the most values. These
+    values are on one device count, so that a number of points that grows with the number of devices is not a
+    series. Sizes that determine each other vary together.
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -110,7 +110,7 @@ def _series_along(
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the largest number of values of a size on a single device count."""
+    """Return the number of distinct values of a size on the device count with the most values."""
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
 
@@ -134,7 +134,7 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of each method with three or more sizes whose times exceed ten empty calls."""
+    """Return the exponent of each method with times longer than ten empty calls for at least three sizes."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
@@ -146,10 +146,10 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
-    """Return the slope of a fitted line with its 95 % interval.
+    """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval.
 
-    If a parabola through four or more sizes is significantly curved, the interval extends to its slopes at
-    both ends.
+    If a parabola fitted to four or more sizes is significantly curved, the interval also covers the slopes
+    of the parabola at both ends.
     """
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
     sizes -= sizes.mean()

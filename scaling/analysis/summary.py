@@ -39,7 +39,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Return those sentences of `answer_sentences` that a report prints next to its figures and tables."""
+    """Return the subset of `answer_sentences` that a report prints next to its figures and tables."""
     if not findings.timings:
         return answer_sentences(findings)
     variants = summary_details.describe_variants
@@ -48,7 +48,7 @@ def summarize(findings: Findings) -> list[str]:
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return one text per differentiated function: its fastest AD mode, speed-up and best device count."""
+    """Return one paragraph per function on its fastest AD mode, its speed-up and the best device count."""
     if not findings.fastest:
         return [
             "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
@@ -109,7 +109,7 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def describe_by_hand(row: FastestMethod) -> list[str]:
-    """Return a text that compares the handwritten derivative with the fastest one, if it was measured."""
+    """Return a list with a sentence that compares the handwritten derivative with `row.first`, or []."""
     if row.by_hand is None:
         return []
     ratio = format_ratio(*row.by_hand.inverse)
@@ -119,10 +119,10 @@ def describe_by_hand(row: FastestMethod) -> list[str]:
 
 
 def compare_with_more_devices(rows: Sequence[FastestMethod]) -> tuple[Timing | None, str]:
-    """Return the best time on more devices than the shortest time took, and whether they pay, as text.
+    """Return the best timing on more devices than the fastest one uses, and text on whether more devices pay.
 
-    `rows` contains the fastest method on each device count, in ascending order of time. The time returned is
-    that of `find_runner_up`, or None if the shortest time took the most devices.
+    `rows` contains the fastest method on each device count, in ascending order of time. `find_runner_up`
+    selects the timing, which is None if the fastest timing uses the most devices.
     """
     first, *others = [row.first for row in rows]
     more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
@@ -133,7 +133,7 @@ def compare_with_more_devices(rows: Sequence[FastestMethod]) -> tuple[Timing | N
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
-    `rows` are those of `compare_with_more_devices`.
+    `rows` contains the fastest method on each device count, in ascending order of time.
     """
     first, *others = [row.first for row in rows]
     if not first.honest or rows[0].empty or not others:
@@ -174,10 +174,10 @@ def _describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
-    """Return, for each function and kind of scaling, the curve that is fastest at the largest device count.
+    """Return the fastest curve on the largest device count for each function and kind of scaling.
 
-    It is the curve of the method in `fastest`, or else the one with the shortest time. The curve of a
-    handwritten derivative, of mode=auto or of a peer is returned only if there is no other.
+    The curve of the method in `fastest` is selected, or else the curve with the shortest time. Handwritten
+    derivatives, mode=auto and peers (other AD systems) are selected only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -191,7 +191,7 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def describe_choice(curve: Curve) -> str:
-    """Return the property by which `fastest_curves` selects a curve, as text."""
+    """Return text on the curve that `fastest_curves` selects, such as 'the curve that ranks first'."""
     return f"the curve {'of an automatic mode ' if is_candidate(curve.case) else ''}that ranks first"
 
 
@@ -251,7 +251,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence that counts the failed cases by reason, and one that counts the skipped cases."""
+    """Return a sentence that counts the failed cases for each reason, and the same for the skipped cases."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

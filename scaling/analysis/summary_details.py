@@ -1,4 +1,4 @@
-"""Write the sentences for summary.py on crossovers, growth with size, laws, memory, meshes and coloring."""
+"""Write the sentences for summary.py on crossovers, growth, scaling laws, memory, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -27,10 +27,10 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, str]]) -> list[str]:
-    """Return the text on the largest problem of each function. `texts` are (subject, sort key, text).
+    """Return one sentence per function on its largest problem. `texts` are (subject, sort key, text) tuples.
 
-    Of several texts on the same problem, return the one with the smallest sort key. Texts on different
-    varying sizes are all returned.
+    If several texts describe this problem, the text with the smallest sort key is selected. A function has a
+    separate sentence for each varying size (`swept`).
     """
     sentences = []
     for group in group_by(texts, lambda row: (row[0].family_key, getattr(row[0], "swept", None))).values():
@@ -40,7 +40,7 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, tuple, st
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function that states the sizes at which its fastest AD mode changes."""
+    """Return a sentence for each function on the sizes at which its fastest AD mode changes."""
     texts: list[tuple[Subject, tuple, str]] = []
     for modes in findings.fastest_mode_maps:
         changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -65,7 +65,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function on the growth of its time with the size, on the fewest devices."""
+    """Return a sentence for each function on how its time on the fewest devices grows with the size."""
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     texts = ((rows[0].sweep, (rows[0].sweep.case.devices,), _describe_exponents(rows)) for rows in groups)
     return _select_largest(findings, texts)
@@ -82,8 +82,8 @@ def _describe_exponents(exponents: Iterable[SizeExponent]) -> str:
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return a sentence for each function and kind of scaling on the scaling law that fits best.
 
-    The sentence describes the JAX curve of the largest problem whose time on its last device count is the
-    shortest.
+    Among the JAX curves of the largest problem, the sentence describes the curve with the shortest time on
+    its last device count.
     """
     sentences = []
     for kind in kinds:
@@ -102,7 +102,7 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause on the scaling law that fits a curve best: 'Amdahl describes it best: serial 0.05'.
+    """Return a clause on the law that fits a curve best, such as 'Amdahl describes it best: serial 0.05'.
 
     The clause states the fitted parameters of the law and, if they are determined, the largest speed-up that
     the law allows.

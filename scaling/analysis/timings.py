@@ -33,8 +33,8 @@ class Timing(Subject):
 
     records: tuple[Record, ...]
     median: float  # seconds; median of the times of the processes, or of the jobs if there are several
-    # 95 % interval in seconds, or None if there are too few samples. It describes the samples of one process
-    # if there is only one record.
+    # 95 % confidence interval in seconds, or None if there are too few samples. With a single record, it
+    # describes the samples of one process.
     interval: tuple[float, float] | None
 
     @property
@@ -101,13 +101,13 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call in seconds if a timing is under ten times as long, otherwise None."""
+    """Return the time of an empty call in seconds if `timing` is shorter than ten empty calls, else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a time is not significantly longer than that of an empty call."""
+    """Return whether a time is not significantly longer than the time of an empty call."""
     return (timing.estimate.low or timing.median) <= dispatch_floor(timing)
 
 
@@ -149,9 +149,9 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return the timing on the fewest devices that is not distinguished from the shortest one, and ''.
+    """Return the timing on the fewest devices that is not significantly longer than the shortest, and ''.
 
-    If the ratio of the two is not determined, return the shortest one, and the reason as text.
+    If the ratio of these two timings is not determined, return the shortest timing and the reason as text.
     """
     first = min(timings, key=lambda timing: timing.median)
     tied = (timing for timing in timings if not time_ratio(timing, first).above_one)
@@ -165,7 +165,7 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def note_on_ratio(top: Timing, bottom: Timing) -> str:
-    """Return ' (from 3 pairs in turns; the medians give 1.2x)' if the medians give another ratio, or ''."""
+    """Return a note such as ' (from 3 pairs in turns; the medians give 1.2x)', or '' if the medians agree."""
     ratio = ratios.estimate_ratio(top.records, bottom.records)
     if not ratio.differs_from_medians:
         return ""
@@ -193,7 +193,7 @@ def first_call_seconds(timing: Timing) -> float | None:
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the number of calls from which the total time of `timing` is at most that of `other`.
+    """Return the smallest number of calls for which `timing` takes at most as long in total as `other`.
 
     The total time includes the compilation. Return None if `timing` is not significantly faster per call, if
     the ratio is not determined, or if the time of a first call is unknown.
@@ -206,7 +206,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory of a program in bytes per device: the measured peak, or what the compiler reports."""
+    """Return the bytes of memory per device: the measured peak, or else the compiler's report, or None."""
     record = timing.record
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
@@ -235,5 +235,5 @@ def name_with_blocks(timing: Timing) -> str:
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that are padding, the largest value over processes."""
+    """Return the largest fraction of (point, seed) pairs that are padding in any process."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

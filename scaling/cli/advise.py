@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: parse a function or workload, advise in a new process, print table and code."""
+"""Implement `scaling advise`: parse the arguments, and find the fastest AD method in a new process."""
 
 import importlib
 import inspect
@@ -55,7 +55,7 @@ _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memor
 # Last word of a column name -> function that formats its cells.
 _FORMATS: dict[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_bytes}
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-Request = dict[str, Any]  # what to advise on: function or case, inputs, devices, hardware, time budget
+Request = dict[str, Any]  # the function or case to advise on, its inputs, devices, hardware, time budget
 
 
 def execute(words: list[str], console: Console) -> None:
@@ -89,9 +89,9 @@ def execute(words: list[str], console: Console) -> None:
 def _read_request(words: Sequence[str]) -> Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    The result has "name" of the function or workload, "case" (None for a function), "inputs" (--points and
-    --shared), "devices" (list of counts), "hardware" (configuration or None) and "budget" in seconds. A
-    function also has "wrt" and "target", and a workload has "mode".
+    The result is a dict with the keys "name" (of the function or workload), "case" (None for a function),
+    "inputs" (from --points and --shared), "devices" (list of device counts), "hardware" (configuration, or
+    None for this machine), "budget" (seconds), for a function "wrt" and "target", and for a workload "mode".
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -136,7 +136,7 @@ def _read_request(words: Sequence[str]) -> Request:
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Parse values of --points or --shared, such as "x=100000,17", as a dict from name to (shape, dtype)."""
+    """Parse values of --points or --shared, such as "x=100,17", into a dict from name to (shape, dtype)."""
     inputs: dict[str, tuple[tuple[int, ...], str]] = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
@@ -153,7 +153,7 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
 
 
 def _run_in_process(request: Request, is_bound: bool) -> float:
-    """Run `_advise` in a new process, which is bound to one CPU core per device if `is_bound`."""
+    """Run `_advise` in a new process, and return its result. If `is_bound`, use one CPU core per device."""
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not request["case"]:
         del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
@@ -183,7 +183,7 @@ def _run_in_process(request: Request, is_bound: bool) -> float:
 
 
 def _advise_or_refuse(request: Request) -> float:
-    """Call `_advise`, and convert an exception that the parent cannot unpickle to `Refusal`."""
+    """Call `_advise`, and raise `Refusal` instead of an exception that the parent process cannot unpickle."""
     try:
         event_channel.die_with_parent(request["parent"])
         streams.prepare()
@@ -197,7 +197,7 @@ def _advise_or_refuse(request: Request) -> float:
 
 
 def _advise(request: Request) -> float:
-    """Find and print the best method. Return its time per call in seconds."""
+    """Find and print the best AD method. Return its time per call in seconds, or 0 if the time is unknown."""
     if request["cores"]:  # bind the process before JAX is imported
         os.sched_setaffinity(0, request["cores"])
     console = Console(width=140, highlight=False, emoji=False)
@@ -241,7 +241,7 @@ def _advise(request: Request) -> float:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split FILE.py:NAME or MODULE:NAME. Raise `Refusal` for another form, or if there is no such file."""
+    """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if the text is malformed or the file missing."""
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
         fix = "write FILE.py:NAME, such as spring.py:force"
@@ -252,9 +252,9 @@ def _split_location(text: str) -> tuple[str, str]:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import a function such as spring.py:force. Return it with the line of Python code that imports it.
+    """Import a function, such as "spring.py:force". Return the function and its Python import statement.
 
-    Raise `Refusal` if the text has another form, or if the function cannot be imported.
+    Raise `Refusal` if the text is malformed, or if the function cannot be imported.
     """
     where, name = _split_location(text)
     path, is_file = Path(where), where.endswith(".py")

@@ -1,4 +1,4 @@
-"""Implement `scaling cancel`: call cluster/job_state.py to cancel tasks of a folder, and print how many."""
+"""Implement `scaling cancel`: cancel the cluster tasks of a results folder, and print their number."""
 
 import argparse
 
@@ -12,9 +12,9 @@ from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Cancel the pending and running cluster tasks of a results folder, and print how many.
+    """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if others may still run.
+    Raise `Refusal` if other tasks may still run, or if the state of a task cannot be determined.
     """
     folder = store.folder_of(args.folder)
     tasks, problem = job_state.try_find_tasks(folder)

@@ -1,4 +1,4 @@
-"""Implement `scaling export`: parse its arguments, call report/export.py, and print the paths of files."""
+"""Implement `scaling export`: parse its arguments, call report/export.py, and print the written paths."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write a results folder in the formats of --format, and print the paths of the files."""
+    """Export a results folder in the formats that --format lists, and print the paths of the new files."""
     if args.output is not None and not args.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None

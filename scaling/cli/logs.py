@@ -1,4 +1,4 @@
-"""Implement `scaling logs`: select cases by key or label, and print their attempts and ends of their logs."""
+"""Implement `scaling logs`: select cases by key or label, and print their attempts and log files."""
 
 import argparse
 import contextlib
@@ -37,7 +37,7 @@ class StudyCases:
     results: Path
     records: list[Record]
     tasks: list[TaskState]
-    keys: dict[Path, set[str]]  # task file -> keys of its cases and of those that it began
+    keys: dict[Path, set[str]]  # task file -> keys of the cases that it contains or has begun
     cases: dict[str, Case]  # key -> case
     lost: list[Record]  # "failed" records, not written yet, of cases that ended jobs did not finish
 
@@ -100,7 +100,8 @@ def iterate_logs(study: StudyCases, keys: Sequence[str], every: bool = False) ->
 def find_key(study: StudyCases, query: str) -> str:
     """Return the key of the only case that matches a query. Raise `Refusal` unless exactly one case matches.
 
-    The query is the label of a case, the beginning of its label (at least two words), or of its key.
+    A case matches if the query is its label, the beginning of its label (at least two words), or the
+    beginning of its key. If the query is the whole label of a case, other matches do not count.
     """
     words = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -145,7 +146,7 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return a line for each attempt of a task to run a case or, without attempts, a line about the task."""
+    """Return a line for each attempt of a task at a case, or a line about the task if there is no attempt."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
     if attempts := _attempts(task, key):
@@ -176,7 +177,7 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the logs of the workers that ran a case, or of the last run if an ended task did not run it."""
+    """Return the worker log files of a case, or of the last run if an ended task never began the case."""
     folder, name = task.entry.folder, task.entry.name
     workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
     if not workers and not task.may_run:

@@ -42,9 +42,9 @@ def entry() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand, print an error as one line on standard error, and return the exit status.
+    """Run a subcommand, print any error as one line on standard error, and return the exit status.
 
-    `argv` contains the name of the subcommand and its arguments, by default from the command line.
+    `argv` contains the subcommand name and its arguments. The default is the command line (`sys.argv[1:]`).
     """
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:
@@ -99,7 +99,7 @@ def _run_subcommand(words: list[str], console: Console) -> int:
 
 
 def _print_error(text: str, status: int) -> int:
-    """Print a message as one line on standard error, shortened in the middle, and return the exit status."""
+    """Print a message as one line of limited length on standard error, and return the exit status."""
     line = hide_secrets(" ".join(text.split()))
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
@@ -111,8 +111,8 @@ def _print_error(text: str, status: int) -> int:
 def _make_handler() -> Callable[[int, Any], None]:
     """Return a signal handler that raises `KeyboardInterrupt` for the first signal.
 
-    SIGTERM and SIGHUP have no effect in the following 10 seconds. Any later signal, and a second Ctrl-C,
-    exits without cleaning up.
+    In the following 10 seconds, SIGTERM and SIGHUP have no effect. Any later signal, or a second Ctrl-C at
+    any time, ends the process without cleanup.
     """
     stopped_at: float | None = None
 
@@ -130,7 +130,7 @@ def _make_handler() -> Callable[[int, Any], None]:
 
 
 def _ignore_signals() -> None:
-    """Ignore signals while the interpreter ends, because it restores the default handlers before its end."""
+    """Ignore stop signals while the interpreter shuts down, when Python restores the default handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

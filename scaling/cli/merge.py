@@ -1,4 +1,4 @@
-"""Implement `scaling merge`: copy records of several results folders into one, and unite their study.json.
+"""Implement `scaling merge`: copy records of several results folders into one, and merge study.json files.
 
 Records are copied as unchanged lines into new files, unless the output folder contains them already, so that
 repeating the command completes an interrupted merge. The input folders are not modified.
@@ -105,7 +105,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
-    """Copy the records of a folder that are not in `records` (line -> record), and return a summary."""
+    """Copy the records of `folder` that are not yet in `records` (line -> record), and return a summary."""
     counts = Counter[str]()
     for path in sorted(folder.glob("*.jsonl")):
         new_lines = []
@@ -139,9 +139,9 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the files study.json of several folders into the output folder. Return their differences.
+    """Merge the study.json files of several folders into one in `target`. Return lines about differences.
 
-    The first title is kept. `order_seed` and `sampling` are None if the studies differ in them.
+    The first title is kept. `order_seed` or `sampling` is set to None if the studies differ in it.
     """
     contents = [store.read_json(folder / _STUDY) for folder in folders]
     studies = [content for content in contents if isinstance(content, dict)]

@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows the progress of a preflight check: live, or as a line every 5 to 60 s."""
+    """Yield a function f(done, total) that shows preflight progress, live or as a line every 5 to 60 s."""
     began, next_line = time.monotonic(), time.monotonic() + _FIRST_SECONDS
     with console.status("examining cases") as status:
 
@@ -39,7 +39,7 @@ def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
 def show_run(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield a callback that shows each event of a run, and a counter of the ended cases by status.
+    """Yield a callback that shows each event of a run, and a `Counter` from status to number of ended cases.
 
     On a terminal, the callback updates a live bar, and prints a line for each skipped or failed case.
     Otherwise, it prints a line for each ended case. `names` maps case keys to labels, `total` is the number

@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return E of the argument efficiency=E. Raise `Refusal` unless 0 < E <= 1."""
+    """Return E from "efficiency=E", or the default if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -45,11 +45,11 @@ def write_and_print(
     folder: Path, console: Console, settings: Collection[str] = (), brief: bool = False,
     loaded: store.Loaded | None = None, efficiency: float = findings.EFFICIENCY,
 ) -> Findings:  # fmt: skip
-    """Write the HTML report of a results folder unless it is up to date, and print and return its `Findings`.
+    """Write the HTML report of a results folder unless it is up to date, and print and return the `Findings`.
 
-    If `settings` is not empty, only the environments with these hashes are printed. If `brief`, the printed
-    summary fits on one screen. `loaded` contains the records if they are loaded already. `efficiency` is the
-    parallel efficiency that the recommended device count must reach, from 0 to 1.
+    If `settings` is not empty, print only results from the environments with these hashes. If `brief`, the
+    printed summary fits on one screen. If `loaded` is None, load the records from the folder. `efficiency` is
+    the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
     stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
     digest = freshness.inputs_digest(folder) + stated
@@ -75,7 +75,7 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record, which is not written, for each case that an ended job left without one."""
+    """Return a "failed" record for each case that an ended job left without a record, but do not write it."""
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
@@ -85,7 +85,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    """Print the numbers of cases by status, and the path of the report. `records` counts all environments."""
+    """Print the number of cases with each status, and the report path. `records` counts all environments."""
     if omitted := records - len(found.records):
         other = "records of other environments (versions, flags or code)"
         text = f"- {omitted} {other} are in the report, kept apart."

@@ -1,6 +1,6 @@
-"""Implement `scaling run`: read each study, run or submit its missing cases, report, compare and publish.
+"""Implement `scaling run`: run or submit the missing cases of each study, and report the results.
 
-submit.py submits the cases as cluster jobs if the cluster has a scheduler.
+With cluster=slurm and cluster=local, submit.py submits the cases as jobs.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ failed or have no record, 2 for bad input, 130 after Ctrl-C."""
 class StudyRun:
     """A validated study with its settings, cluster, devices and results folder."""
 
-    name: str  # of its YAML file
+    name: str  # name of its YAML file, such as "rbf"
     title: str | None
     settings: RunSettings
     cluster: ClusterSettings
@@ -75,7 +75,7 @@ class StudyRun:
     cells: list[grid.GridCell]  # the cases as given in the study
     nested: bool  # whether all device counts run in one allocation
     wait: bool  # whether to wait for submitted jobs
-    retry: bool = False  # whether to run cases with no attempts left once more
+    retry: bool = False  # whether cases that have no attempts left run once more
     checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
     baseline: tuple["Variant", Path] | None = None  # the program to compare with, and its results folder
 
@@ -202,7 +202,7 @@ def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) 
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases on this host or allocation. Return the schedule and all records."""
+    """Run the missing cases without submitting jobs. Return the schedule and all records."""
     with store.locked(run.folder) as lock:
         schedule, loaded = plan_run(run, console)
         recorded = len(schedule.skips) + len(schedule.failures)

@@ -29,14 +29,14 @@ STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # columns of the table if no job was submitted
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
 _MAX_LINES = 20  # maximum number of lines for one state
-_MAX_PROBLEMS = 2  # maximum number of journals that are named because they cannot be read
+_MAX_PROBLEMS = 2  # maximum number of unreadable journals that are named
 _NOT_BEGUN = "before its first case"  # part of the explanation if a job ended before its first case
 _KEY_LENGTH = 8  # number of characters of a key to show
 
 
 @dataclass(frozen=True)
 class StatusLine:
-    """The state of one replicate of a case, with an explanation."""
+    """The state of one replicate (repeated measurement) of a case, with an explanation."""
 
     state: str  # one of `STATES`
     key: str  # key of the case
@@ -56,7 +56,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return the numbers of replicates of cases, as a dict from workload to a counter of states."""
+        """Return the number of case replicates in each state, as a dict from workload to `Counter`."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for line in self.lines:
             if line.case:
@@ -98,7 +98,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_status(folder: Path) -> StudyStatus:
     """Query the scheduler, and return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the states of the tasks are those of their last reports in the folder.
+    If the scheduler does not answer, use the task states that are known from the files in the folder.
     """
     tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the state of the jobs is not known now, these are their last reports"
@@ -106,7 +106,7 @@ def load_status(folder: Path) -> StudyStatus:
 
 
 def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the states of all cases of a results folder, from its records and the states of its tasks."""
+    """Return the states of all cases of a results folder, given the states of its cluster tasks."""
     loaded = store.load(folder)
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
     records = store.newest_by_replicate(every_record)
@@ -139,7 +139,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield a line for each replicate of a case that has a record."""
+    """Yield one `StatusLine` for each record."""
     nodes = {(*a.replicate_key, a.attempt): a.nodes for task in tasks for a in task.journal.attempts}
     for record in records:
         place = ""
@@ -151,7 +151,7 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """Yield a line for each replicate of a case that a pending or running task will still run."""
+    """Yield one `StatusLine` for each case replicate that a pending or running task will still run."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in [task for task in tasks if task.may_run]:
         begun = {attempt.replicate_key for attempt in task.running_attempts} | task.journal.ended
@@ -168,7 +168,7 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    """Yield a line for each replicate of a case that a task runs now. `cases` is a dict from key to case."""
+    """Yield one `StatusLine` for each case replicate that runs now. `cases` is a dict from key to case."""
     for task in tasks:
         for attempt in task.running_attempts:
             began = attempt.began_at
@@ -185,8 +185,8 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return one line of text for each failed, running, skipped or missing case, followed by the notes.
 
-    The cases of a job that ended before its first case share a line, and a state has at most 20 lines. If
-    `every` is true, each case has its own line, queued cases too.
+    Cases of a job that ended before its first case share one line, and each state has at most 20 lines. If
+    `every` is true, each case has its own line, queued cases are included, and there is no limit.
     """
     texts: list[str] = []
     for state in (*_LISTED, "queued") if every else _LISTED:
@@ -205,7 +205,7 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 
 def _format_line(lines: Sequence[StatusLine]) -> str:
-    """Return state, key, label and explanation of a case, or the number of cases that share the line."""
+    """Format state, key, label and explanation of a case. For several cases, the label is their number."""
     line, name = lines[0], count_of(len(lines), "case")
     if len(lines) == 1:
         name = label(line.case) if line.case else line.key
@@ -214,7 +214,7 @@ def _format_line(lines: Sequence[StatusLine]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print a table of tasks, a table of the numbers of cases by state, and lines about cases."""
+    """Print a table of tasks, a table with the number of cases per state, and lines about single cases."""
     if status.tasks:
         console.print(status_table.task_table(status.tasks, every))
     if status.counts or not status.notes:

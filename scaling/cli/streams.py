@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def make_printable(text: str, kept: str = "") -> str:
-    """Return text that cannot control a terminal: characters neither printable nor `kept` are replaced."""
+    """Return `text` with each character that is neither printable nor in `kept` replaced by " " or "?"."""
     return "".join(
         char if char.isprintable() or char in kept else " " if char.isspace() else "?" for char in text
     )
@@ -25,7 +25,7 @@ def print_lines(console: "Console", lines: Iterable[str], style: str | None = No
 
 
 def damaged_notes(damaged: Iterable[str]) -> list[str]:
-    """Return a note for each file with damaged lines, given as "file:line: reason", about the first one."""
+    """Return a note per file: its first entry in `damaged` ("file:line: reason") and the number of others."""
     notes = []
     for _, lines in itertools.groupby(damaged, lambda line: line.partition(":")[0]):
         first, *others = lines
@@ -35,7 +35,7 @@ def damaged_notes(damaged: Iterable[str]) -> list[str]:
 
 
 def print_damaged(console: "Console", damaged: Iterable[str]) -> None:
-    """Print the notes of `damaged_notes`."""
+    """Print the notes about damaged lines that `damaged_notes` returns."""
     print_lines(console, damaged_notes(damaged), "yellow")
 
 
@@ -59,9 +59,9 @@ def stop_with_reader() -> None:
 
 
 class _DiscardingOutput(io.FileIO):
-    """A raw output stream that discards all output after a failed write. This write raises its error.
+    """A raw output stream that discards all output after the first failed write.
 
-    A broken pipe raises no error unless `ignores_broken_pipe` is false.
+    The failed write raises `OSError`, except that a broken pipe is ignored if `ignores_broken_pipe` is true.
     """
 
     ignores_broken_pipe = True

@@ -44,7 +44,7 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
 
 
 def settle_submissions(run: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
-    """Return the (case key, replicate number) of all cases of tasks that may still run.
+    """Return (case key, replicate number) of each case in the tasks that may still run.
 
     Unless in a dry run, first write a "failed" record for each case that an ended job left without a record.
     """
@@ -58,13 +58,13 @@ def settle_submissions(run: StudyRun, console: Console, dry_run: bool) -> set[tu
 
 
 def _find_task_states(run: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """Return the states of all tasks that were submitted from the results folder."""
+    """Return the states of all tasks that were submitted for the results folder of a run."""
     query = (run.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
     return job_state.find_tasks(run.folder, query, save=not dry_run)
 
 
 def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the cases of a schedule, packed into tasks that fit into the time limit of the cluster."""
+    """Distribute the cases of a schedule over tasks that fit into the time limit, and return the tasks."""
     is_local = run.cluster.name == LOCAL  # a single task
     budget = math.inf if is_local else 60 * run.cluster.time * run.cluster.fill
     return pack.pack(schedule, run.settings, loaded.records, budget, run.nested or is_local)

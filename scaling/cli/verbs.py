@@ -13,12 +13,12 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Verb:
-    """A subcommand of `scaling`. The module of `scaling.cli` with its name has a function `execute`.
+    """A subcommand of `scaling`, such as `status`, which the module `scaling.cli.status` implements.
 
-    It returns the exit status, where None means 0.
+    The function `execute` of the module returns the exit status, where None means 0.
     """
 
-    summary: str  # its line in `scaling --help`
+    summary: str  # one-line description in `scaling --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
     description: str = ""  # the first lines of `scaling VERB --help`
     arguments: tuple[Argument, ...] | None = None  # None if the module parses the command line itself

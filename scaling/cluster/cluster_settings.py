@@ -125,8 +125,8 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
 def parse_minutes(value: Any) -> float | None:
     """Return a positive duration in minutes, or None if `value` is invalid.
 
-    Valid are a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), and the time formats of
-    Slurm: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, and `D-HH:MM:SS`.
+    `value` is a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
+    `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, or `D-HH:MM:SS`.
     """
     text = str(value).strip()
     if match := re.fullmatch(rf"({_DECIMAL})\s*(s|sec|m|min|h|hours?|d|days?)?", text):
@@ -146,7 +146,7 @@ def parse_minutes(value: Any) -> float | None:
 def parse_megabytes(value: Any) -> int | None:
     """Return a positive amount of memory in MB (as in Slurm, 1 GB is 1024 MB), or None if `value` is invalid.
 
-    Valid are a number of GB, and a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`).
+    `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`).
     """
     match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
     megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0

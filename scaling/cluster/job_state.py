@@ -1,4 +1,4 @@
-"""Find the state of each submitted task (`TaskState`) from Slurm, its process or log, and cancel tasks."""
+"""Find the state of each submitted task (`TaskState`) from Slurm, a process or a log, and cancel tasks."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ class TaskState:
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts to run a case that this task has started but not ended."""
+        """Return the attempts at cases that this task has started but not finished."""
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -80,7 +80,7 @@ class TaskState:
 
 
 def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -> list[TaskState]:
-    """Call `try_find_tasks`, and return the states of all tasks that were submitted for a results folder.
+    """Return the states of all tasks that were submitted for a results folder (see `try_find_tasks`).
 
     Raise `Refusal` if the scheduler does not answer, or if a file submission.json cannot be read.
     """
@@ -93,10 +93,10 @@ def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -
 def try_find_tasks(
     results: Path, query_scheduler: bool = True, save: bool = True
 ) -> tuple[list[TaskState], str]:
-    """Return the states of the tasks of all readable submissions, and a message about problems or "".
+    """Return the states of all tasks in readable submissions, and an error message, or "" without a problem.
 
     If Slurm does not answer or `query_scheduler` is false, a Slurm task is `UNKNOWN`, unless its final state
-    is saved on disk or its journal reports its completion. If `save` is true, save the final states of tasks.
+    is saved on disk or its journal reports its completion. If `save` is true, save final states to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -120,7 +120,7 @@ def _may_be_queued(submission: Submission) -> bool:
 def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None, save: bool
 ) -> list[TaskState]:
-    """Return the states of all tasks. `queue` is the result of `list_jobs`, or None without a query."""
+    """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, or None."""
     saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
     jobs = {entry.name: entry.job or read_journal(entry.path).job for entry in submission.entries}
     states = dict(saved)
@@ -133,7 +133,7 @@ def _find_submitted_tasks(
         states |= {name: ended[job] for name, job in jobs.items() if job in ended}
         for name, job in jobs.items():
             state = listed.get(job or "")
-            # A known end may be that before a requeue. If the states are equal, sacct adds the exit code.
+            # The known state may precede a requeue. If the states are equal, keep the exit code from sacct.
             if state and (name not in states or states[name].name != state.name):
                 states[name] = state
     tasks = []
@@ -168,10 +168,10 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 def _find_jobs_by_name(
     submission: Submission, jobs: Mapping[str, str | None], listed: Iterable[str]
 ) -> dict[str, str]:
-    """Return the job IDs, by task name, of the job array whose IDs the launcher did not save.
+    """Return a dict from task name to job ID for the job array whose IDs the launcher did not save.
 
-    In `jobs`, the ID of these tasks is None. `listed` are all jobs with the name of the submission. There is
-    at most one such array, because the launcher saves the IDs of each array before it submits the next.
+    In `jobs`, the ID of these tasks is None. `listed` contains the IDs of all jobs of the submission.
+    At most one array is missing, because the launcher saves the IDs of each array before it submits the next.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     unsaved = [entry for entry in submission.entries if not entry.job]
@@ -185,7 +185,7 @@ def _find_jobs_by_name(
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state in `task` or, if it is unknown, the state from the journal and the log of the task."""
+    """Return the state of a task from its local process, `task.state`, or else from its journal and log."""
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
@@ -228,7 +228,7 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the log of the last run (kind "err" or "out"), or [] if it cannot be read."""
+    """Return the last lines of a job log (kind "err" or "out") from the last run, or [] if unreadable."""
     start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
         file.seek(max(start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -249,7 +249,7 @@ def _find_process(task: TaskState) -> int | None:
 def _read_command(pid: int | str) -> bytes:
     """Return the command line of a process. Raise OSError if the process has ended.
 
-    The command line is empty for a moment while a process starts a program: wait for at most 1 s.
+    While a process starts a program, its command line is briefly empty. Wait at most 1 s for it.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:
@@ -258,13 +258,13 @@ def _read_command(pid: int | str) -> bytes:
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case in a task that is or may be pending or running."""
+    """Return (case key, replicate number) of each case in the tasks that may be pending or running."""
     definitions = [submission_files.read_task(task.entry.path) for task in tasks if task.may_run]
     return {item.replicate_key for definition in definitions for item in definition.items}
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Cancel the jobs of all pending and running tasks. Return those tasks that have a job."""
+    """Cancel all pending and running tasks. Return the tasks among them that have a job ID."""
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from scaling.results.read_record import type_check
 
-_UNREADABLE = "unreadable"  # event in place of the events of a file that cannot be read
+_UNREADABLE = "unreadable"  # event that replaces the events of an unreadable file
 _TEXT_FIELDS = ("key", "job", "node", "status", "reason", "text")
 _TYPE_CHECKS = dict.fromkeys(_TEXT_FIELDS, type_check(str | None)) | {
     "seat": type_check(int | None),
@@ -48,7 +48,7 @@ class TaskAttempt:
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """The events in all runs of a task. Times are in ISO 8601 format."""
+    """A summary of the events in all runs of a task. Times are in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -56,7 +56,7 @@ class TaskJournal:
     node: str  # name of the node of the last run, or ""
     pid: int | None  # process ID of the last run, or None
     began_at: str | None  # start time of the last run, or None
-    log_starts: Sequence[int]  # bytes of the logs "out" and "err" at that time, written by earlier runs
+    log_starts: Sequence[int]  # sizes in bytes of the logs "out" and "err" when the last run started
     last_event: str  # name of the last event, such as "ended", or ""
     last_text: str  # text of the last event, or ""
     last_at: str | None  # time of the last event, or None
@@ -79,7 +79,7 @@ class TaskJournal:
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return the content of the journals of a task, which are in the folder of the file `task`."""
+    """Read the journals of all runs of a task. They are in the same folder as the task file `task`."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the undamaged events of all runs of a task in order, with the number of the run as "run"."""
+    """Yield the undamaged events of all runs of a task in order. The field "run" is the run number."""
     for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -165,6 +165,6 @@ def is_time(value: Any) -> bool:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the nonnegative seconds between two times in ISO 8601 format. The default end is now."""
+    """Return the seconds between two ISO 8601 times, at least 0. If `ended_at` is None, the end is now."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -1,4 +1,4 @@
-"""Make the "failed" records of cases that an ended job left without one, and find the cause in its logs."""
+"""Make a "failed" record for each case that an ended job left without one, and find the cause in job logs."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write the records of `make_failed_records` to a results folder, and return their number."""
+    """Write a "failed" record for each lost case (see `make_failed_records`), and return their number."""
     lost = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, lost)
     return len(lost)
@@ -51,9 +51,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:  # fmt: skip
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` are all records of the results folder, `path` and `definition` are the task file and its
-    content, and `reason` is a key of `scaling.core.record.REASONS`, which `text` explains. If `all_cases`,
-    include the cases that never began.
+    `records` are all records of the results folder. `path` is the task file, and `definition` is its content.
+    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it. If `all_cases`, include the
+    cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = schedule.build_history(records, definition.environments.values())
@@ -72,9 +72,9 @@ def make_failed_records_of_task(
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return (reason, text, whether cases that never began need a record) for the records of lost cases.
+    """Return (reason, text, all_cases) for the "failed" records of a task that has ended.
 
-    Return None if no case of the ended task needs a "failed" record.
+    If `all_cases` is true, cases that never began need a record too. Return None if no case needs a record.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if task.journal.problem or name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):

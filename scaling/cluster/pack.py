@@ -30,11 +30,11 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases that share a worker process and a problem (function, inputs, derivative) form a group, which is in
-    one task. Only a task with a single group may exceed `budget`, the maximum duration in seconds, as
-    predicted from the times in `records`. If `nested`, each task contains whole scaling curves with all
-    device counts and replicates, and its process shape is large enough for all cases. Otherwise, all cases of
-    a task have the process shape of the task.
+    Cases that share a worker process and a problem (function, inputs, derivative) form a group, which is not
+    split. Only a task with a single group may take longer than `budget` seconds, as predicted from the times
+    in `records`. If `nested`, a group is a whole scaling curve with all device counts and replicates, and the
+    process shape of each task is large enough for all cases. Otherwise, all cases of a task have the same
+    process shape.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_curve if nested else _group_by_shape)(schedule, settings)
@@ -53,7 +53,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return one group for each scaling curve, all with a process shape that is large enough for all cases.
+    """Return one group of cases for each scaling curve. The process shape is large enough for all cases.
 
     The cases of a curve may differ in the number of points and devices, the method, and the replicate.
     """
@@ -73,7 +73,7 @@ def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Return (cases, predicted seconds) of tasks with as many whole groups as fit into `budget` seconds."""
+    """Fill tasks with groups up to `budget` seconds each. Return (cases, predicted seconds) of each task."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, processes, total = list[ScheduledCase](), set[tuple](), 0.0
     for group in groups:
@@ -90,8 +90,8 @@ def _fill_tasks(
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds from the records of a results folder.
 
-    It is the median measured time of the case, or `case_seconds` if the case timed out, or the longest
-    measured time of a similar case, or a default.
+    The prediction is the median measured time of the case. For a case without a measurement, it is
+    `case_seconds` if the case timed out, otherwise the longest measured time of similar cases, or a default.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

@@ -37,8 +37,8 @@ _UNLIMITED = 10**6  # maximum number of running tasks of an array if `at_once` i
 # The copy of the package precedes the folders that setup lines add to PYTHONPATH on the node.
 _START_COMMAND = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
 _JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes of variables of a job
-# Variables with such a prefix that sbatch gets: they say where a job is submitted, and for whom. Others would
-# override options in the script, or are of a surrounding job.
+# Variables with such a prefix that are passed to sbatch, because they select the cluster or the account.
+# Other variables would override options in the script, or belong to a surrounding job.
 _SBATCH_VARIABLES = (
     "SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_QOS",
     "SBATCH_RESERVATION", "SBATCH_WCKEY",
@@ -53,7 +53,7 @@ def submit(
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
     cancel all its tasks, remove its folder, and raise the exception again. If Slurm does not confirm that no
-    task is left in the queue, keep the folder, so that `find_tasks` finds the tasks by their name.
+    task is left in the queue, keep the folder, so that `find_tasks` finds the tasks by their job name.
     """
     results = _resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -89,7 +89,7 @@ def submit(
 def _resolve_results(results: Path, cluster: ClusterSettings) -> Path:
     """Return the absolute path of a results folder. Raise `Refusal` if a job cannot use this path.
 
-    Links below the folder are not resolved, because a task writes records to the folder above `jobs`.
+    Symbolic links in the folder are not resolved, because a task writes records to the folder above `jobs`.
     """
     path = str(results.resolve())
     unusable = r"[:%\\\x00-\x1f\udc80-\udcff]" if cluster.name == SLURM else ":"
@@ -199,9 +199,9 @@ def _sbatch_options(
     submission: Submission, entry: SubmittedTask, cluster: ClusterSettings, machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the sbatch options of the job array that contains a task, by their names in submitit.
+    """Return a dict of sbatch options (with submitit's names) for the job array that contains a task.
 
-    If `cluster.at_once` limits the number of running tasks, the array starts after the array `previous`.
+    If `cluster.at_once` limits the number of running tasks, the array starts after job `previous` has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -234,10 +234,10 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return lines of shell code that run setup lines, and end the job if a setup line fails.
+    """Return lines of shell code that run the setup lines, and end the job if a setup line fails.
 
-    The job then ends with the exit status of the line, and writes `SETUP_FAILED` to standard error. Failures
-    of commands inside a shell function, such as `module` of Lmod, are ignored.
+    The job then writes `SETUP_FAILED` to standard error, and has the exit status of the failed line. A failed
+    command inside a shell function, such as `module` of Lmod, does not end the job.
     """
     if not lines:
         return []
@@ -249,7 +249,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return variables (NAME=VALUE) for a process that imports the copy."""
+    """Copy this package into a folder. Return environment variables (NAME=VALUE) for importing the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
         shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)

@@ -18,7 +18,7 @@ from scaling.workers.machine import Machine, local_machine
 WAITING = (  # states of a job before its first start, or before it starts again
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
-ENDED = (  # final states; a job in any other state of Slurm may still run, also in one of a later version
+ENDED = (  # final states; a job in any other state may still run, also in a state of a later Slurm version
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
     "TIMEOUT",
 )  # fmt: skip
@@ -33,7 +33,7 @@ _FILTERS = ("SCANCEL_", "SQUEUE_ACCOUNT", "SQUEUE_PARTITION", "SQUEUE_QOS", "SQU
 
 @dataclass(frozen=True)
 class JobState:
-    """State of a Slurm job or of a local task."""
+    """The state of a Slurm job or a local task."""
 
     name: str  # state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
     node: str = ""  # name of the node, or a node list
@@ -83,7 +83,7 @@ class SlurmNode(NamedTuple):
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return the nodes and devices that the cluster settings select for a run.
 
-    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings. Raise
+    If Slurm cannot be queried in a dry run, use the node and device numbers in the cluster settings. Raise
     `Refusal` if required settings are missing, or if the nodes have no device of the platform.
     """
     if cluster.name in (NONE, LOCAL):
@@ -118,11 +118,11 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 def partition_machine(cluster: ClusterSettings) -> Machine:
     """Return the nodes that a job may use, and their devices and CPUs, as reported by sinfo.
 
-    The nodes are in the configured partition, by default in the default partition. If no partition but a
-    constraint, a QOS, or `per_node` is set, all other partitions are searched too, because some sites select
-    the partition by these options. Nodes with a feature that the constraint names are preferred. The node in
-    service with most devices sets the devices per node. If sinfo lists no devices, each node has `per_node`
-    devices. Raise `Refusal` if sinfo fails, or if the partition or the number of devices is unknown.
+    Search the configured partition, or else the default partition. If no partition is configured, but a
+    constraint, a QOS, or `per_node` is set, search all other partitions too, because some sites derive the
+    partition from these options. Prefer nodes with a feature that the constraint names. If `per_node` is not
+    set, use the largest number of devices on a node in service. If sinfo lists no devices, each node has
+    `per_node` devices. Raise `Refusal` if sinfo fails, or if the partition or number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -154,7 +154,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 
 
 def _suggest_per_node(cluster: ClusterSettings, nodes: Sequence[SlurmNode], chosen: int) -> str:
-    """Return text such as " (16 with cluster.per_node=4)" if this gives more devices than `chosen`, or ""."""
+    """Return text such as " (16 with cluster.per_node=4)" if another `per_node` gives more devices, or ""."""
 
     def count_devices(per_node: int) -> int:
         names = {node.name for node in nodes if node.devices >= per_node}
@@ -198,7 +198,7 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def _cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs of a node of the current Slurm job, or None outside a job."""
+    """Return the smallest number of CPUs on any node of the current Slurm job, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
@@ -224,16 +224,17 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the count of a resource ("gpu" or "gpu:h100") in the GRES of a node ("gpu:h100:8(S:0-1)")."""
+    """Return the count of a resource, such as "gpu:h100", in Slurm GRES text, such as "gpu:h100:8(S:0-1)"."""
     name = requested.split(":")
     resources = [text.split(":") for text in re.sub(r"\([^)]*\)", "", available).split(",")]
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
 def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
-    """Return the states, by job name and job ID, of the jobs that squeue lists, with all tasks of arrays.
+    """Return the jobs with the given names, as a dict from job name to a dict from job ID to state.
 
-    They are pending, running, or have ended in the last minutes. Raise `Refusal` if squeue fails.
+    squeue lists pending and running jobs, and jobs that ended in the last minutes. Each task of a job array
+    has its own ID, such as "12_3". Raise `Refusal` if squeue fails.
     """
     jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
     if names:
@@ -246,9 +247,9 @@ def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
 
 
 def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the final states by job ID, such as "12_3", of the given jobs with this name, from accounting.
+    """Return the final states of jobs in Slurm accounting, as a dict from job ID, such as "12_3", to state.
 
-    An ID alone may be that of another job: of another cluster, or after the IDs start again.
+    Jobs with another name are ignored: another cluster may use the same IDs, and Slurm may reuse an ID.
     """
     options = ("--noheader", "--parsable2", "--allocations")
     columns = "--format=JobID,JobName,State,NodeList,Elapsed,ExitCode"
@@ -265,7 +266,7 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Return the `count` fields of each line, without other lines, such as "CLUSTER: east"."""
+    """Return the `count` fields of each line, split at "|". Skip other lines, such as "CLUSTER: east"."""
     rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [row for row in rows if len(row) == count]
 

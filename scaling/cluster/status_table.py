@@ -14,7 +14,7 @@ from scaling.workers.schedule import group_by
 _COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
 _NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
 _MAX_SINGLE_ROWS = 10  # number of tasks in one state that have their own row
-_MAX_ROWS = 30  # rows of the last submission and of tasks that may still run are always shown
+_MAX_ROWS = 30  # maximum number of rows; the last submission and tasks that may still run are always shown
 _MAX_NAMES = 2  # maximum number of names in a cell
 Row = Sequence[TaskState]  # one task, or several tasks of a submission in the same state
 
@@ -56,7 +56,7 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
-    """Return the text of each cell of a row, in the order of `_COLUMNS`."""
+    """Return the text of each cell in a table row, in the order of `_COLUMNS`."""
     first, jobs, elapsed = row[0], [task.entry.job or "" for task in row], ""
     if len(row) == 1:
         run = f", run {first.journal.runs}" if first.journal.runs > 1 else ""

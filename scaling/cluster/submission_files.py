@@ -53,7 +53,7 @@ class SubmittedTask:
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
-        """Return the path of the log of standard output (kind "out") or standard error ("err") of the job."""
+        """Return the path of the job's log file of standard output (kind "out") or standard error ("err")."""
         return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
@@ -77,7 +77,7 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
+        """Return the name that all its Slurm jobs share, such as "scaling-20261121T201500-3f2a"."""
         return f"scaling-{self.folder.name}"
 
 
@@ -90,13 +90,13 @@ class TaskDefinition:
     machine: Machine  # nodes and devices of the cluster
     cluster: ClusterSettings
     nested: bool  # whether all device counts run in one allocation
-    environments: dict[tuple, dict[str, Any]]  # planned environments, by `PreflightResult.environment_key`
+    environments: dict[tuple, dict[str, Any]]  # `PreflightResult.environment_key` -> planned environment
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
     """Return the readable submissions of a results folder, oldest first, and an error message.
 
-    The message names the first submission that cannot be read. If all can be read, it is "".
+    The message names the first submission that cannot be read, or is "" if all can be read.
     """
     submissions, unreadable = [], []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
@@ -135,7 +135,7 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a submission in the folder `stamp`, whose tasks have no job IDs yet. Write no file."""
+    """Return a new submission, without job IDs, in the subfolder `stamp`. Write no file."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -149,7 +149,7 @@ def create_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask],
     settings: RunSettings, schedule: Schedule, nested: bool,
 ) -> Submission:  # fmt: skip
-    """Write submission.json and the task files of the submission that `build_submission` returns."""
+    """Call `build_submission`, write submission.json and the task files, and return the submission."""
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -167,7 +167,7 @@ def create_submission(
 
 
 def write_submission(submission: Submission) -> None:
-    """Write submission.json."""
+    """Write a submission to its file submission.json."""
     tasks = [
         {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
         for task in submission.entries
@@ -177,7 +177,7 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Write job IDs, given by task name, to submission.json, and return the updated submission."""
+    """Write job IDs (a dict from task name to ID) to submission.json, and return the updated submission."""
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)

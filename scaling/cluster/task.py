@@ -109,9 +109,9 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return the options to start the workers of a cluster with srun, through ssh, or on this host.
+    """Return the options for starting workers with srun, through ssh, or on this host.
 
-    `is_snapshot` is whether the running code is the copy of the package that was made at submission.
+    If `is_snapshot` is true, the running code is the copy of the package that was made at submission.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

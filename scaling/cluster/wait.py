@@ -1,4 +1,4 @@
-"""Wait for submitted tasks to end: poll the scheduler every few seconds, and show a line of progress."""
+"""Wait for submitted tasks to end: poll the scheduler every few seconds, and show a progress line."""
 
 import time
 from collections import Counter

@@ -33,7 +33,7 @@ class Experiment:
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
     parameters: Mapping[str, str]  # the description of each parameter, by name
-    coordinates: tuple[Coordinates, ...]  # of each measurement
+    coordinates: tuple[Coordinates, ...]  # the parameter values of each measurement
     regions: Mapping[str, Mapping[Coordinates, Timing]]  # method -> timings by coordinates
 
 
@@ -49,7 +49,7 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return a dict from the name (without suffix) of each Extra-P file of a results folder to its content.
+    """Return the content of each Extra-P file for a results folder, as a dict by file name without suffix.
 
     Timings in which several devices shared a CPU core are omitted.
     """
@@ -94,8 +94,8 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
 def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
     """Yield the content of each Extra-P file for the timings of one function.
 
-    Methods with the same coordinates share a file. If more than four sizes vary, there is a file for each
-    combination of values of the others.
+    Methods with the same coordinates share a file. If more than four sizes vary, each combination of the
+    excess sizes has its own file.
     """
     methods = group_by(group, lambda sized: sized.timing.program_name).values()
     same = group_by(methods, lambda timings: frozenset(sized.coordinates(sized.sizes) for sized in timings))
@@ -108,7 +108,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _varying_names(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return the names of the sizes that vary, in one list for sizes that vary together, devices first."""
+    """Return lists of the sizes that vary, with one list for sizes that vary together, devices first."""
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
@@ -139,7 +139,7 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
 
 
 def _to_region_name(text: str) -> str:
-    """Convert a text to one line of ASCII without "->", which marks a call path in a region name."""
+    """Convert text to one line of ASCII without "->", which marks a call path in a region name."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
     return " ".join(ascii_text.replace("->", "-").split())
 

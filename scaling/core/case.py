@@ -59,7 +59,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise `Refusal` with the valid names if one of the names is unknown."""
+    """Raise a `Refusal` that lists the valid names if one of `names` is unknown."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names or ["none"])
@@ -98,10 +98,10 @@ class Case:
     # The persistent compilation cache: "cold" (empty), "warm" (with the program of the case) or None.
     cache: str | None = _field("method", None)
     seeds: str = _field("method", "identity")  # "identity", or "colored" for the seeds of a coloring
-    reduce: str | None = _field("problem", None)  # a reduction, or None for that of the workload
+    reduce: str | None = _field("problem", None)  # a reduction, or None for the workload's default
     block: int | None = _field("memory", None)  # points that a device computes at a time; None for all
     memory_limit: int | None = _field("memory", None)  # in bytes per device, or None for no limit
-    # The memory of the per-point inputs and the result: "device", or "host" with copies in steps.
+    # Where the per-point inputs and the result are stored: "device", or "host" with copies in steps.
     storage: str | None = _field("memory", None)
     remat: str | None = _field("method", None)  # the policy of jax.checkpoint in reverse mode
     forward: str | None = _field("method", None)  # the inputs that mode=mixed differentiates in forward mode
@@ -147,7 +147,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Return what is measured: "ceiling" (a peak rate of the machine), "floor" (a latency) or "case"."""
+        """Return the kind of measurement: "ceiling" (a peak rate), "floor" (a latency) or "case" (other)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
@@ -183,13 +183,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the fields of the group `problem` as a hashable tuple."""
+    """Return the values of all fields in the group `problem` as a hashable tuple."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return a dict from field name to default value for the given names of fields of `Case`."""
+    """Return the default values of the given fields of `Case`, as a dict by field name."""
     return {name: _DEFAULTS[name] for name in names}
 
 

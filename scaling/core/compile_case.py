@@ -34,7 +34,7 @@ class CompiledCase:
     program: layout.Program | None  # None if it was not compiled
     stages: timing.Stages
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
-    # program, the bytes are a lower bound: those of the inputs and the result.
+    # program, the bytes are a lower bound: the size of the inputs and the result.
     needs: Mapping[str, int | None]
     offload: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX
@@ -47,7 +47,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the memory that the program needs: a dict from a field of `Record` to bytes per device.
+        """Return the memory that the program needs, as a dict from a field of `Record` to bytes per device.
 
         A value is None if it is unknown.
         """
@@ -79,7 +79,7 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
-    """Return the shape of the derivative of a case. For seeds=colored, color its sparsity pattern first.
+    """Return the shape of the derivative of a case. For seeds=colored, first color the sparsity pattern.
 
     Raise `TooLarge` before the coloring if the inputs do not fit into memory.
     """
@@ -103,8 +103,8 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case. With chunk=auto, use the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
-    `describe_shortage` returns an error message if a case does not fit into memory. chunk=auto first tries
-    `known_blocks`, the field `blocks` of an earlier record, or None without such a record.
+    `describe_shortage` returns an error message if a case does not fit into memory. `known_blocks` is the
+    field `blocks` of an earlier record, which chunk=auto tries first, or None if there is no such record.
     """
     sizes = sizes or settle_shape(case, workload, describe_shortage)
 
@@ -128,7 +128,7 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk. If an array exceeds a limit of XLA or JAX, only set `overflow`."""
+    """Compile a case with a fixed chunk, or only set `overflow` if it exceeds a limit of XLA or JAX."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
@@ -158,7 +158,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return a `CompiledCase` without a program. Its `needs` are the bytes of its inputs and its result."""
+    """Return a `CompiledCase` without a program, whose `needs` are the bytes of the inputs and the result."""
     offload = None
     if case.storage == "host" and sizes.parts:
         offload = load_option("host_offload").plan_offload(case, workload, sizes)
@@ -193,7 +193,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs on the devices, and return functions that run the program and gather its result."""
+    """Place the inputs on the devices, and return functions that run the program and gather the result."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result

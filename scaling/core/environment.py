@@ -1,4 +1,4 @@
-"""Describe the environment of a run (versions, commit, processor, digest), and remove secrets from texts."""
+"""Describe the environment of a run (versions, commit, processor, digest), and remove secrets from text."""
 
 import functools
 import hashlib
@@ -25,8 +25,7 @@ _DIGEST_FIELDS = (
     "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 
-# The flag that, if empty, disables a fusion of jaxlib 0.10 on CPU. It returns wrong numbers, such as in
-# `jax.jacrev` of the workload `residual` with 200 points.
+# An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
 WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
 _VARIABLES_AT_START = dict(os.environ)
@@ -44,7 +43,7 @@ _ABSOLUTE_PATH = re.compile(
 def variables(platform: str) -> dict[str, str]:
     """Return the environment variables XLA_FLAGS and GLIBC_TUNABLES for a worker process.
 
-    XLA flags of the user are kept and extended. A value of GLIBC_TUNABLES of the user is not changed.
+    The user's XLA flags are kept and extended. If the user sets GLIBC_TUNABLES, the value is not changed.
     """
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
@@ -70,9 +69,9 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
 
-    `started_with` are the environment variables at the start of the process, and `bound_to` its CPU cores.
-    The hash `digest` includes `engine`, the versions of a peer; the hash `setting` does not. Neither includes
-    the fields `more`. `hardware` is the machine of a plan, or None for a run.
+    `started_with` contains the environment variables at the start of the process. `bound_to` lists the CPU
+    cores of the process. The hash `digest` includes `engine`, the versions of a peer, but the hash `setting`
+    does not. Neither hash includes the fields `more`. `hardware` is the machine of a plan, or None for a run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -97,7 +96,10 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether a run has the planned environment, in the digest fields known before it started."""
+    """Return whether the environment of a run matches the planned one.
+
+    Only the fields that are known before the run starts are compared.
+    """
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -126,7 +128,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last git commit of the package and whether files differ from it, or (None, None)."""
+    """Return the last git commit of the package and whether its files have changed, or (None, None)."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -173,14 +175,14 @@ def contents(path: str) -> str | None:
 
 
 def scrub(text: str) -> str:
-    """Return a text without secrets, and with each absolute path shortened to its file name."""
+    """Remove secrets from text, and shorten each absolute path to its file name."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text without passwords in URLs and values of variables such as GITHUB_TOKEN.
+    """Remove passwords in URLs and the values of secret variables, such as GITHUB_TOKEN, from text.
 
-    The values are those in the environment, and those in the text, as in `export HF_TOKEN=abcdef`.
+    The values come from the environment, and from assignments in the text, as in `export HF_TOKEN=abcdef`.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
@@ -191,7 +193,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (secret text, variable name) pairs, longest text first, with all quoted forms of each secret."""
+    """Return pairs (secret, variable name), longest secret first, including all quoted forms."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -120,12 +120,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return the values of an input at the points [start, stop), in the dtype of the case or int32."""
+    """Return the values of an input at the points [start, stop), in the dtype of the case or in int32."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
-    """Return the value of an input that all points share, in the dtype of the case or int32."""
+    """Return the value of an input that all points share, in the dtype of the case or in int32."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -150,7 +150,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Replace values that do not lie between low and high by the nearest of their dtype that do."""
+    """Move values outside of the interval (low, high) to the nearest number of the same dtype inside it."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)

@@ -1,8 +1,9 @@
-"""Compute the part of a derivative that belongs to one device: seeds, slices in chunks, and their reduction.
+"""Compute the part of a derivative on one device: make seeds, compute slices in chunks, and reduce them.
 
-An AD mode with seeds maps (f, x) to a linear map from a seed (a tangent or cotangent) to one slice of the
-Jacobian of f at x. The seeds are the rows of the identity, or with seeds=colored, the sums of those rows that
-have one color. layout.py partitions the points (batch elements), the seeds, or both over the devices.
+An AD mode with seeds provides a linear map from a seed (a tangent or cotangent) to one slice (a column or
+row) of the Jacobian of f at x. The seeds are the rows of the identity matrix, or with seeds=colored, the sums
+of all rows with the same color. layout.py partitions the points (batch elements), the seeds, or both over the
+devices.
 """
 
 import functools
@@ -71,9 +72,10 @@ class Slices(NamedTuple):
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
 ) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
-    """Return the function (points, shared, position) that computes a derivative on one device.
+    """Return a function f(points, shared, position) that computes a derivative on one device.
 
-    Its result is a tuple with one array, or list of arrays, per linear map. Without seeds, it is one array.
+    The function returns a tuple with an array or a list of arrays per linear map. Without seeds, it returns
+    one array. `points` and `shared` are dicts of the per-point and the shared inputs on this device.
     """
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
@@ -176,7 +178,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `number` of the identity, or the sum of the rows of that color, as arrays like `like`."""
+    """Return a seed like `like`: row `number` of the identity, or the sum of the rows with color `number`."""
     seed, start = [], 0
     for a in like:
         stop = start + a.size
@@ -187,7 +189,7 @@ def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[A
 
 
 def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
-    """Apply a function of a seed index to all seeds of a range, and stack the results along `axis`."""
+    """Apply a function to the index of each seed in a range, and stack the results along `axis`."""
     if seeds.is_one_chunk:
         return jax.vmap(function, out_axes=axis)(seeds.numbers)
     stacked = jax.lax.map(function, seeds.numbers, batch_size=seeds.chunk)
@@ -195,7 +197,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over the chunks of a range of seeds, added in at least float32."""
+    """Return the sum of `sum_of(indices)` over chunks of seeds, accumulating in float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count
@@ -217,7 +219,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Apply a reduction to the rows or columns of a Jacobian, of one point or of `batch` points at once."""
+    """Apply a reduction to rows or columns of the Jacobian at one point, or at `batch` points at once."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -258,7 +260,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the `outputs` rows of each of `batch` points: one array (batch, ...) per input."""
+    """Return the sum of the `outputs` rows at each of `batch` points, as one array (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

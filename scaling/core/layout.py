@@ -1,7 +1,8 @@
 """Make the `Program` of a case on a device mesh (`jit`, `shard_map`), place its inputs, gather its result.
 
-The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). All three
-APIs wrap the same function, which each device runs. On the host, a result starts with these two axes.
+The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). The APIs
+jit, shard_map and pmap wrap the same function, which each device runs. On the host, the two mesh axes are the
+leading axes of a result.
 """
 
 import math
@@ -48,7 +49,7 @@ class Program:
 
 
 class Argument(NamedTuple):
-    """An array argument of the function that a device runs, and the mesh axis that partitions it."""
+    """An array argument of the function that a device runs, with the mesh axis that partitions the array."""
 
     shape: tuple[int, ...]  # the shape on one device
     dtype: Any
@@ -62,7 +63,7 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     has_start: bool = False,
 ) -> Program:
-    """Return the `Program` of a case on its devices. If `has_start`, the first seed is an argument of it."""
+    """Return the `Program` of a case on its devices. If `has_start`, the first seed is a program argument."""
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or shape.derivative_shape(case, workload)
@@ -106,7 +107,7 @@ def _program_arguments(case: Case, workload: Workload, seed_arguments: NamedArra
 
 
 def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, names: list[str]) -> OnDevice:
-    """Return the function (position, arrays) that each device runs. `names` are the names of the arrays."""
+    """Return a function f(position, arrays) that each device runs. `names` are the names of the arrays."""
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -155,7 +156,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices with split=data, or returns it unchanged."""
+    """Return a function that sums a pytree over all devices if split=data, or else returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -168,9 +169,9 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Place the arguments of a program (all, or those in `names`) on its devices, and return the arrays.
+    """Place all arguments of a program, or the arguments in `names`, on its devices, and return the arrays.
 
-    Each process generates the values of the per-point inputs at its own points, unless `host` contains them.
+    Each process generates the per-point inputs at its own points, unless `host` contains their values.
     """
     names = program.arguments if names is None else names
     return [_place_argument(case, workload, program, name, host) for name in names]
@@ -205,7 +206,7 @@ def _place_argument(
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> Pieces:
-    """Remove the padding of a result, and return one or more arrays to concatenate along the last axis."""
+    """Remove the padding from a result, and return one or more arrays to concatenate along the last axis."""
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
         return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
@@ -263,9 +264,9 @@ def _gather_part(
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add the partial sums over the seeds of the devices, and return an array of shape (points, elements, 1).
+    """Add the partial sums of all devices, and return one array of shape (points, elements, 1) in a list.
 
-    In reverse mode with a reduction `linear_in_inputs`, return one of shape (points, 1, elements) per input.
+    In reverse mode, if the reduction is `linear_in_inputs`, return an array (points, 1, elements) per input.
     """
     if part.along_point or case.mesh_shape[1] == 1:
         arrays = [x[:, 0] for x in arrays]
@@ -278,13 +279,13 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the result is a sum over seeds, whose partial sums the host adds."""
+    """Return whether the result is a sum over seeds, so that the host adds partial sums of the devices."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along_point and step.sums_seeds
 
 
 def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the first two axes, devices and points per device, to one axis of points without padding."""
+    """Merge the first two axes, devices and points per device, into one axis of points without padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 

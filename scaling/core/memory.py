@@ -1,4 +1,4 @@
-"""Read the bytes that a program needs and that are free, limit a process, and detect out-of-memory errors."""
+"""Find the needed and the free memory in bytes, limit a process, and detect out-of-memory errors."""
 
 import math
 import re
@@ -15,9 +15,9 @@ _KINDS = ("argument", "temp", "output")
 
 
 def available_bytes() -> int | None:
-    """Return the free memory in bytes, of this host or of a cgroup of this process if that is less.
+    """Return the free memory in bytes on this host, or in a cgroup of this process if less is free there.
 
-    Return None if neither is known. Slurm sets the limit of a job in a parent of the cgroup of the process.
+    Return None if neither is known. Slurm sets the memory limit of a job in a parent of the process's cgroup.
     """
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
@@ -30,7 +30,7 @@ def available_bytes() -> int | None:
 
 
 def cgroup_folders() -> list[Path]:
-    """Return the folder of the cgroup (v2) of this process and its parents, some of which may not exist."""
+    """Return the cgroup (v2) folder of this process, followed by its parent folders. Some may not exist."""
     own = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
     folder = _CGROUPS / (own.group(1) if own else "")  # does not exist in a container without a namespace
     return [folder, *folder.parents]
@@ -75,7 +75,7 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes per device of the arguments, temporaries and `results` outputs, or None if unknown."""
+    """Return the bytes per device of arguments, temporaries and `results` copies of the output, or None."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None

@@ -31,10 +31,10 @@ class Mode:
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
     seed: str | None = None  # TANGENT, COTANGENT, BOTH for two modes, or None for a mode without seeds
-    # (f, x) -> (seed -> slice). None for a mode that has `parts`, no seeds or only a Laplacian.
+    # (f, x) -> (seed -> slice). None for a mode with `parts`, without seeds, or for a Laplacian only.
     linear_map: MakeLinearMap | None = None
-    # (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple like x with a leading axis of
-    # seeds. None computes the Laplacian (the trace of H) by `linear_map`.
+    # A function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple like x with a
+    # leading axis of seeds. If None, `linear_map` computes the Laplacian (the trace of H).
     quadratic_sum: MakeLinearMap | None = None
     parts: tuple[str, str] | None = None  # the names of the forward and the reverse mode if there are two
     single_seed: bool = False  # whether the mode is a gradient: one cotangent yields the whole derivative
@@ -69,7 +69,7 @@ class Mode:
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x."""
+        """Return the function V -> sum of v^T H v over the seeds v in V, where H is the Hessian of f at x."""
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
@@ -100,13 +100,13 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h with the step h of `STEPS`. Evaluate f(x) once."""
+    """Return the function v -> (f(x + h v) - f(x)) / h with a step h from `STEPS`. Evaluate f(x) once."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
 def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]:
-    """Return the function x -> raveled gradient of the scalar function f, in reverse or in forward mode."""
+    """Return a function that computes the raveled gradient of a scalar f in reverse or forward mode."""
     import jax
 
     differentiate = jax.jacfwd if forward else jax.grad
@@ -114,7 +114,7 @@ def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]
 
 
 def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function x -> raveled gradient of f, in forward mode if f has no reverse mode."""
+    """Return a function that computes the raveled gradient of f, in forward mode if reverse mode fails."""
 
     def evaluate(*x: Any) -> Any:
         try:
@@ -126,7 +126,7 @@ def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Return the concatenation of a tuple of arrays, each raveled, as one vector."""
+    """Ravel each array in a tuple, and return the concatenation as one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])
@@ -154,7 +154,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _in_laplacian(name: str) -> MakeLinearMap:
-    """Return a function of options/laplacian.py by name. That module is imported when it is first called."""
+    """Return a function of options/laplacian.py by name. The module is imported at the first call."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int | None = None) -> Any:
-    """Return the cached value of a key, or compute it. Cache at most `max_values` values of each `kind`."""
+    """Return the cached value of a key, or compute and cache it. Keep at most `max_values` of each `kind`."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = compute()
@@ -32,7 +32,7 @@ def clear(kind: str | None = None) -> None:
 
 
 def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
-    """Return a hashable cache key, which is equal for functions with equal code and captured values."""
+    """Return a hashable cache key. Functions with equal code and equal captured values have equal keys."""
     for depth, outer in enumerate(enclosing):
         if value is outer:  # a recursive function captures itself
             return "recursive", depth

@@ -69,8 +69,8 @@ class Record:
     first_seconds: float | None = None
     check_seconds: float | None = None
     sampling_seconds: float | None = None  # the wall-clock time of the warm-up and all turns
-    seconds: list[float] = field(default_factory=list)  # time per call of each sample, slowest process
-    seconds_min: list[float] = field(default_factory=list)  # time per call of each sample, fastest process
+    seconds: list[float] = field(default_factory=list)  # time per call of each sample in the slowest process
+    seconds_min: list[float] = field(default_factory=list)  # like `seconds`, in the fastest process
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
     floor_seconds: float | None = None  # the time of an empty program with the same api and devices
@@ -102,7 +102,7 @@ class Record:
     padding: float | None = None  # with split=both or seeds=colored: the fraction of padding, see shape.py
     detect_seconds: float | None = None  # with seeds=colored: the time to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: the time to color its columns or rows
-    colors: dict[str, int | None] | None = None  # the numbers of colors of columns and of rows
+    colors: dict[str, int | None] | None = None  # the numbers of column colors and of row colors
     nonzeros: int | None = None  # the number of entries of the sparsity pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
     # The fields of `scaling plan`: the program compiled for a machine, and its predicted time there.
@@ -118,14 +118,14 @@ class Record:
 
     @functools.cached_property
     def key(self) -> str:
-        """Return the hash of the settings of the case, `Case.key`."""
+        """Return `Case.key`, which is a hash of the settings of the case."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """Return the hash of the environment without the versions of peers (AD libraries other than JAX).
+        """Return a hash of the environment, without the versions of peers (AD libraries other than JAX).
 
-        Records of JAX and of a peer are comparable if this hash is equal.
+        A record of JAX and a record of a peer are comparable if this hash is equal.
         """
         return str(self.environment.get("setting", self.environment["digest"]))
 
@@ -155,7 +155,7 @@ class Record:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite int or float, but not a bool, that a record can store.
+    """Return whether a record can store a value as a number: a finite int or float, but not a bool.
 
     The largest magnitude is `_MAX_INTEGER` for an int, and `_MAX_FLOAT` for a float.
     """
@@ -183,11 +183,11 @@ def _finite(value: Any) -> Any:
 
 
 class Writer:
-    """Append records to a new JSON lines file of this process. Create it again if it is deleted."""
+    """A writer that appends records to its own JSON Lines file, and to a new file if the first is deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = -1  # its file descriptor, once it is open
+        self._file = -1  # the descriptor of the file, or -1 before it is open
 
     def append(self, record: Record | str) -> None:
         """Append a record, or its line of JSON, and sync the file. If an error occurs, remove the line."""

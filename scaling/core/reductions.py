@@ -1,8 +1,8 @@
-"""Define each `Reduction` of the Jacobian J of a point (sums, norm, J^T J): its steps and expected result.
+"""Define the reductions of the Jacobian J at a point (sums, norm, J^T J): steps and expected results.
 
 A device applies the step `columns` (in forward mode) or `rows` (in reverse mode) of a reduction to each slice
-of J as soon as the slice is computed, so that it need not store J. This module does not import JAX, because
-modules that read records import its table.
+of J as soon as the slice is computed, so that the device need not store J. This module does not import JAX,
+because modules that read records import its table.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction of Jacobians, and two arrays that set the scale of its errors."""
+    """The expected result of a reduction, and two arrays that determine the scale of the errors."""
 
     expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
@@ -27,12 +27,12 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The operation of a reduction that a device applies to each slice (column or row) of the Jacobian J."""
+    """The step of a reduction that a device applies to each slice (column or row) of the Jacobian J."""
 
-    # Maps a column of shape (..., outputs), or a row and x as tuples of one array per input, to its
-    # contribution to the reduced J. None uses the slice unchanged.
+    # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
+    # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
     function: Callable[..., Any] | None = None
-    sums_seeds: bool = False  # whether contributions are summed over the seeds, on devices, then on the host
+    sums_seeds: bool = False  # whether contributions are summed over seeds, on the devices and then the host
     products: bool = False  # whether the device computes the inner products of all pairs of columns of J
 
 
@@ -42,20 +42,20 @@ class Reduction:
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
-    axes: tuple[str | None, str | None]  # the two axes of the result: OUTPUTS, INPUTS or None, of length 1
+    axes: tuple[str | None, str | None]  # the axes of the result: OUTPUTS, INPUTS, or None for length 1
     columns: SliceStep = SliceStep()  # the step for each column of J in forward mode
     rows: SliceStep = SliceStep()  # the step for each row of J in reverse mode
-    # In JAX, J of shape (points, outputs, inputs) and x of shape (points, inputs) -> the result.
+    # A JAX function from J (points, outputs, inputs) and x (points, inputs) to the result.
     of_jacobians: Callable[[Any, Any], Any]
-    entries: str  # the entries of J whose sum is one element: one "entry", a "column", a "row", or "all"
-    # In NumPy, the expected result and its sensitivity to rounding.
+    entries: str  # the entries of J that are summed to one element: an "entry", a "column", a "row" or "all"
+    # A NumPy function that returns the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
-    # In NumPy, (J, bound) -> the largest change of the result of each point, of shape (points,), if each
-    # entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
+    # A NumPy function from (J, bound) to the largest change of the result at each point, of shape (points,).
+    # It assumes that each entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
-    # "products" of J and random vectors, "columns" of J^T J, or None.
+    # "products" of J with random vectors, "columns" of J^T J, or None.
     sampling: str | None = None
     along_point: bool = False  # whether forward mode needs only one tangent, the point x itself
     sums_points: bool = False  # whether the result is also summed over the points
@@ -87,7 +87,7 @@ def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums over the outputs of each point. The caller sums them over the points."""
+    """Return the sums over the outputs at each point. options/data_parallel.py sums over the points."""
     return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
 
 

@@ -34,7 +34,7 @@ from scaling.core.workload import Inputs, Reference, Workload
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
 _RANGE_NUMBERS = 2**16  # the number of array elements per range of points, which fit in the processor cache
-# The largest bytes of an expected result that is cached.
+# An expected result that takes more bytes than this is not cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
 # Fields that are reset for the reference, with their values. `formulation` matters if JAX computes it.
 _RESET_FIELDS: dict[str, Any] = defaults(
@@ -70,7 +70,7 @@ class ReferenceSpec:
 
     @property
     def sampled(self) -> bool:
-        """Return whether only a sample of entries is compared, as the whole reference takes too long."""
+        """Return whether only a sample of entries is compared, because the whole reference takes too long."""
         is_long = self.computed is not None and self.computed.seconds > BUDGET_SECONDS
         return is_long and self.reduction.sampling is not None
 
@@ -123,7 +123,7 @@ def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) ->
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the fastest NumPy function for the values of a workload, or None if there is none."""
+    """Return the fastest NumPy function that computes the function values of a workload, or None."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
@@ -158,8 +158,8 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result at the points [start, stop), and the scale by which errors are divided.
 
-    Both arrays broadcast to the shape of the result at these points. If the result and the reference are
-    sparse, they contain the nonzeros of the reference, in the shape (points, 1, nonzeros).
+    If the result and the reference are sparse, both arrays have the shape (points, 1, nonzeros), with the
+    nonzeros of the reference. Otherwise, both arrays broadcast to the shape of the result at these points.
     """
     case, sizes = spec.case, spec.sizes
     shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
@@ -197,16 +197,17 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the values at the points [start, stop), of shape (points, outputs), and the least error scale.
+    """Return the function values at the points [start, stop), and the least scale of their errors.
 
-    Errors are divided by the value or, if that is larger, by this scale, of shape (points,) or None.
+    The values have the shape (points, outputs). The scale has the shape (points,), or is None if there is no
+    lower bound on the numbers that errors are divided by.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and the least scale of their errors, or None."""
+    """Return the Jacobians at the points [start, stop), and the least scale of their errors (or None)."""
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
@@ -231,8 +232,8 @@ def _evaluate_form(
 ) -> Reference:
     """Evaluate a closed form of the value or the derivative at the points [start, stop).
 
-    Raise `Refusal` if an array of the returned `Reference` has a wrong shape, or if one that is compared with
-    the result has NaN or infinity. Values may be infinite where only the derivative is compared.
+    Raise `Refusal` if an array of the returned `Reference` has a wrong shape, or if an array that the check
+    uses contains NaN or infinity. If only the derivative is compared, function values may be infinite.
     """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
@@ -269,6 +270,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return the inputs as an array of shape (points, inputs). Those in `batched` have an axis of points."""
+    """Return inputs as one array of shape (points, inputs). Inputs in `batched` have an axis of points."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -72,7 +72,7 @@ class PlacedProgram(NamedTuple):
     sizes: DerivativeShape
     call: Callable[[], Any]  # runs the program once and returns its result
     collect: Callable[[Any], Any]  # converts a result to an array on the host
-    sample: Callable[[Sampling], Samples] | None = None  # takes all samples, for a peer with its own harness
+    sample: Callable[[Sampling], Samples] | None = None  # takes all samples with a benchmark tool of a peer
     wait: Callable[[Any], Any] = lambda result: None  # blocks until a result is ready, unless `call` blocks
 
 
@@ -84,7 +84,7 @@ class Attempt:
     group: ProcessGroup
     sampling: Sampling
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
-    turns: Iterator[Samples] | None = None  # the samples of the current compilation after each turn
+    turns: Iterator[Samples] | None = None  # yields the samples of the current compilation after each turn
     earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
     correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
     ended: bool = False  # whether the attempt failed or was skipped
@@ -95,7 +95,7 @@ class Attempt:
 
 
 def run_case(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
-    """Run the case of the record `blank`, which has no measurements yet, and return its complete record."""
+    """Run the case of `blank`, a record without measurements, and return the complete record."""
     attempt = prepare_case(blank, ProcessGroup(devices, platform), sampling)
     while not attempt.ended and not take_turn(attempt):
         pass
@@ -109,7 +109,7 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile the case of the record `blank`, run the program once and check its result.
+    """Compile the case of `blank`, a record without measurements, run the program once and check the result.
 
     An error ends the returned attempt. `known_blocks` is the field `blocks` of an earlier record, or None.
     `expected_digest` is the hash of the workload's source when the case was requested, or None.
@@ -162,7 +162,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """On an exception, end the attempt, record the error, and discard the samples."""
+    """Handle an exception: end the attempt, record the error, and discard the samples."""
     try:
         yield
     except Exception as error:
@@ -180,7 +180,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text for the record of a case that an exception ended."""
+    """Return the status, the reason and the text that describe an exception in a record."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -195,7 +195,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Raise an exception of one process in all processes of the group."""
+    """If one process raises an exception, raise an exception in all processes of the group."""
     error = None
     try:
         yield
@@ -375,7 +375,7 @@ def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
 
 
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
-    """Return the record fields of the samples of all compilations."""
+    """Combine the samples of all compilations, and return them as record fields."""
     marked: dict[str, list[int]] = {}
     turns_before = 0
     for samples in compilations:

@@ -59,8 +59,8 @@ class Pattern:
 class DerivativeShape:
     """The shape of a derivative, and the linear maps and seeds that compute it."""
 
-    outputs: int  # the number of outputs per point (batch element), for a Hessian that of the gradient
-    inputs: int  # the number of differentiated inputs per point, or 1 for a product of Hessian and vector
+    outputs: int  # the number of outputs per point (batch element), or of gradient elements for a Hessian
+    inputs: int  # the number of differentiated inputs per point, or 1 for a Hessian-vector product
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
     parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
@@ -85,13 +85,13 @@ def input_structs(case: Case, workload: Workload) -> tuple[NamedArrays, NamedArr
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return a dict from input name to the shape and dtype of that input at one point."""
+    """Return the shape and dtype of each input at one point, as a dict by input name."""
     points, shared = input_structs(case, workload)
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
 
 def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> DerivativeShape:
-    """Return the shape of the derivative of a case. With seeds=colored, the seeds follow from `coloring`."""
+    """Return the shape of the derivative of a case. With seeds=colored, `coloring` determines the seeds."""
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -157,7 +157,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of padded (point, seed) pairs, or None unless split=both or seeds=colored."""
+    """Return the share of (point, seed) pairs that is padding, or None unless split=both or seeds=colored."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.mesh_shape

@@ -1,4 +1,4 @@
-"""Time the stages of a compilation, sample the time of a program in turns, and bound medians by a sign test.
+"""Time the stages of a compilation, sample a program in turns, and compute confidence intervals of medians.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
 that run the program. A turn is a series of samples of one case; compared cases take turns. All times are in
@@ -61,7 +61,7 @@ class Stages:
     call: Any  # the function that runs the program, or None before compilation
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
     jaxpr: Any = None  # the traced program, or None if it is not available
-    trace_seconds: float | None = None  # None without such a stage, like the next two
+    trace_seconds: float | None = None  # None if there is no such stage, as for the next two fields
     lower_seconds: float | None = None
     compile_seconds: float | None = None
 
@@ -77,7 +77,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the texts of all processes by rank, without trailing whitespace."""
+    """Return a list with the text of each process, ordered by rank, without trailing whitespace."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -88,7 +88,7 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and return the compiled function and the time of each stage.
 
-    A function without a wrapper of JAX, such as `jax.jit`, is not compiled. `options` are XLA compiler
+    A function that is not wrapped by JAX, such as with `jax.jit`, is not compiled. `options` are XLA compiler
     options in addition to XLA_FLAGS.
     """
     if not hasattr(function, "lower"):
@@ -119,7 +119,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """Return the median of the times of 100 calls of an empty program, in seconds."""
+    """Return the median time of 100 calls of an empty program, in seconds."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
@@ -130,11 +130,11 @@ def sample_turns(
     floor_seconds: float | None = None,
     gather: Gather = single_process,
 ) -> Iterator[Samples]:
-    """Warm up a program, and return an iterator that takes one turn of samples and yields all samples so far.
+    """Warm up a program, and return an iterator. Each iteration takes one turn and yields all samples so far.
 
-    The caller stops the endless iteration when the samples have a `stop_reason`. A sample is the time of one
-    call, or of several if a call takes little longer than `floor_seconds`, the time of an empty call. `wait`
-    blocks until the result of a call is ready.
+    The iterator is endless: stop it when the samples have a `stop_reason`. `floor_seconds` is the time of an
+    empty call. A sample is the time of one call or, if a call is not much longer than an empty call, of
+    several calls. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
@@ -188,10 +188,10 @@ def _add_turn(
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster, and return their time in seconds.
+    """Call a program until its calls get no faster, and return the time of a call in seconds.
 
-    The time is the median over the second half of the calls, each in the slowest process. The warm-up takes
-    `least` to about ten times `least` seconds. `time_calls(n)` returns the total time of n calls.
+    The returned time is the median of the second half of the calls, each timed in the slowest process. The
+    warm-up takes `least` to about 10 * `least` seconds. `time_calls(n)` returns the total time of n calls.
     """
     seconds: list[float] = []
     total = 0.0
@@ -223,7 +223,7 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k whose interval contains the median with this confidence, or 0 if there is none.
+    """Return the largest rank k whose interval contains the median with this confidence, or 0 if none does.
 
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.
@@ -250,7 +250,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high) of two medians, with a 95 % interval, or None for fewer than 7 samples."""
+    """Return (ratio, low, high), the ratio of two medians and its 95 % interval. None for under 7 samples."""
     of_top, of_bottom = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni correction
     if of_top is None or of_bottom is None:
         return None

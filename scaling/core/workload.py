@@ -1,4 +1,4 @@
-"""Define `Workload` and `Reference`, import workload modules, and `build` the workload of a case from them.
+"""Define `Workload` and `Reference`, import workload modules, and build the `Workload` of a case.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:
@@ -62,8 +62,8 @@ class Workload:
         points: the inputs with a separate value for each point, a dict from name to `InputSpec` or pytree
             of `InputSpec`. Each leaf of a pytree becomes an input named by its path, such as `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
-        wrt: the inputs to differentiate by default, names joined by "+". `params` means all floating-point
-            leaves of that input, in the order of the tree; `params.w` means one leaf.
+        wrt: the names of the inputs to differentiate by default, joined by "+". For a pytree, `params` means
+            all floating-point leaves of the input `params`, in tree order, and `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
@@ -80,7 +80,7 @@ class Workload:
             the rows and the columns of the possible nonzeros, sorted by row, then column.
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
-        default_reduce: the `reduce` of the workload module, which `build` replaces by that of the case.
+        default_reduce: the `reduce` of the workload module, before `build` applies the `reduce` of the case.
     """
 
     function: Callable[..., Any]
@@ -109,7 +109,7 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs, one per leaf of a pytree that has elements."""
+        """Return the names of the differentiated inputs. A pytree has a name for each leaf with elements."""
         leaves = (leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
         return tuple(leaf for leaf in leaves if math.prod(self.inputs[leaf].shape))
 
@@ -166,9 +166,9 @@ def make_from_module(case: Case) -> Any:
 def build(case: Case, make_workload: MakeWorkload = make_from_module) -> Workload:
     """Make the workload of a case, and apply the fields `wrt`, `reduce` and `target` of the case.
 
-    `make_workload` returns the `Workload` as its module defines it. In the result, each leaf of a pytree is a
-    separate input, and every function returns one array. If the target is a second derivative, `reference` is
-    replaced by `second`. `whole_modes` is empty if its functions compute another quantity than the case.
+    `make_workload(case)` returns the `Workload` that its module defines. In the result, each leaf of a pytree
+    is a separate input, and every function returns one array. If the target is a second derivative, `second`
+    replaces `reference`. `whole_modes` is empty if its functions compute a different derivative or reduction.
     """
     is_of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if is_of_peer else case)
@@ -230,7 +230,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return the names of the inputs to differentiate: those of the case, or else a default."""
+    """Return the names of the differentiated inputs, joined by "+": `case.wrt`, or else a default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)

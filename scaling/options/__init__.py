@@ -1,1 +1,1 @@
-"""Implement options of a case, each imported when needed: pytrees, pmap, blocks, sparsity, references."""
+"""Implement the options of a benchmark case (pmap, sparsity, references, ...), imported only when needed."""

@@ -23,7 +23,7 @@ class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and the memory for its arrays."""
 
     block: int | None = None  # the number of points (batch elements), or None for all points of the device
-    chunk: int | None = None  # the number of seeds (tangents or cotangents), or None for all of the device
+    chunk: int | None = None  # the number of seeds (tangents or cotangents), or None for all seeds
     storage: str = DEVICE  # the memory that contains the inputs and the result, "device" or "host"
 
 
@@ -87,7 +87,7 @@ def find_blocks(
     measure: Callable[[BlockSizes], MemoryNeed],
     earlier: BlockSizes | None = None,
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest block sizes that fit into memory, or None, and a dict of all measured candidates.
+    """Return the largest block sizes that fit into memory (or None), and a dict of all measured candidates.
 
     `measure` compiles a candidate. `earlier` is tried first. Storage on the host is tried if `case.storage`
     is "host", or if it is None and no block sizes fit on the device. Storage on the host requires
@@ -167,7 +167,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return `blocks` with 1.5 times as many seeds or points, or None if that equals one of the arguments."""
+    """Return `blocks` with 1.5 times as many seeds or points, or None if the result equals an argument."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     larger = count + count // 2

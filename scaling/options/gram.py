@@ -1,4 +1,4 @@
-"""Implement `reduce=gram`: multiply the columns or rows of a Jacobian J to J^T J, and bound its error."""
+"""Implement `reduce=gram`: compute J^T J from the columns or rows of a Jacobian J, and bound its error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from scaling.core.tolerances import Jacobians, SizedEntries
 
 
 def count_passes(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs with which all devices together compute J^T J in forward mode.
+    """Return the total number of JVPs that all devices compute for J^T J in forward mode.
 
     A device multiplies its columns of J by all columns. Unless a single device computes all columns in one
     chunk, each device computes all columns again for each of its chunks.
@@ -30,9 +30,9 @@ def count_passes(case: Case, sizes: DerivativeShape) -> int:
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
     """Return the rows of J^T J for the seeds of one device, an array of shape (seeds, inputs).
 
-    These are the inner products of the device's columns of J with all columns. `column` returns the column of
-    J for the index of a seed. All columns are computed again for each chunk of the device's columns, unless
-    one chunk contains all columns.
+    These are the inner products of the device's columns of J with all columns. `column(k)` returns column k
+    of J. All columns are computed again for each chunk of the device's columns, unless one chunk contains all
+    columns.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -50,7 +50,7 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
 def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """Return R^T R of shape (inputs, inputs), where R contains the rows of J that one device computes.
 
-    `row` returns the row for the index of a seed, a tuple with one array for each input.
+    `row(k)` returns row k of J as a tuple with one array for each input.
     """
 
     def multiply(numbers: Any) -> Any:
@@ -61,7 +61,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J of each point, and the two arrays that determine its tolerance."""
+    """Return the expected J^T J at each point, and two arrays that determine its tolerance."""
     J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -69,7 +69,7 @@ def reference_gram(e: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound for each point p on the change of J^T J if J[p, o, i] changes by at most bound[p, i]."""
+    """Return for each point p a bound on the change of J^T J if J[p, o, i] changes by up to bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

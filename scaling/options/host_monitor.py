@@ -34,8 +34,8 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 class HostReading:
     """Counters of the host and of this process at one moment.
 
-    The monitored cores are those that this process is bound to, or may run on if it is not bound. Times are
-    summed over these cores.
+    The monitored cores are the cores that this process is bound to, or may run on if it is not bound. Times
+    are summed over these cores.
     """
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
@@ -44,7 +44,7 @@ class HostReading:
     idle_seconds: float  # the idle time, including waiting for I/O
     stolen_seconds: float  # the time that the hypervisor used
     process_seconds: float  # the CPU time of all threads of this process, without child processes
-    clock_seconds: float  # the time of the reading by `time.perf_counter`
+    clock_seconds: float  # the value of `time.perf_counter` at the reading
     preemptions: int  # the number of involuntary context switches of this process
     slowdowns: int  # the number of thermal throttling events of the monitored cores and their packages
     throttled: bool  # whether at least one of the visible GPUs was throttled
@@ -87,7 +87,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the disturbances since the reading `start`: "throttled", "foreign_load", both or none.
+    """Return the list of disturbances since the reading `start`: "throttled", "foreign_load", both or none.
 
     The foreign load is the time that was neither idle nor used by this process or, if larger, the time used
     by the hypervisor, which Linux may also attribute to this process. If this process is bound to cores, the

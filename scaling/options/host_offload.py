@@ -1,4 +1,4 @@
-"""Implement `storage=host`: compute a result that exceeds device memory in steps, into an array on the host.
+"""Implement `storage=host`: compute a result that exceeds device memory step by step, into a host array.
 
 A step computes the Jacobians of some points (batch elements), or only the rows or columns for some seeds. It
 copies the points from the host to the devices, where the shared inputs stay. All steps run the same program
@@ -74,7 +74,7 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
-    """Return the dtype of the result: float64 if the host sums partial results, else that of the case."""
+    """Return the dtype of the result: float64 if the host sums partial results, else the case's dtype."""
     is_summed = case.mesh_shape[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     return np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
 

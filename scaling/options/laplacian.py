@@ -56,32 +56,33 @@ class Expanded(NamedTuple):
 
     value: Any
     tangents: Any  # the first derivatives along the directions, of shape (directions, *value.shape)
-    second: Any  # the second derivatives summed over the directions, of the shape of `value`
+    second: Any  # the second derivatives summed over the directions, with the shape of `value`
 
 
 def _sum_over_directions(form: LinearMap) -> LinearMap:
-    """Return the function V -> sum of `form(v)`, a scalar, over the directions v on the leading axis of V."""
+    """Return a function of V that sums `form(v)` over the directions v, which form the leading axis of V."""
     return lambda V: jax.vmap(form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, where `column` maps v to H v.
+    """Return a function of V that sums v^T H v over the directions v in V, where `column(v)` returns H v.
 
-    V is a tuple of arrays like v, each with a leading axis of directions.
+    V is a tuple of arrays, each with the shape of the corresponding array in v after a leading axis of
+    directions.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return V -> sum of v^T H v over the v in V, each a JVP of a JVP, for the Hessian H of f at x."""
+    """Return a function of V that sums v^T H v over v in V by nested JVPs; H is the Hessian of f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return V -> sum of v^T H v over the v in V, each by jet, for the Hessian H of f at x.
+    """Return a function of V that sums v^T H v over v in V with `jet`; H is the Hessian of f at x.
 
-    The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f, or one
-    that fails. Custom derivative rules of f are ignored.
+    The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f, or if
+    the rule fails. Custom derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -108,7 +109,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return V -> sum of v^T H v over the v in V, in a single pass, for the Hessian H of f at x."""
+    """Return a function of V that sums v^T H v over v in V in one pass; H is the Hessian of f at x."""
     closed = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -122,7 +123,7 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Return the results of a jaxpr equation for operands that are arrays or `Expanded`.
 
-    A result is an array if it does not depend on the directions or is not of an inexact dtype.
+    A result is an array if it does not depend on the directions or has no inexact dtype (float or complex).
     """
     positions = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
     expanded = list({id(operands[number]): operands[number] for number in positions}.values())
@@ -157,8 +158,8 @@ def _expand(
 ) -> list[Any]:
     """Return the results of a function g of `Expanded` inputs, with their derivatives along the directions.
 
-    `is_inexact` states for each result whether it is an `Expanded`, or else an array without derivatives.
-    `is_linear` is whether g is linear in all inputs together.
+    `is_inexact` states for each result whether an `Expanded` or an array without derivatives is returned.
+    `is_linear` states whether g is jointly linear in all inputs.
     """
     values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
     inexact_results = lambda *z: [y for y, keep in zip(g(*z), is_inexact, strict=True) if keep]  # noqa: E731

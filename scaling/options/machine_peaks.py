@@ -1,7 +1,7 @@
-"""Choose the cases of the workload `ceiling` that bound the times of given cases, and count their work.
+"""Choose peak benchmarks, from which lower bounds on run times are computed, and count their work.
 
-These peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py). Lower bounds on the run
-times of the other cases are computed from their measurements.
+The peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py). Their measurements yield lower
+bounds on the run times of the other cases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ def enables_peaks(study: Mapping[str, Any]) -> bool:
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
     """Return the peak benchmarks from which lower bounds on the run times of the given cases are computed.
 
-    A benchmark runs on as many devices as the case. The benchmark `call` also uses the API of the case,
-    because the dispatch latency depends on the API.
+    Each benchmark runs on as many devices as the case that it bounds. The benchmark `call` also uses the API
+    of the case, because the dispatch latency depends on the API.
     """
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
@@ -66,14 +66,14 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and the matmul precision of the peak benchmark, such as "copy", that bounds a case."""
+    """Return the dtype and matmul precision of the peak benchmark `target`, such as "copy", for a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """Return the work of each device in one call of a peak benchmark.
+    """Return the amount of work that each device does in one call of a peak benchmark.
 
     The unit is bytes ("copy", "transpose", "all_reduce"), floating-point operations ("matmul", "arithmetic"),
     exponentials ("transcendental"), divisions ("division") or summed elements ("reduction").

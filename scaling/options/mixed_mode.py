@@ -8,8 +8,8 @@ from scaling.core.case import Case, Refusal, unknown_name
 def forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names of the inputs that mode=mixed differentiates in forward mode.
 
-    `case.forward` joins them by "+", and may name a pytree for all its leaves. None omits the largest input.
-    Raise `Refusal` for an unknown or repeated name, or if no input remains for reverse mode.
+    `case.forward` joins the names by "+"; a pytree name selects all its leaves. If it is None, all inputs but
+    the largest are returned. Raise `Refusal` if a name is unknown or repeated, or if all inputs are named.
     """
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])

@@ -23,7 +23,7 @@ def wrap(
 ) -> tuple[Callable[..., Any], NamedArrays]:
     """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.
 
-    `arguments` have the shapes on one device. The first axis of the abstract arguments is the devices.
+    `arguments` have the shapes on one device. The abstract arguments have a leading axis of devices.
     """
 
     def on_axis(*arrays: Any) -> Any:
@@ -48,8 +48,8 @@ def place(
 ) -> jax.Array:
     """Return an argument of a `jax.pmap` function as an array that is partitioned over the devices.
 
-    `struct` describes the array, whose first axis is the devices. `rows` returns the rows [start, stop) of a
-    per-point input, and `global_array` the whole array of any other argument.
+    `struct` describes the array, whose first axis is the devices. `rows(start, stop)` returns rows of a
+    per-point input, and `global_array()` returns the whole array of any other argument.
     """
     point_devices, seed_devices = case.mesh_shape
     count = ceil_div(case.points, point_devices)

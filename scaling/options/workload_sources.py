@@ -1,8 +1,8 @@
-"""Read the sources of a user's modules that a workload imports, so that a change of any of them is noticed.
+"""Read the source code of the user's modules that a workload imports, to detect changes in the modules.
 
-The `import` statements of the sources are followed, also those inside functions. Nothing is imported, so the
-result does not depend on what a process has imported. It lacks modules of installed packages, modules that
-are imported by a computed name, and data files.
+The `import` statements of the sources are followed, also inside functions. Nothing is imported, so the
+result does not depend on what a process has imported. The result excludes modules of installed packages,
+modules that are imported by a computed name, and data files.
 """
 
 import ast
@@ -20,7 +20,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the sources of the modules that a module imports, directly or not, sorted by name."""
+    """Return the source code of the user's modules that a module imports, directly or not, sorted by name."""
     sources: dict[str, bytes] = {}
     found, pending = set(), [name]
     while pending:
@@ -35,7 +35,7 @@ def imported_sources(name: str) -> list[bytes]:
 
 
 def _find_user_module(name: str) -> ModuleSpec | None:
-    """Return the location of a module, or None if it is installed or not found. Do not import its package."""
+    """Return the `ModuleSpec` of a module without importing it, or None if it is installed or not found."""
     package, *parts = name.split(".")
     spec = None
     with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made in memory
@@ -48,7 +48,7 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the names in the `import` statements of a module of a package; some may not be modules."""
+    """Return the absolute names in the `import` statements of a module; some may not be modules."""
     names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):

@@ -29,7 +29,7 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return the number of consecutive rows of the Jacobian that are summed, 1 without a reduction."""
+        """Return the number of consecutive rows of the Jacobian that are summed, or 1 without a reduction."""
         return self.sizes.outputs if self.workload.reduce else 1
 
     @property
@@ -45,8 +45,8 @@ class Batch:
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
         """Return the columns of the Jacobian, of shape (columns, points, outputs), for each input.
 
-        `push` maps an index and a tangent of `x[index]`, with the nonzero elements `size`, to the tangent of
-        the outputs. If the workload reduces the Jacobian, the last axis is summed.
+        `push(index, tangent)` returns the tangent of the outputs for a tangent of `x[index]`, whose nonzero
+        elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -84,9 +84,9 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the batch of a case whose function is in formulas.py.
+    """Return the `Batch` of a case, with a function from formulas.py.
 
-    `inputs` are arrays of `library`, which has NumPy's API. `log_gamma` is its log-gamma function.
+    `inputs` are arrays of `library`, which has NumPy's API. `log_gamma` is the library's log-gamma function.
     """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     copies = {
@@ -115,7 +115,7 @@ def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], library: Any, log_gamma: Any,
     differentiate: Callable[[Batch], list[np.ndarray]],
 ) -> Prepared:  # fmt: skip
-    """Return the function value or, by `differentiate`, the derivative of a case in a library like NumPy."""
+    """Return a `Prepared` that computes the function value or, by `differentiate`, the derivative."""
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
     batch = make_batch(case, workload, sizes, inputs, library, log_gamma)
@@ -147,7 +147,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) 
 
 
 def checks(case: Case, workload: Any, sizes: Any) -> list[Check]:
-    """Return the conditions under which a peer cannot compute the whole batch, to pass to `first_reason`.
+    """Return checks for `first_reason`: the conditions under which a peer cannot compute the whole batch.
 
     The peer cannot run the case if `chunk` is set, or if the free memory is less than estimated: twice the
     size of the result, which is copied, plus eight times the size of the largest intermediate array.

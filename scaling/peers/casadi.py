@@ -108,9 +108,9 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return (symbols by input name, outputs) of one point, or of all points if `batch: whole`.
+    """Return a dict of symbols by input name, and the outputs, for one point or all points (`batch: whole`).
 
-    The symbols and the outputs are column vectors. Their elements are in the row-major order of the arrays.
+    The symbols and the outputs are column vectors, with elements in the row-major order of the arrays.
     """
     import casadi as ca
 
@@ -128,7 +128,7 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return (CasADi function that computes the derivative of the outputs y, number of sweeps or None)."""
+    """Return a CasADi function for the value or the derivative of y, and the number of sweeps or None."""
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -148,9 +148,9 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return (derivative of y with respect to x as a CasADi matrix, number of sweeps).
+    """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps.
 
-    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory.
+    CasADi stores this (inputs, outputs) matrix by columns, which is (outputs, inputs) in row-major order.
     """
     weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})

@@ -71,9 +71,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _batch_function(case: Case, workload: Any, arrays: dict[str, np.ndarray]) -> tuple[Callable, tuple, dict]:
-    """Return (function, x, constants): the function of the whole batch is called as function(x, constants).
+    """Return (function, x, constants), where function(x, constants) evaluates the whole batch.
 
-    `x` is a tuple of the differentiated inputs, and `constants` a dict from the name to each other input.
+    `x` is a tuple of the differentiated inputs, and `constants` is a dict of the other inputs by name.
     """
     import jax
     from enzyme_ad.jax import enzyme_jax_ir

@@ -15,7 +15,7 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def checks(case: Case, modes: Iterable[str]) -> list[Check]:
-    """Return the checks that a workload and one of the AD modes `modes` are known, for `first_reason`."""
+    """Return checks for `first_reason` that refuse an unknown workload, or an AD mode not in `modes`."""
     functions = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
     return [
         (case.workload not in KNOWN, functions),

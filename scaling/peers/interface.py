@@ -1,4 +1,4 @@
-"""Import peers by `engine`, define what they return (`Prepared`), and find out what they do not offer.
+"""Import peers by `engine`, define their result type `Prepared`, and find the cases that they cannot run.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -11,7 +11,7 @@ and may define these constants and functions:
     PACKAGES      the Python packages that the peer needs; their versions are recorded
     INSTALL       the command that installs these packages
     THREADS       whether the peer can use several cores
-    JIT           the supported values of `jit`; any other value is replaced by the first of them
+    JIT           the supported values of `jit`; any other value is replaced by the first one
     SYSTEMS       the names of the AD systems, if the peer has several: `engine: julia/ForwardDiff`
     FORMULATIONS  {workload: formulations that only this peer offers}
     versions(system) -> {name: version or None}     replaces PACKAGES; system is "" without SYSTEMS
@@ -39,7 +39,7 @@ from scaling.core.timing import Samples, Sampling
 _BUILT_IN = ("autograd", "casadi", "enzyme", "julia", "numpy", "torch")  # the modules of this folder
 _INSTALL = "pip install 'ad-scaling[peers]'"
 
-Check = tuple[Any, str]  # (whether a case cannot run for a reason, text that states the reason)
+Check = tuple[Any, str]  # (whether a condition prevents a case, text that states the condition)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that its peer determines: `jit`, and fixed values of options of JAX.
+    """Return the fields of a case that its peer determines: `jit`, `chunk`, and fixed values of JAX options.
 
     A peer computes the whole batch with threads in a single process.
     """
@@ -172,9 +172,9 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def memory_check(needed_bytes: int, fix: str = "") -> Check:
-    """Return the condition, to pass to `first_reason`, that `needed_bytes` exceed the free memory.
+    """Return a check for `first_reason` that is true if `needed_bytes` exceed the free memory.
 
-    `fix` is appended to the text of the condition.
+    `fix` is appended to the text of the check.
     """
     available = available_bytes() or math.inf
     text = f"needs about {needed_bytes / 1e9:.3g} GB, has {available / 1e9:.3g} GB{fix}"

@@ -14,7 +14,7 @@ from scaling.peers import interface
 
 
 def prepare_program(attempt: Attempt, case: Case, workload: Workload) -> PlacedProgram:
-    """Return the program of a peer for a case. Its compile time and number of passes are noted in `attempt`.
+    """Return the program of a peer for a case, and note its compile time and number of passes in `attempt`.
 
     Raise `TooLarge` if the inputs and the result do not fit into memory.
     """

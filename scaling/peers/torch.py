@@ -66,7 +66,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative, which with `jit: true` is compiled."""
+    """Return the function value or derivative of a case, compiled if `jit: true`."""
     import torch
 
     torch.set_num_threads(threads)
@@ -102,7 +102,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Return (compiled derivative, time in seconds of its first call, which compiles it)."""
+    """Return the compiled derivative, and the time in seconds of the first call, which compiles it."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -116,7 +116,7 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function from the inputs x to the columns of the derivative, or to its rows for each input.
+    """Return a function of the inputs x that returns the columns of a derivative, or its rows per input.
 
     The tensors have the shape (seeds, points, ...), or (points, ...) if there is a single seed. The seeds are
     created only once, because creating them in a compiled function takes up to thirty times as long.
@@ -136,7 +136,7 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
     """Return the unit tangents or cotangents of several tensors, each of shape (seeds, *shape of the tensor).
 
-    `repeats` contains for each tensor the number of points for which a seed is repeated.
+    For each tensor, `repeats` contains the number of points for which a seed is repeated.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     rows = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)

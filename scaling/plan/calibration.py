@@ -1,4 +1,4 @@
-"""Convert the measured peaks of a CPU, which are timings of `ceiling` cases, to `Rates` of its `Hardware`.
+"""Convert the measured peaks of a CPU (timings of `ceiling` cases) to the `Rates` of a `Hardware` model.
 
 options/machine_peaks.py measures the peaks, and time_model.py predicts run times from the rates.
 """
@@ -21,7 +21,7 @@ _TARGETS = {  # field of `Rates` -> target of the peak measurement
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of the hardware model of a CPU with measured rates, one set of rates per device count.
+    """Return a copy of the hardware model of a CPU with measured rates, one set for each device count.
 
     Only the latest peak and latency benchmarks in `timings` are used. If `bound_only` is true, timings of a
     process that was not bound to one core per device are ignored. Raise `Refusal` if no rates are measured.
@@ -89,8 +89,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
     """Return the network of the CPU cores as one level, or () for one device or without measurements.
 
-    The measurements are the bytes per second of an all-reduce (`speed`), and the seconds of a call with a
-    small collective and of an empty call.
+    `speed` is the measured bandwidth of an all-reduce in bytes per second. `collective` and `call` are the
+    measured times of a call with a small collective and of an empty call, in seconds.
     """
     if devices < 2 or speed is None or collective is None:
         return ()

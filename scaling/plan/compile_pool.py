@@ -24,13 +24,13 @@ RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes, each with its thread, that compile cases for absent devices.
+    """A pool of worker processes that compile cases for absent devices, each controlled by a thread.
 
     Attributes:
         header: The JSON object that each worker receives first: the platform and its devices.
         size: The number of workers.
         seconds: The timeout of each request, in seconds.
-        report, begin: Functions that are called when the compilation of a case ends or begins.
+        report, begin: Functions that are called when a compilation ends (`report`) or begins (`begin`).
     """
 
     header: Mapping[str, Any]
@@ -86,9 +86,9 @@ class CompilePool:
         return event["event"] != "died"
 
     def _compile_once(self, worker: WorkerGroup, case: Case, digest: str | None) -> RecordFields:
-        """Return the event with the result of compiling a traced case, given the digest of its program.
+        """Return the event that reports the compilation of a traced case, given the digest of its program.
 
-        Of the cases with the same digest, one is compiled, and the others wait for its result. After a
+        If several cases have the same digest, one is compiled, and the others wait for its result. After a
         failed compilation, the next waiting case is compiled. A case without a digest is always compiled.
         """
         request = {"do": "compile", "key": case.key}

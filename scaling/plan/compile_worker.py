@@ -110,7 +110,7 @@ def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return a protocol buffer with these fields in the text format."""
+    """Return the given fields as a protocol buffer in text format."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}"
         if isinstance(value, Mapping)
@@ -159,7 +159,7 @@ class TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case, and return its status, memory, operations and collectives."""
+        """Compile the case, and return record fields with its status, memory, operations and collectives."""
         coloring = self.sizes.coloring
         fields = coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
@@ -203,7 +203,7 @@ class TracedCase:
 
 @dataclasses.dataclass(frozen=True)
 class _CpuStages(timing.Stages):
-    """The compilation stages of a CPU program, and the operations of its kernels (llvm_instructions.py)."""
+    """The compilation stages of a CPU program, and a dict from kernel name to number of operations."""
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -220,9 +220,9 @@ def _compile_for_cpu(program: layout.Program) -> _CpuStages:
 class _RejectedProgram:
     """A program that the compiler rejected because it does not fit into memory, with the compiler's message.
 
-    The other fields have the names in JAX's `CompiledMemoryStats`, in bytes per device. The sizes of the
-    arguments and of the output show whether a smaller block of points could fit. The temporary size is None
-    if the message contains no number.
+    The other fields have the same names as in JAX's `CompiledMemoryStats`, in bytes per device. The sizes of
+    the arguments and of the output show whether a smaller block of points could fit. The temporary size is
+    None if the message contains no number.
     """
 
     message: str
@@ -236,7 +236,7 @@ class _RejectedProgram:
 
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
-    """Return the memory statistics of a program from its shapes and the error message of the compiler."""
+    """Return a `_RejectedProgram` with sizes from the program's shapes and the compiler's error message."""
     arguments, used = list(program.arguments.values()), _OUT_OF_MEMORY_MESSAGE.search(message)
     argument_bytes = sum(
         math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arguments
@@ -250,7 +250,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
 
 
 def _describe_shortage(message: str) -> str:
-    """Return a text with the needed and the available memory from an error message of the compiler."""
+    """Return a message with the needed and the available memory from an error message of the compiler."""
     used = _OUT_OF_MEMORY_MESSAGE.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
@@ -259,10 +259,10 @@ def _describe_shortage(message: str) -> str:
 
 
 def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
-    """Return a hash of a traced program. Of cases with equal hashes, only one is compiled.
+    """Return a hash of a traced program. If several cases have equal hashes, only one is compiled.
 
     The hash depends on the number of devices only if the program communicates or uses its device index.
-    `steps` is the number of executions of the program per call. `padding` is a result of `padding_share`.
+    `steps` is the number of executions of the program per call. `padding` is the result of `padding_share`.
     """
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
     if case.mesh_shape[1] == 1:  # the device index along the seed axis is always 0
@@ -288,7 +288,7 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 
 
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
-    """Return the kernels and operation counts of an optimized program that a call runs `steps` times.
+    """Return record fields with the kernels and operation counts of a program that a call runs `steps` times.
 
     Equal kernels are merged, and `times` is their total number of executions.
     """

@@ -84,11 +84,11 @@ class Hardware:
         asking: Lower and upper bound of a factor on the call and kernel latencies.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
-        slices: Torus shapes in chips, beginning with one chip. If empty, whole hosts or a part of one.
+        slices: Torus shapes in chips, beginning with one chip. If empty: whole hosts, or part of one host.
         most, price: Largest device count to compile for; price per device and hour, or None.
         per_host, per_chip: Devices per host, and devices per chip.
         target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
-        config: Configuration (YAML mapping) from which this value was created.
+        config: Configuration (YAML mapping) from which this model was created.
     """
 
     name: str
@@ -117,12 +117,12 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest number of working devices up to `devices`, or for the smallest."""
+        """Return the rates for the largest `Rates.devices` up to `devices`, or else for the smallest."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with a number of devices.
+        """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
         Return () for hardware without slices, and None if the number of devices is not available.
         """
@@ -133,7 +133,7 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts, ascending; for hardware without slices only powers of two."""
+        """Return the available device counts, ascending. Without slices, only powers of two are returned."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -153,7 +153,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware of a configuration file. Raise `Refusal` if a field is invalid."""
+    """Return the hardware model that a configuration describes. Raise `Refusal` if a field is invalid."""
     fields = {field.name for owner in (Hardware, Rates) for field in dataclasses.fields(owner)}
     valid_keys = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
     if unknown := [name for name in config if name not in valid_keys]:
@@ -209,7 +209,7 @@ def _is_ascending(values: Sequence[float]) -> bool:
 
 
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate of values that are mappings with exactly these keys and with valid values."""
+    """Return a predicate that is true for mappings with exactly the given keys and with valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )

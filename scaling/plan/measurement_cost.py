@@ -11,8 +11,8 @@ _BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start
 def measurement_seconds(record: Record, settings: RunSettings, end: str = "high") -> float | None:
     """Return the predicted seconds to measure a case once, or None if its call time is not predicted.
 
-    Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it, for each
-    compilation. The compile time was measured on this host. `end`, "low" or "high", selects the limit of the
+    For each compilation, sampling takes `sampling.seconds`, or longer if the minimum number of samples
+    requires it. The compile time was measured on this host. `end`, "low" or "high", selects the limit of the
     95 % interval of the predicted call time.
     """
     if record.predicted is None:
@@ -24,9 +24,9 @@ def measurement_seconds(record: Record, settings: RunSettings, end: str = "high"
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[float, float, int]:
-    """Return (lower bound, upper bound) of the device-hours to measure all planned cases in all replicates.
+    """Return a lower and an upper bound on the device-hours of a study, and the number of omitted cases.
 
-    The third value is the number of cases that are omitted because they have no prediction.
+    The device-hours are for all planned cases in all replicates. Cases without a prediction are omitted.
     """
     predicted = [record for record in records if record.predicted is not None]
     low, high = (

@@ -68,7 +68,7 @@ class PlannedStudy:
         folder: Results folder to which the records are written.
         scaling: Kinds of scaling of its cases.
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
-        cases: Cases that are not planned yet, each with the case to compile for it, see `case_to_compile`.
+        cases: Cases that are not planned yet, each with the case to compile for it (see `case_to_compile`).
         rejected: Cases that cannot be planned, each with the reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
@@ -93,8 +93,8 @@ def prepare_plan(
 ) -> PlannedStudy:
     """Check the study `name` and the hardware of a Hydra configuration, and return a `PlannedStudy`.
 
-    `note` is called several times a second with (number of checked cases, number of all cases). Raise
-    `Refusal` if a value is invalid.
+    `note(done, total)` is called several times a second with the numbers of checked cases and of all cases.
+    Raise `Refusal` if a value is invalid.
     """
     hardware, folder, settings = _read_options(config, name)
     cells = _expand_cases(config, hardware, settings.max_cases)
@@ -162,7 +162,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of this CPU with the rates that records in a results folder contain."""
+    """Return `hardware` with rates measured in a results folder, and by default the free memory per core."""
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -170,7 +170,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study. devices=all means all counts that divide the points evenly."""
+    """Return the cases of a study. devices=all selects all device counts that divide the points evenly."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -193,9 +193,9 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
 
 
 def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
-    """Return the case to compile for the prediction of a case, or None if there is none.
+    """Return the case that is compiled to predict the time of a given case, or None if there is none.
 
-    This is the case itself, unless the case has more devices than the largest machine. Then it is a case with
+    This is the given case itself, unless it has more devices than the largest machine. Then it is a case with
     fewer devices along the point axis of the mesh and fewer points, in which each device does the same work.
     """
     if case.devices <= hardware.most:
@@ -213,7 +213,7 @@ def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (package, version) of the compiler for a machine. Raise `Refusal` if none is installed."""
+    """Return the package and version of the compiler for a machine. Raise `Refusal` if none is installed."""
     compiler = _find_package(_COMPILERS[hardware.platform])
     has_assembler = (
         hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -228,7 +228,7 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (name, version) of the first of the Python packages `names` that is installed, or None."""
+    """Return the name and version of the first installed package in `names`, or None if there is none."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -274,7 +274,7 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the header for a compile worker: the hardware, and the TPU slice of each device count."""
+    """Return the header for a compile worker: the hardware, and the TPU slice for each device count."""
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -283,9 +283,9 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case, with the predicted time of a call, or why there is none.
+    """Return `fields` with the predicted call time of a compiled case, or the reason why it is unknown.
 
-    If `compiled` has fewer devices than `case`, see `case_to_compile`, the messages (collectives) of the
+    If `compiled` has fewer devices than `case` (see `case_to_compile`), the messages (collectives) of the
     program are changed to connect all devices of `case`.
     """
     if fields["status"] != "planned":
@@ -304,7 +304,7 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
 
 
 def _write_manifest(study: PlannedStudy) -> None:
-    """Write the file of the results folder that describes the study and its hardware."""
+    """Write the JSON file in the results folder that describes the study and its hardware."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
     scaling: set[str] = set(study.scaling)
     existing = store.read_json(path)  # may describe another study in the same folder
@@ -347,5 +347,5 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return a text such as "2 to 3", or "2" if both numbers have the same text."""
+    """Return a string such as "2 to 3", or "2" if both numbers are formatted equally."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

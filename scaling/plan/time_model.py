@@ -1,9 +1,9 @@
 """Time model: predict the time of a call from the kernels and messages (collectives) of its compiled program.
 
-A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
+The time of a kernel is the longer of its memory time and its arithmetic time at the rates of the machine (the
 roofline model). On a CPU, the operations are counted in the machine code (llvm_instructions.py), and an
 overhead is added (cpu_overhead.py). Kernels and messages do not overlap, and all devices wait for the
-slowest. Caches are ignored beyond the table of bandwidths and beyond kernels of a CPU with few bytes.
+slowest. Caches affect only the table of bandwidths and the CPU kernels that move few bytes.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor,
@@ -30,7 +30,7 @@ _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
-# Work of a kernel or message by field of hlo_cost.py. A missing field is 0, except that `times` is 1.
+# Fields of a `Kernel` or `Message` (hlo_cost.py) by name. A missing field is 0, except that `times` is 1.
 Work = dict[str, float]
 
 
@@ -120,16 +120,16 @@ def draw_time_parts(
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Return `DRAWS` random numbers between two bounds, the logarithms of which are uniform."""
+    """Return `DRAWS` log-uniform random numbers between two bounds."""
     return np.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the times of the kernels at the full rates of the hardware, and their numbers of executions.
+    """Return the time of each kernel at the full rates of the hardware, and its number of executions.
 
-    The times are arrays of shape (kernels,) by name: "memory", "overhead", or a kind of operations.
+    The times are a dict from "memory", "overhead" or a kind of operation to an array of shape (kernels,).
     """
     dtype = case.dtype
     speeds: dict[str, float | None] = {
@@ -166,15 +166,15 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 
 
 def _float32_rate(rates: Rates) -> float | None:
-    """Return the float32 arithmetic rate, twice the rate in float64 if only that is known, or None."""
+    """Return the float32 arithmetic rate or None. If only the float64 rate is known, return its double."""
     in_float64 = rates.arithmetic["float64"]
     return rates.arithmetic["float32"] or (in_float64 and 2 * in_float64)
 
 
 def _bandwidth(size: float, rates: Rates) -> float:
-    """Return the memory bandwidth in bytes per second of a kernel that moves `size` bytes.
+    """Return the memory bandwidth, in bytes per second, for a kernel that moves `size` bytes.
 
-    It is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
+    The bandwidth is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
     """
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
@@ -191,7 +191,7 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return the time of the slowest device divided by the typical time of a device, of shape (draws,).
+    """Return the time of the slowest device relative to a typical device, as an array of shape (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
     power of the distribution function of one device, which is inverted at `uniform` random numbers in [0, 1).

@@ -42,7 +42,7 @@ class Card(NamedTuple):
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     other_sizes: str  # a note on the other sizes that were measured, or ''
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
-    layout: str  # such as '4 devices, shard_map, points split'; if there are two methods, with that of `time`
+    layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
     time: str  # the time of one call with its 95 % interval
     ratio: str  # the ratio of the runner-up's time to `time`, or ''
     certainty: str  # the result of `describe_certainty`, or 'predicted, not measured'
@@ -61,7 +61,7 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
-    """Return the name of a problem, such as 'mlp width=8 points=64', with the suffix of `Findings.suffix`."""
+    """Return the name of a problem, such as 'mlp width=8 points=64', followed by `Findings.suffix`."""
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
@@ -71,7 +71,7 @@ def name_with_time(timing: Timing) -> str:
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table of the fastest AD mode of each problem, its device count, and the runner-up."""
+    """Return a table with the fastest AD mode of each problem, its device count, and the runner-up."""
     rows = (_format_row(findings, row) for row in _keep_best_device_counts(findings.fastest))
     return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
@@ -110,7 +110,7 @@ def make_cards(findings: Findings) -> list[Card]:
 def _measured_card(
     findings: Findings, rows: Sequence[FastestMethod], largest: Sequence[FastestMethod]
 ) -> Card:
-    """Return the card of a function from (all rows, rows of the largest problem) of `largest_problems`."""
+    """Return the card of a function. `rows` and `largest` are a pair that `largest_problems` returns."""
     row = largest[0]
     mode, layout, ratio = name_with_blocks(row.first), f"{row.devices_text}, {row.call}", ""
     if row.second is not None:

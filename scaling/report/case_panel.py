@@ -21,9 +21,9 @@ def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> di
 
     `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
 
-    facts      texts, such as 'compile 1.20 s to 1.40 s'
+    facts      a list of strings, such as 'compile 1.20 s to 1.40 s'
     step       the interval at which samples are included, such as 2 for every second sample
-    unit       the unit of the times in seconds, such as 1e-07: the shortest time has four digits
+    unit       the unit of the times in seconds, such as 1e-07; the shortest time has four digits
     samples    for each process, [process name, times as integers, indices of the disturbed samples]
     """
     cases = list(cases)
@@ -64,7 +64,7 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 
 
 def samples_spec() -> Spec:
-    """Return the Vega-Lite specification of the plot of time samples, into which page.js inserts the data."""
+    """Return the Vega-Lite specification for the plot of time samples. page.js inserts the data."""
     colour = {"field": "line", "type": "nominal", "scale": {"domain": ["A", "B"], "range": [BLUE, VERMILION]}}
     cross, circle = SHAPES["cross"], SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}

@@ -1,4 +1,4 @@
-"""Format a `FolderComparison` of results folders A (old) and B (new) as sentences, Markdown and HTML page."""
+"""Format a `FolderComparison` of folders A (old) and B (new) as sentences, Markdown or an HTML page."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
     lines = [f"A is {a}, B is {b}; {f'they differ in {facts}' if facts else 'nothing recorded differs'}."]
     measured = [(row.ratio.pairs, max(len(row.a), len(row.b))) for row in comparison.rows if row.ratio]
-    # A single pair beside other processes is not used.
+    # A single pair is not used if there are other processes.
     if unpaired := sum(pairs < min(2, processes) for pairs, processes in measured):
         lines += [
             f"{unpaired} of {count_of(len(measured), 'case')} were not measured in turns with the other "
@@ -109,7 +109,7 @@ def format_markdown(comparison: FolderComparison) -> str:
 def write_comparison(comparison: FolderComparison) -> Path:
     """Write a comparison to report/comparison.html in the new results folder, and return the path.
 
-    Changed cases come first, and the others are in a section of their own.
+    The page contains the changed cases, followed by the other cases in a separate section.
     """
     *remarks, summary = comparison_lines(comparison)
     groups = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)

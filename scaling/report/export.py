@@ -19,12 +19,12 @@ _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 def write_exports(
     folder: Path, formats: Collection[str], output: Path | None = None, loaded: Loaded | None = None
 ) -> dict[str, list[Path]]:
-    """Export a results folder to files, and return the paths of the files of each format.
+    """Export a results folder to files, and return a dict from each format to the paths of its files.
 
     `formats` are keys of FORMATS, and `output` is the folder to write to, by default the subfolder `export`.
     Raise `Refusal` before any file is written if a format is unknown or its package is not installed, if
     there are no results, or if the output folder cannot be created. Also raise it if no file is written,
-    because the formats can show nothing in the results.
+    because the results contain nothing to show in these formats.
     """
     for name in formats:
         if name not in FORMATS:
@@ -57,7 +57,7 @@ def write_exports(
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return a line of text that says that the results contain nothing that these formats can show."""
+    """Return a message that the results contain nothing to show in these formats."""
     names = " and ".join(formats)
     return f"no figure: the results contain nothing to show as {names}; --format csv writes the records"
 
@@ -103,9 +103,9 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Return the names in comma-separated words, such as ['svg', 'png'] for ['svg,png'], or ['csv'] for none.
+    """Return the format names in comma-separated words: ['svg', 'png'] for ['svg,png'], and ['csv'] for [].
 
-    The names are not validated. Raise `Refusal` if words contain no name.
+    The names are not validated. Raise `Refusal` if there are words without any name.
     """
     names = [name for word in words for name in word.split(",") if name]
     if words and not names:

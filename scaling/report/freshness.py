@@ -1,4 +1,4 @@
-"""Check whether a report is up to date, by a digest of its inputs that is stored with it.
+"""Check whether a report is up to date. A digest of its inputs is stored with the report.
 
 This module does not import the plotting code.
 """
@@ -14,9 +14,9 @@ _STATE = ".inputs.json"  # file in the folder of the report
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the SHA-256 digest of the inputs of a report, in hexadecimal.
+    """Return the hexadecimal SHA-256 digest of a report's inputs.
 
-    They are the folder name, the records, the plans, study.json and the source code of the package.
+    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
     """
     digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
@@ -28,7 +28,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether the report of a results folder is complete and was written from these inputs."""
+    """Return whether the report of a results folder is complete and was written from inputs with `digest`."""
     report = folder / "report"
     state = store.read_json(report / _STATE)
     files = state.get("files") if isinstance(state, dict) and state.get("digest") == digest else None

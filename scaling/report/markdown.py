@@ -32,7 +32,7 @@ def to_markdown_table(table: Table) -> Markup:
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Return the text of a template with its values. Each paragraph and each list item is one line."""
+    """Return the Markdown of a template rendered with `values`. Each paragraph and list item is one line."""
     text = _load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 

@@ -1,4 +1,4 @@
-"""Render a report or a comparison as one HTML page of `Section`s from page.html.jinja, which works offline.
+"""Render a report or a comparison as one HTML page with several `Section`s. The page works offline.
 
 The template page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser,
 vega.min.js renders the figures.
@@ -46,7 +46,7 @@ class Section(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section with a table. Its summary is the number of rows and the first sentence of the note."""
+    """Return a section with a table. Its summary is the row count and, unless `opened`, part of the note."""
     sentence = "" if opened else _first_sentence(table.note)
     summary = join_words(count_of(len(table.rows), "row"), sentence)
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
@@ -110,10 +110,10 @@ def render_page(
     title: str, provenance: str, badges: Sequence[tuple[str, str]], sections: Sequence[Section],
     panels: Mapping[str, Any], cards: Sequence[Card] = (),
 ) -> str:  # fmt: skip
-    """Return an HTML page.
+    """Return an HTML page with a title, badges, summary cards, sections and detail panels.
 
-    `provenance` is the line below the title, and `badges` are pairs of CSS class, such as 'failed', and text.
-    `panels` is the result of `case_panels`.
+    `provenance` is the line below the title. `badges` are (CSS class, text) pairs, such as
+    ('failed', '2 failed'). `panels` is the result of `case_panels`.
     """
     figures = [section.figure for section in sections if section.figure]
     cases = {"spec": samples_spec(), "cases": panels}

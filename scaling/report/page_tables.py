@@ -1,6 +1,6 @@
 """Make the tables in the collapsed sections of a report: cases, lint, plans, scaling laws, environments.
 
-A function ..._rows yields the rows of one table, as dicts from column name to cell.
+Each function *_rows yields the rows of one table, as dicts from column name to cell.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ from scaling.report.text import Table, file_stems, make_table
 
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
-_NOTES = {  # first word of the anchor of a table -> text above the table
+_NOTES = {  # first word of a table's HTML anchor -> text above the table
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on one device, or on the fewest devices that were measured. "
     "With several processes a time is the median of theirs, and a ratio that of their geometric means. "
@@ -70,7 +70,7 @@ _NOTES = {  # first word of the anchor of a table -> text above the table
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables with rows for the collapsed sections of the HTML page, in page order."""
+    """Return the nonempty tables for the collapsed sections of the HTML page, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
     tables = [
         device_table(findings),
@@ -129,7 +129,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
-    """Return a field of the points of a strong and a weak curve as text, such as '1.9x, weak 0.95x'."""
+    """Return one ratio at points of a strong and a weak curve as text, such as '1.9x, weak 0.95x'."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), sign)

@@ -69,7 +69,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 def _find_predictions(
     findings: Findings, curves: Iterable[Curve]
 ) -> list[tuple[Curve, Forecast, Timing, PlanScore | None]]:
-    """Return the predicted time of each curve on the most devices of each planned hardware, and its score."""
+    """Return (curve, forecast, timing, score) tuples. `timing` is the prediction on the most devices."""
     scores = {scores.hardware: scores.total for scores in findings.plan_scores}
     return [
         (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))

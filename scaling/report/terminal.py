@@ -41,7 +41,7 @@ def print_report(findings: Findings, console: Console) -> None:
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table with a row for each of the first six scaling curves of one problem.
 
-    It has a column for each device count, with the time and the speed-up.
+    The table has a column for each device count, with the time and the speed-up.
     """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
@@ -102,8 +102,8 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
     """Return the summary that `scaling run` prints at its end, as lines that fit on one screen.
 
-    It contains the fastest AD mode of each function, warnings, and the next commands. `width` is the width of
-    the console in characters.
+    The summary contains the fastest AD mode of each function, warnings, and the next commands. `width` is the
+    width of the console in characters.
     """
     width = min(width, WIDTH)
     last_lines = _list_warnings(findings, folder, width)
@@ -119,7 +119,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of the first paragraphs that fit, and then "N more: `command`"."""
+    """Return the lines of the first paragraphs that fit into `max_lines`, and then "N more: <command>"."""
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1

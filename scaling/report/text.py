@@ -17,7 +17,7 @@ LINES, WIDTH = 25, 80  # lines and columns of a console
 
 
 def clean_text(text: str) -> str:
-    """Return the text with control characters except line feeds as spaces, and invalid ones as U+FFFD."""
+    """Replace control characters except line feeds by spaces, and invalid characters by U+FFFD."""
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
@@ -40,12 +40,12 @@ def keep_numbers_whole(text: str) -> str:
 class Table(NamedTuple):
     """A table of text. Without `row_anchors`, its rows have numbered HTML anchors such as 'laws-row1'."""
 
-    anchor: str  # in HTML
+    anchor: str  # the HTML anchor of the table
     title: str
     note: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    row_anchors: Sequence[str] = ()
+    row_anchors: Sequence[str] = ()  # the HTML anchor of each row
 
     @property
     def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -57,9 +57,9 @@ class Table(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a table of text for rows, which are dicts from column name to value with equal keys.
+    """Return a table of text. `rows` are dicts from column name to value, all with the same keys.
 
-    None becomes an empty cell. Columns with empty cells only are omitted, except the first.
+    None becomes an empty cell. Columns that contain only empty cells are omitted, except the first column.
     """
     texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
     names = list(texts[0]) if texts else []
@@ -69,7 +69,7 @@ def make_table(
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the text as lines of at most `width` characters, of which all but the first are indented.
+    """Return the text as lines of at most `width` characters. All lines but the first start with `indent`.
 
     Long words and quantities such as '1.2 ms' are not broken, so that a line may be longer.
     """

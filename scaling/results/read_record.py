@@ -67,7 +67,7 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
 
 
 def type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a function that tests whether a JSON value has the type `hint` and no negative number."""
+    """Return a function that tests whether a JSON value has the type `hint`, without negative numbers."""
     origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)

@@ -65,9 +65,9 @@ def _describe(error: Exception) -> str:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment, and replicate.
 
-    It is the last attempt with the best status: ok or planned, then skipped, then failed. If a peer (another
-    AD package) ran in several versions, it is the one that ran last. A record with the reason not_installed
-    counts only if the peer was never installed.
+    The record is the last attempt with the best status: ok or planned, then skipped, then failed. If a peer
+    (another AD package) ran in several versions, the version that ran last counts. A record with the reason
+    not_installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -83,7 +83,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return the record of each (case key, replicate number) in the environment of its last run."""
+    """Return a dict from (case key, replicate number) to the record in its most recent environment."""
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
 
@@ -97,7 +97,7 @@ def count_replicates(entry: Mapping[str, Any]) -> int:
 def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
     """Return the valid cases in study.json, as a dict from case key to (case, number of replicates).
 
-    `parsed` is a mapping from key to case that contains the cases that need not be parsed again.
+    `parsed` is a mapping from key to case. Its cases are not parsed again.
     """
     study = read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -227,7 +227,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. On exit, rename that file to `path`, or remove it after an exception."""
+    """Yield a temporary path. On exit, rename the file there to `path`, or remove it after an exception."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

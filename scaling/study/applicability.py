@@ -1,6 +1,6 @@
-"""List the rules by which a completed case cannot run, such as a mode that its target does not define.
+"""Find the reason why a case cannot run, such as an AD mode that is not defined for its target.
 
-Other modules raise `Refusal` for invalid input.
+The case is complete: all defaults are filled in. Other modules raise `Refusal` for invalid input.
 """
 
 from scaling.core import load_option
@@ -14,7 +14,7 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return why a completed case cannot run, as (reason, explanation) for its record, or None if it can.
+    """Return why a completed case cannot run, as (reason, explanation) for its record, or None if it can run.
 
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
     """
@@ -30,9 +30,9 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules by which a case is skipped because of its mode, target, reduction or seeds.
+    """Return the rules for skipping a case because of its mode, target, reduction or seeds.
 
-    The first rule that applies states the reason.
+    The first rule that applies determines the reason.
     """
     mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
     name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
@@ -104,7 +104,7 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules by which a case is skipped because of its devices, JAX API or compilation."""
+    """Return the rules for skipping a case because of its devices, JAX API or compilation."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     uncompiled = "needs compiled programs, and jit=false compiles none"

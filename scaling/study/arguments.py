@@ -16,7 +16,7 @@ class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `Refusal` for invalid arguments, instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Refusal` with the error message of argparse and a similar option."""
+        """Raise `Refusal` with the error message of argparse, and suggest a similar option."""
         wrong = message.partition("unrecognized arguments: ")[2].split()
         near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -1,6 +1,6 @@
 """Fill in the defaults of a case from its workload, and reset fields without effect (`unused_fields`).
 
-Therefore equal computations are equal cases. applicability.py decides whether a completed case can run.
+As a result, equal computations are equal cases. applicability.py decides whether a completed case can run.
 """
 
 import dataclasses
@@ -117,7 +117,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of `field`, such as "variant", of a case or, if it is not set, the first of `names`.
+    """Return the value of a case field, such as "variant". If it is not set, return the first of `names`.
 
     Return None if the field is not set and `names` is empty. Raise `Refusal` if the value is neither in
     `names` nor in `others`.
@@ -148,7 +148,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that have no effect in a case, set or not, as a dict from name to `UnusedField`."""
+    """Return all fields, set or not, that have no effect in a case, as a dict from name to `UnusedField`."""
     mode, plain = case.ad_mode, case.api == "jit"
     seedless, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"

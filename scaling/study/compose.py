@@ -1,4 +1,4 @@
-"""Compose conf/ and overrides with Hydra to a configuration per study, and explain its errors in one line."""
+"""Compose the configuration of each study with Hydra from conf/ and overrides, and explain Hydra errors."""
 
 import dataclasses
 import re
@@ -20,8 +20,8 @@ Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of
 def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
     """Return the configuration and the name of each study that the arguments of `scaling run` select.
 
-    With --multirun, there is one for each combination of values. With --cfg, print the configurations as YAML
-    instead, and return an empty list. Raise `Refusal` if an argument or a YAML file is invalid.
+    With --multirun, return one pair for each combination of values. With --cfg, print the configurations as
+    YAML instead, and return an empty list. Raise `Refusal` if an argument or a YAML file is invalid.
     """
     from hydra import initialize_config_dir
 
@@ -63,7 +63,7 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _split_sweep(overrides: list[str]) -> list[list[str]]:
-    """Return the overrides of each combination of swept values, such as study=rbf,linear."""
+    """Return one list of overrides for each combination of swept values, such as study=rbf,linear."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -74,7 +74,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return a configuration as a plain dict and the name of its study, or only print it as YAML."""
+    """Return a configuration (a plain dict) and its study name. If `only_print`, print it as YAML instead."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -94,7 +94,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a top-level key is unknown or missing, or if a group has no single choice."""
+    """Raise `Refusal` if a top-level key is unknown or missing, or if a group has no choice or several."""
     known = known_keys()
     check_names("key", config, known)
     for name in known:
@@ -107,7 +107,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
 
 def _check_cluster(config: Any) -> None:
-    """Raise `Refusal` if a field of the cluster is unknown, or has no effect for the kind of cluster."""
+    """Raise `Refusal` if a cluster field is unknown, or has no effect with this kind of cluster."""
     kind = config.get("name") if isinstance(config, Mapping) else None
     used = _read_keys(configuration_folder() / "cluster" / f"{kind}.yaml") if kind in NAMES else []
     for name in (name for name in config if used and name not in used):
@@ -127,7 +127,7 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Return an override in the grammar of Hydra: ++ may add a key, and quotes protect special characters."""
+    """Return an override in Hydra syntax, with ++ if it may add a key, and quotes for special characters."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"

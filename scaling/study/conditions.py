@@ -30,9 +30,8 @@ _ALLOWED_NODES = (
 def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
     """Return a function that evaluates a `where` condition, or None if `where` is None.
 
-    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and
-    raises `Refusal` if the condition cannot be evaluated. `parse` raises `Refusal` if the condition is
-    invalid.
+    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and raises
+    `Refusal` if the condition cannot be evaluated. `parse` raises `Refusal` if the condition is invalid.
     """
     if where is None:
         return None
@@ -64,7 +63,7 @@ def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
 
 
 def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
-    """Return the value of a node of the syntax tree. `names` is a dict from name to value."""
+    """Return the value of a syntax tree node. `names` is a dict from name to value."""
     match node:
         case ast.Constant():
             return node.value

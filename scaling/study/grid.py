@@ -38,7 +38,7 @@ class UnusedField(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-    """A case of a study as given, without the defaults of its workload and before weak scaling is applied."""
+    """A case as given in a study, before workload defaults and weak scaling are applied."""
 
     case: Case
     scaling: str = "strong"  # or "weak"
@@ -93,8 +93,8 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `given` are the fields on the command line. `place` is the place of `study`, such as "in part a".
-    `sources` are the sources of the fields that the command line or an enclosing study sets.
+    `given` contains the fields on the command line. `place` says where `study` is, such as "in part a".
+    `sources` is a dict from each field that the command line or an enclosing study sets to its source.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -155,14 +155,14 @@ def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
 
 
 def list_meshes(devices: int) -> list[str]:
-    """Return all meshes of a device count. "2x4" partitions points over 2 devices and seeds over 4."""
+    """Return all meshes of `devices` devices. "2x4" partitions points over 2 devices and seeds over 4."""
     return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
 
 
 def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
     """Return the cell with the given fields. Raise `Refusal` if a field has an invalid value.
 
-    A mode such as vmap_jacfwd sets mode and, unless `batch_is_given`, batch.
+    An alias such as mode=vmap_jacfwd sets `mode` and, unless `batch_is_given`, also `batch`.
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
@@ -200,8 +200,8 @@ def _parse_bytes(text: str) -> int:
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
     """Raise `Refusal` if the command line, the study or a grid sets a field to a value that has no effect.
 
-    A value is refused if it has no effect in any of the cases for which it is set there. A value from a YAML
-    file is accepted if a field on the command line is the cause. `unused[i]` is the result of
+    A value is refused only if it has no effect in all cases for which it is set there. A value from a YAML
+    file is accepted if a field on the command line makes it ineffective. `unused[i]` is the result of
     `completion.unused_fields` for `cells[i]`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}

@@ -29,7 +29,7 @@ from scaling.workers.schedule import PreflightResult
 if TYPE_CHECKING:
     from scaling.workers.worker_group import WorkerGroup
 
-_MAX_TIMEOUTS, _MAX_FAILURES = 3, 20  # in a row, after which all remaining cells fail without a check
+_MAX_TIMEOUTS, _MAX_FAILURES = 3, 20  # numbers in a row after which the remaining cells fail unchecked
 _POLL_SECONDS = 0.1
 _STEP_PHRASES = {"import": "while it was imported", "answer": "while workload(case) was called"}
 _EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
@@ -100,17 +100,17 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case with default layout fields. Cases that differ only in these have the same workload."""
+    """Return the case with default layout fields. Cases that differ only in layout have the same workload."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 @dataclass
 class _Examination:
-    """The answers about the cells of a study so far, and the child processes that give them."""
+    """The answers about the cells of a study so far, and the child processes that check the cells."""
 
     cells: Sequence[GridCell]
     seconds: float  # time limit for the check of one case
-    answers: dict[int, Answer] = field(default_factory=dict)  # by index of the cell
+    answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
     stopped: bool = False  # whether the threads must return
     processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
 
@@ -123,7 +123,7 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        A problem contains the indices of the cells that differ only in their layout. If the check of a cell
+        Each problem lists the indices of cells that differ only in their layout. If the check of a cell
         fails, the remaining cells of its problem fail without a check. After several failures in a row, or
         after a failure during import, all remaining cells fail. Checked cells are removed from `problems`.
         """
@@ -191,7 +191,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of all that determines the answers, or None if a case uses a user's module or a peer."""
+    """Return a hash of all data that affect the answers, or None if a case uses a user's module or a peer."""
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())

@@ -1,6 +1,6 @@
-"""Main program of a preflight child: import workloads, complete each case, and find out whether it can run.
+"""Main program of a preflight process: import workloads, complete each case, and check if it can run.
 
-It reads requests about cells (cases as given in a study) from standard input, one JSON object per line:
+The process reads requests about cells (cases as given in a study) from standard input, as lines of JSON:
 
     {"do": "import", "case", "scaling"}  import the user's modules of the cell; reply "imported" or "answer"
     {"do": "answer", "case", "scaling"}  reply "answer": the completed case, or the text of a `Refusal`
@@ -136,7 +136,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or an event on the exception that the module `name` raised."""
+    """Return the event that `do()` returns, or an event that reports the exception that it raised."""
     try:
         return do()
     except Refusal as refusal:

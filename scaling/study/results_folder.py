@@ -1,4 +1,4 @@
-"""Parse `results=PATH` before a study starts, and create that folder, or explain why it cannot be one."""
+"""Parse `results=PATH` before a study starts, and create the folder, or explain why this is impossible."""
 
 import errno
 import os

@@ -32,7 +32,7 @@ def find_module(name: str) -> ModuleType:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a module in the working directory or PYTHONPATH has the name of a built-in one."""
+    """Raise `Refusal` if a user's workload module has the same name as the built-in workload `name`."""
     built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -43,7 +43,7 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in the constant `name` of a workload module, such as "VARIANTS", or () without it.
+    """Return the names in a constant of a workload module, such as "VARIANTS", or () if it is not defined.
 
     FORMULATIONS may be a dict from variant to names. In this case, return the names of `variant`. Raise
     `Refusal` if the value is not a tuple or list of names.

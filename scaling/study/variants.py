@@ -1,4 +1,4 @@
-"""Prepare the other program of `versus=KIND:VALUE` (a git revision, JAX version or flags) as a `Variant`."""
+"""Prepare the program to compare with (versus=KIND:VALUE, such as a git revision) as a `Variant`."""
 
 import contextlib
 import fcntl
@@ -76,7 +76,7 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Install a version of JAX in a virtual environment in the user's cache directory, if it is not there.
+    """Install a JAX version in a virtual environment in the user's cache directory, unless it is there.
 
     Return the path of the Python interpreter of this environment.
     """

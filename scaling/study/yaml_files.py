@@ -27,7 +27,7 @@ def check_selected(folder: Path, group: str, name: str) -> None:
 
 
 def _default_stems(text: str) -> set[str]:
-    """Return the file names without suffix in the defaults list of a YAML text that was checked."""
+    """Return the file names, without suffix, in the defaults list of YAML text that has been checked."""
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):  # such as a tag or a date that does not exist: Hydra reports it
@@ -62,7 +62,7 @@ def _read_and_check(path: Path) -> str:
 
 
 def describe(error: yaml.YAMLError, name: str = "") -> str:
-    """Return the location, the problem and a fix of a YAML error in the file `name`."""
+    """Return a message with the location of a YAML error in the file `name`, the problem, and a fix."""
     mark = getattr(error, "problem_mark", None)
     place = name or (_format_path(Path(mark.name)) if mark else "a configuration file")
     place += f", line {mark.line + 1}" if mark is not None else ""
@@ -74,7 +74,7 @@ def describe(error: yaml.YAMLError, name: str = "") -> str:
 
 
 def _check_events(name: str, text: str) -> None:
-    """Raise `Refusal` if a YAML text is not a single mapping or, with aliases expanded, too large."""
+    """Raise `Refusal` if YAML text is not a mapping, is nested too deeply, or expands to too many values."""
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before it) of each open collection
     count = 0

@@ -1,4 +1,4 @@
-"""Define `PublishJob`, which publish.py sends to remote.py: each `TrackedRun`, each `Plot`, and sentences.
+"""Define `PublishJob`, the data that publish.py sends to remote.py: the runs, plots and sentences of a study.
 
 The module does not import SciPy or the analysis that computes the data.
 """
@@ -40,7 +40,7 @@ class Plot:
     x_title: str
     y_title: str
     lines: Mapping[Line, Mapping[int, Estimate]]  # line -> x value -> estimate
-    baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
+    baselines: tuple[int, ...] = ()  # for a speed-up: the device counts of its baselines
 
     @property
     def x_count(self) -> int:
@@ -77,6 +77,6 @@ def ideal_metric(baseline: int) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return up to 200 characters of the first line of an error message, without secrets and folder names."""
+    """Return the first line of an error message, up to 200 characters, without secrets and folder names."""
     line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(line)[:200].rstrip(" .")

@@ -84,7 +84,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
 
     If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
-    inherits `lock`, the file descriptor of the lock of the results folder.
+    inherits `lock`, the file descriptor of the results folder's lock.
     """
     redirects = {f"WANDB_{name}" for name in _REDIRECTS}
     environ = {name: value for name, value in os.environ.items() if name not in redirects} | _ENVIRON
@@ -108,7 +108,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Delete all files of wandb except the offline copies of runs, without logs, which contain paths."""
+    """Delete all wandb files but offline copies of runs. In these, delete the logs, which contain paths."""
     for path in wandb_folder.glob("*"):
         is_copy = path.name.startswith("offline-run-")
         for unneeded in [path / "logs", path / "tmp"] if is_copy else [path]:
@@ -122,7 +122,7 @@ def _format_outcome(
 ) -> Iterator[str]:
     """Yield the lines that report the states of the runs and the reasons for failures.
 
-    `fields` contains the last value of each field of the events, such as 'page' and 'dashboard'.
+    `fields` contains the last value of each event field, such as 'page' and 'dashboard'.
     """
     counts, command, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
     arrived = counts["published"] + counts["unchanged"] > 0

@@ -35,7 +35,7 @@ _MAX_ROWS = 10_000  # the server returns only part of a longer history
 
 
 def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
-    """Upload the W&B runs of a job, and write offline copies of those that could not be uploaded.
+    """Upload the W&B runs of a job, and write offline copies of the runs that could not be uploaded.
 
     In mode `auto`, upload runs only if wandb finds an API key. `send_event` sends its keyword arguments to
     the parent process.
@@ -116,7 +116,7 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a run to the W&B server unless it contains an equal run, and read the run back.
+    """Upload a run to the W&B server unless the server has an equal run, and read the run back.
 
     Return the state ('unchanged', 'published' or 'differs'), the run ID, and an error message or ''.
     """

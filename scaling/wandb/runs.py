@@ -22,13 +22,13 @@ from scaling.core.record import Record
 from scaling.results.store import newest_by_replicate
 from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric
 
-# Case fields that identify a method or a mesh, with equal values, so that cases of one plot are equal.
+# Fixed values for the fields that identify a method or a mesh, so that all cases of one plot become equal.
 _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
 _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, sorted by number of lines. Each plot has its own metric."""
+    """Return the W&B line plots of a study, the plots with the most lines first. Each has its own metric."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
@@ -130,7 +130,7 @@ def _make_run(
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the fields of the case and of the environment of a record that a W&B config contains."""
+    """Return the fields of a record's case and environment that a W&B config contains."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     facts = {name: environment.get(name) for name in _ENVIRONMENT}

@@ -36,7 +36,7 @@ Event = dict[str, Any]  # JSON object that a child process writes. The field "ev
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """Exit status or signal of a child process that has ended, in words, and the probable cause."""
+    """A description of how a child process ended, with the probable cause."""
 
     reason: str  # "out_of_memory" if the process ended because memory ran out, otherwise "killed"
     text: str  # phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)"
@@ -50,8 +50,8 @@ class ChildProcess:
     `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Standard
     error is appended to the file `log`, without secrets. Each line of standard output that contains a JSON
     object is an event. A reader thread calls `deliver` with each event. Without `deliver`, `receive` returns
-    them. If `tagged`, JSON objects without a field "event" are ignored. `subprocess.Popen` receives the
-    `options`.
+    the events. If `tagged`, JSON objects without a field "event" are ignored. The `options` are passed to
+    `subprocess.Popen`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if none arrives within `seconds`. None means no limit.
+        """Return the next event, or None if none arrives within `seconds`. The default is no limit.
 
         The last event is {"event": "exit", "status": exit status}.
         """
@@ -94,14 +94,14 @@ class ChildProcess:
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last 200 lines of standard error that may explain an exit, complete after the exit."""
+        """Return the last 200 lines of standard error that may explain an exit. Wait at most 1 s for them."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return why the process ended, from its exit status and lines of its standard error.
+        """Return why the process ended, given its exit status and lines of its standard error.
 
-        After signal N, `status` is -N, or 128 + N from srun or reaper.py.
+        After signal N, `status` is -N, or 128 + N if srun or reaper.py reports it.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last = last_informative_line(self.stderr_lines() if lines is None else lines)
@@ -171,7 +171,7 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return how many processes of this cgroup, or of the host if it is unknown, were killed for memory."""
+    """Return the number of processes killed for lack of memory in this cgroup (if unknown, on this host)."""
     files = [*(f"{folder}/memory.events" for folder in memory.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)

@@ -2,7 +2,7 @@
 
 Two studies never measure on the same core at the same time, even if different users run them. A claim is a
 bound abstract Unix socket, which Linux releases when the process ends. Claims are not visible in another
-network namespace, such as that of a container.
+network namespace, such as the namespace of a container.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 def usable_cores() -> list[int]:
     """Return the numbers of the logical CPU cores that this process may use.
 
-    The CPU affinity of the process and the CPU quotas of its cgroup and its parents limit the cores. The list
-    starts with one logical core of each physical core, and the other hyperthreads follow.
+    The CPU affinity of the process and the CPU quotas of its cgroup and the parent cgroups limit the cores.
+    The list starts with one logical core of each physical core, and the other hyperthreads follow.
     """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
@@ -48,10 +48,10 @@ def claim_cores(
     The claim ends when the context exits. If several owners (runs) wait for cores, only one at a time may
     claim freed cores, so that a small claim does not overtake a large one.
 
-    Processes with the same owner and node share their cores. Those of different nodes receive different
-    cores, or shared cores if the host has too few, because several node names can refer to this host. If the
-    cores are not free immediately, call `report_wait` once with a message that names the processes that hold
-    them. Raise `TimeoutError` after `timeout` seconds.
+    Processes with the same owner and node share their cores. Processes with the same owner but different
+    nodes receive different cores, or shared cores if the host has too few, because several node names can
+    refer to this host. If the cores are not free immediately, call `report_wait` once with a message that
+    names the processes that hold the cores. Raise `TimeoutError` after `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
@@ -109,7 +109,7 @@ def _try_claim(
                 same_owner.append(core)
         other_owners = len(usable) - len(free) - len(same_owner)
         if len(free) + other_owners >= count > len(free) or len(free) + len(same_owner) < count:
-            return None  # waiting for the cores of other owners is better than sharing those of this owner
+            return None  # wait for cores of other owners instead of sharing cores of this owner
         stack.enter_context(trial.pop_all())
         return (free + same_owner)[:count]
 

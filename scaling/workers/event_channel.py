@@ -1,4 +1,4 @@
-"""Class `Channel`: a worker reads requests of its launcher and sends events, both as JSON lines.
+"""Class `Channel`: a worker reads requests from its launcher and sends events to it, as lines of JSON.
 
 The channel keeps working if the measured function prints, forks, or replaces `json.dumps` or `print`.
 """
@@ -24,13 +24,13 @@ class Channel:
 
     requests: TextIO  # text stream with one JSON request per line
     send_event: Callable[..., None]  # sends its keyword arguments to the launcher as one JSON object
-    exit_if_forked: Callable[[], None]  # ends this process if it is a fork of the one that opened the channel
+    exit_if_forked: Callable[[], None]  # exits in a fork of the process that opened the channel
 
 
 def open_channel() -> Channel:
-    """Return a `Channel` to the launcher that takes over standard input and output of this process.
+    """Open a `Channel` to the launcher over the standard input and output of this process, and return it.
 
-    Afterwards, standard input is empty, and standard output goes to standard error. When the host runs out of
+    Afterwards, standard input is empty, and standard output goes to standard error. If the host runs out of
     memory, Linux kills this process first.
     """
     with contextlib.suppress(OSError):

@@ -31,9 +31,9 @@ def start_jax(
 ) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
-    `header` contains the settings that the launcher sends first, and `bound` the CPU cores to which this
-    process is bound. `get_coordinator` returns the "host:port" of the `jax.distributed` coordinator.
-    Raise `Refusal` if JAX has no backend for the platform, or fewer devices than requested.
+    `header` contains the settings that the launcher sends first. `bound` lists the CPU cores to which this
+    process is bound, or is None. `get_coordinator` returns the "host:port" of the `jax.distributed`
+    coordinator. Raise `Refusal` if JAX has no backend for the platform, or fewer devices than requested.
     """
     platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
@@ -80,9 +80,9 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
     """Return the fields of the record environment that describe all processes of a case.
 
-    They are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound), "shape"
-    (numbers of devices, nodes, and processes), and all in `header["environment"]`. Raise `Refusal` if the
-    devices or cores of the processes are not as requested in the header.
+    The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
+    "shape" (numbers of devices, nodes, and processes), and all fields in `header["environment"]`. Raise
+    `Refusal` if the devices or cores of the processes are not as requested in the header.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -184,7 +184,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process, which fails the case, if a user's module changed JAX settings or functions."""
+        """End this process if a user's module changed JAX settings or functions. The case then fails."""
         if self.find_side_effects and (side_effects := self.find_side_effects()):
             text, fix = side_effects
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
@@ -205,7 +205,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send "end", with the record if it cannot be written."""
+        """Write the record of a case, and send "end". If writing fails, the event contains the record."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

@@ -1,4 +1,4 @@
-"""Define `Machine` (available nodes and devices) and `ProcessShape` (those of a case); find the platform."""
+"""Define `Machine` (available devices) and `ProcessShape` (devices of a case), and find the JAX platform."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """The nodes that can run cases: their JAX platform, and how many devices each node has."""
+    """The nodes that can run cases, with their JAX platform and the number of devices per node."""
 
     platform: str  # JAX platform: cpu, gpu, or tpu
     device_kind: str | None  # device model, or None if only a process on the nodes can determine it
@@ -100,7 +100,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return this host as a `Machine` with its default JAX devices: on a CPU, the cores that it may use."""
+    """Return a `Machine` for this host with its default JAX devices. On a CPU, they are the usable cores."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))

@@ -1,9 +1,9 @@
 """Run a command, and kill every descendant process that outlives it: `reaper.py PARENT COMMAND...`.
 
 PARENT is the ID of the process that starts the reaper. The reaper is a child subreaper (see prctl(2)), so
-that a process that detaches itself remains its descendant. It kills all descendants when the command ends,
-when PARENT dies, and on SIGTERM. Its exit status is that of the command, or 128 plus the number of the signal
-that ended the command. It imports only the standard library, because every worker waits for it to start.
+that a process that detaches itself remains a descendant of the reaper. It kills all descendants when the
+command ends, when PARENT dies, and on SIGTERM. It exits with the status of the command, or with 128 plus the
+number of the signal that ended the command. It imports only the standard library, for a fast start.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all descendants. The children of a killed child become children of this process."""
+    """Kill all descendants, and exit. The children of a killed process become children of this process."""
     while True:
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):

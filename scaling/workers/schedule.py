@@ -1,7 +1,7 @@
 """Make the `Schedule` of a run: the cases without a result, in random order, grouped by worker process.
 
-A case is not executed again if it has a result: a record in the planned environment that is "ok" or "skipped"
-for a reason that still applies.
+A case is not executed again if it has a result: a record in the planned environment with the status "ok", or
+with the status "skipped" and a reason that still applies.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class PreflightResult:
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """A benchmark case that is scheduled to run in one replicate, which is a repetition of the study."""
+    """A benchmark case that is scheduled to run in one replicate (one repetition of the study)."""
 
     preflight: PreflightResult  # the case, with the result of its preflight check
     order: int  # position of the case in the shuffled order of its replicate
@@ -67,7 +67,7 @@ class ScheduledCase:
 
     @property
     def session_key(self) -> tuple:
-        """Return a key. Cases with equal keys may run in the same worker process.
+        """Return a key that is equal for cases that may run in the same worker process.
 
         The key contains the replicate, because each replicate uses new processes; the engine, because a peer
         may abort the process or start threads; the number of devices, because a process on CPUs is bound to
@@ -100,7 +100,7 @@ class Schedule:
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
     done: int  # number of cases that have a result, as defined at the top of this module
     machine: Machine  # nodes and devices on which the cases run
-    environments: dict[tuple, Environment]  # planned environments by `PreflightResult.environment_key`
+    environments: dict[tuple, Environment]  # `PreflightResult.environment_key` -> planned environment
     queued: int = 0  # number of cases that another submission will run
     lost: int = 0  # number of failed cases that have no attempts left
     failures: tuple[ScheduledCase, ...] = ()  # cases whose preflight check failed, to be recorded as failed
@@ -176,10 +176,10 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the expected field `environment` of the records of the cases with a given `environment_key`.
+    """Return the expected field `environment` of a record, given the `environment_key` of its case.
 
-    For a remote machine, the value of "untold" lists the keys whose values only a process on its nodes can
-    determine.
+    For a remote machine, the entry "untold" lists the names of the entries that only a process on the nodes
+    can determine.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -206,7 +206,7 @@ class History:
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
         """Return whether no attempt is left, or another attempt would repeat the failure.
 
-        If `settings.attempts` is None, there is no limit, and failures are repeated.
+        If `settings.attempts` is None, every failed case is tried again.
         """
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
@@ -215,10 +215,10 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the outcomes and numbers of attempts in the records that match a planned environment.
+    """Return the `History` of the attempts in the records whose environment matches a planned environment.
 
-    If two programs are compared, `baseline` are the records of the other program, and a record counts as a
-    result only if a valid baseline record has the same `block`.
+    If two programs are compared, `baseline` contains the records of the other program. A record then counts
+    as a result only if the baseline has a record of the same case and `block` that did not fail.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
@@ -241,7 +241,7 @@ def comparable_settings(records: Iterable[Record], environments: Iterable[Enviro
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function that lists the identities of a record in the planned environments that match it."""
+    """Return a function f(record) that lists one `Identity` for each planned environment that matches."""
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -258,7 +258,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return a preflight result in which a case of a peer is inapplicable if the platform is not a CPU."""
+    """Return a preflight result. On GPUs and TPUs, a case of a peer (another AD package) is inapplicable."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -271,7 +271,7 @@ def study_manifest(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of study.json, which describes the last study in the results folder.
 
-    `scaling` are the kinds of scaling curves ("strong", "weak"), and `recorded_once` are the keys of the
+    `scaling` lists the kinds of scaling curves ("strong", "weak"). `recorded_once` contains the keys of the
     cases that are recorded in a single replicate, because they cannot run.
     """
     replicates = dict.fromkeys(recorded_once, 1)

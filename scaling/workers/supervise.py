@@ -31,12 +31,12 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A program that a run measures, its results folder, and the environments in which its cases run."""
+    """A program to measure, with its results folder and the environments of its cases."""
 
     variant: Variant
     folder: Path
     writer: Writer
-    environments: dict[tuple, dict[str, Any]]  # `environment_key` -> last reported environment, or as planned
+    environments: dict[tuple, dict[str, Any]]  # `environment_key` -> last reported or planned environment
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WorkItem:
     # "waiting", "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too
     # large to be in memory with others)
     state: str = "waiting"
-    seconds_used: float = 0.0  # limited by `case_seconds`
+    seconds_used: float = 0.0  # time used so far, limited by `case_seconds`
     has_enough_samples: bool = False
 
 
@@ -74,8 +74,8 @@ def run_schedule(
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
     another, because simultaneous measurements would disturb each other. `lock` is the file descriptor of the
     lock of the results folder. `listener` receives the events "begin" and "end" of each case of this program,
-    and "waiting" if a worker waits for CPU cores. With a `baseline`, a second program and its results folder,
-    every case is measured with both programs in alternation.
+    and "waiting" if a worker waits for CPU cores. If a `baseline` (a second program and its results folder)
+    is given, every case is measured with both programs in alternation.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -108,7 +108,7 @@ class _Run:
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
-        variant, failed_variants = 0, set[int]()  # those that failed to start since the last success
+        variant, failed_variants = 0, set[int]()  # variants that failed to start since the last success
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
@@ -134,7 +134,7 @@ class _Run:
                     waiting[:0] = remaining
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of up to `_MAX_INTERLEAVED` cases of one problem, each once for every program."""
+        """Return groups of up to `_MAX_INTERLEAVED` cases of one problem, with one item per program."""
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -181,13 +181,13 @@ class _Run:
         self.report_end(work, record)
 
     def report_end(self, work: WorkItem, record: Record) -> None:
-        """Report the end of a case whose record is written, like its worker does."""
+        """Report the end of a case whose record is written, with the event "end" that a worker would send."""
         median = [statistics.median(record.seconds)] if record.seconds else []
         fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
         self.handle_event(work, {"event": "end"} | fields)
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Process an event of a worker: write a record that the worker could not write; call the listener."""
+        """Process a worker event: write a record that the worker could not write, and call the listener."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
             results.writer.append(line)
@@ -260,7 +260,7 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of the last request as failed, unless its worker recorded the case before it died.
+        """Record the case of the last request as failed, unless its worker wrote a record before dying.
 
         If memory ran out and the group has other cases, postpone the case, because it may fit alone.
         """
@@ -286,7 +286,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request the preparation of a case. Skip the case if a case that is no larger ran out of memory."""
+        """Prepare a case in its workers, or skip it if another case that is no larger ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -321,7 +321,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether two cases differ at most in points and sizes, and `first` has no larger value of any."""
+    """Return whether `first` is equal to `second`, except that its points and sizes may be smaller."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

@@ -1,4 +1,4 @@
-"""Build the srun (`SrunSteps`) or ssh (`SshShells`) command of workers, and explain failed job steps."""
+"""Build srun (`SrunSteps`) or ssh (`SshShells`) commands that start workers, and explain failed job steps."""
 
 import os
 import shlex
@@ -26,10 +26,10 @@ _CAUSES = {  # text in a message of Slurm -> reason of the record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return (reason, explanation) of a failed job step from the lines of its standard error.
+    """Return (reason, explanation) for a failed job step, given the lines of its standard error.
 
-    The reason is a key of `scaling.core.record.REASONS`. The last message of Slurm with a known cause counts.
-    Return None if there is none.
+    The reason is a key of `scaling.core.record.REASONS`. It comes from the last Slurm message with a known
+    cause, or else from a message about lost heartbeats. Return None if there is no such message.
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
@@ -39,7 +39,7 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables without those through which srun would inherit options of the job."""
+    """Return `variables` without the environment variables through which srun would inherit job options."""
     return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
 
@@ -57,7 +57,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps:
-    """Options of the srun command that starts the workers of a case as one job step of a Slurm allocation."""
+    """Options for srun, which starts the workers of a case as one job step of a Slurm allocation."""
 
     nodes: tuple[str, ...]  # names of the nodes
     platform: str
@@ -95,7 +95,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """Options of the remote shell commands that start one worker each, in the same folder as the launcher."""
+    """Options for remote shell commands, which start one worker each in the same folder as the launcher."""
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
@@ -103,7 +103,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker. It sets the `variables` that `_FORWARDED` selects."""
+        """Return one shell command per worker, which sets the `variables` with a prefix in `_FORWARDED`."""
         forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
         commands = []
         for host in self.nodes[: shape.nodes]:

@@ -42,7 +42,7 @@ class WorkerDied(Exception):
     """Raised if a worker process ends, refuses to continue, or exceeds its time limit.
 
     `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` says what happened, and
-    `detail` adds the last line of standard error or a remedy. Both are empty after a timeout.
+    `detail` adds the last line of standard error or a remedy. After a timeout, `text` and `detail` are "".
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
@@ -116,11 +116,11 @@ def open_worker_group(
 ) -> Iterator[WorkerGroup]:  # fmt: skip
     """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
-    Each worker receives `header`, its settings, as its first line. Local workers inherit `lock`, the file
-    descriptor of the lock of the results folder. `remote` starts workers on other nodes. The file `log`
-    receives their standard error. `report_wait` is called with a message if a worker waits for cores. Raise
-    `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a worker on other nodes ends
-    before any worker has responded.
+    `header` contains the settings that each worker receives first. Local workers inherit `lock`, the file
+    descriptor of the lock of the results folder. `remote` starts workers on other nodes. The standard error
+    of all workers is appended to the file `log`. `report_wait` is called with a message if a worker waits for
+    cores. Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a worker on other
+    nodes ends before any worker has responded.
     """
     worker = [variant.python, "-m", variant.module]
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
@@ -166,9 +166,9 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> N
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines that the worker wrote to standard error. If there are none, return the other lines.
+    """Return the lines that a worker wrote to standard error or, if there are none, messages of srun and ssh.
 
-    The other lines are messages of srun and ssh, if possible without those that follow every failure.
+    Messages that follow every failure are left out, unless there are no others.
     """
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_informative_line(output):

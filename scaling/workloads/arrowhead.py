@@ -3,8 +3,8 @@
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
 A point (batch element) is a vector x of n elements. A coloring of columns only, or of rows only, needs n
-colors, because the first row and the first column are dense. A coloring of both needs three: one for the
-first row, one for the first column, and one for all other columns, which overlap only in the first row.
+colors, because the first row and the first column are dense. A coloring of rows and columns needs three:
+one for the first row, one for the first column, and one for all other columns, which overlap only in row 0.
 T. F. Coleman and A. Verma use this matrix as an example of bicoloring in SIAM J. Sci. Comput. 19(4), 1998.
 """
 
@@ -36,7 +36,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians of a batch x, of shape (points, n, n), or their nonzeros if `colored` is true."""
+    """Return the Jacobians at a batch of points x, of shape (points, n, n), or the nonzeros if `colored`."""
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
@@ -64,7 +64,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the `Reference` of `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
+    """Return the same `Reference` as `_nonzeros`, but with dense Jacobians of shape (points, n, n)."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 

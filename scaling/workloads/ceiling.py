@@ -32,7 +32,7 @@ from scaling.core.workload import Inputs, InputSpec, Reference, Workload, unifor
 TARGETS = VALUE = (*PEAKS, *FLOORS)
 SIZES = {"k": 1, "terms": 1}
 
-_Function = tuple[Callable[..., Any], int]  # a function of arrays of NumPy or JAX, and the terms of its sums
+_Function = tuple[Callable[..., Any], int]  # a function of NumPy or JAX arrays, and its terms per sum
 
 # Functions of an element x and a fraction s in (0, 1]. The terms of a sum are independent, so that a core
 # computes several of them at a time. A chain of dependent terms would measure the latency.

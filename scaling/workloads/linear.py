@@ -51,7 +51,7 @@ def _analytic_point(names, x, W):
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected outputs (n, o), and the Jacobians (n, o, inputs) with respect to `names`."""
+    """Return the outputs, of shape (n, o), and Jacobians with respect to `names`, of shape (n, o, inputs)."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the expected terms log pmf(c_i; lam_i), their gradients, and the magnitudes of both."""
+    """Return the terms log pmf(c_i; lam_i) and gradients, each with the magnitude of its summands."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -41,13 +41,13 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
-    """Return the expected terms log pmf(c_i; lam_i), with their second derivatives by lam_i."""
+    """Return the expected terms log pmf(c_i; lam_i) and second derivatives with respect to lam_i."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return two mathematically equal formulas of the derivative. They are elementwise in c and lam."""
+    """Return two mathematically equal formulas for the derivative. Both apply elementwise to c and lam."""
     if target in ("hessian", "laplacian"):  # they are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

@@ -1,7 +1,7 @@
 """Workload `rbf`: the derivative of a kernel function K(x, y) with respect to x, for m centers y.
 
-The workload is taken from a forum thread on Julia and JAX. The default variant `source` is the function of
-that thread, K(x, y) = exp(-(x + y - 2xy) / 2), without squares. The variant `squared` is the radial basis
+The workload is taken from a forum thread on Julia and JAX. The default variant `source` is the function in
+the thread, K(x, y) = exp(-(x + y - 2xy) / 2), without squares. The variant `squared` is the radial basis
 function (RBF) that the thread intended, K(x, y) = exp(-|x - y|^2 / 2) in d dimensions. Each variant has two
 formulations: `product` uses a matrix product, as in the thread, and `rowwise` does not.
 
@@ -77,9 +77,9 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the derivative by x of a batch, of shape (points, m, d), or its sum over the axis m.
+    """Return the derivatives with respect to x at a batch of points x, summed over the centers if `summed`.
 
-    In the variant `source`, the axis d is omitted.
+    The shape is (points, m, d) before the sum. In the variant `source`, the axis d is omitted.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -92,7 +92,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the derivative by x at one point, of shape (m, d), or its sum over the axis m."""
+    """Return the derivative with respect to x at one point, of shape (m, d), or its sum over the axis m."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))

@@ -60,7 +60,7 @@ def _jacobians(variant, names, d, m):
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
     if variant == "scalar":
-        rs = d - a * f  # orthogonal to f, so that the derivative by d is 2 rs
+        rs = d - a * f  # orthogonal to f, so that the derivative with respect to d is 2 rs
         by_input = {"d": 2 * rs[:, None, :], "m": 2 * _dot(rs, by_m)[:, :, None]}
     else:
         by_d = xp.eye(_GRID.size, dtype=d.dtype) - f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -83,9 +83,10 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return f, h, a, and the second derivatives of sum(rs^2) = sum(d d) - a^2 h by (d, m) and (m, m).
+    """Return f, h, a, two second derivatives of L = sum(rs^2) = sum(d d) - a^2 h, and a magnitude.
 
-    The last result is the magnitude of the terms of the derivative by (m, m), which cancel.
+    The derivatives are d^2 L / dd dm, of shape (n, 21), and d^2 L / dm^2, of shape (n, 1). The magnitude is
+    the sum of the absolute values of the terms in d^2 L / dm^2, which cancel.
     """
     f, f1, f2, h, a, a1 = _fit(d, m)
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
@@ -95,7 +96,7 @@ def _second_derivatives(d, m):
 
 
 def _hessian(names, d, m):
-    """Return the Hessians of sum(rs^2) by the inputs in `names`, of shape (n, inputs, inputs)."""
+    """Return the Hessians of sum(rs^2) with respect to the inputs `names`, of shape (n, inputs, inputs)."""
     xp = d.__array_namespace__()
     f, h, _, mixed, by_m, _ = _second_derivatives(d, m)
     by_d = 2 * xp.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -116,7 +117,7 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected sum(rs^2) and its Hessians, and the magnitude of the terms of its entry (m, m)."""
+    """Return the expected sum(rs^2) and Hessians, and the magnitude of the terms in Hessian entry (m, m)."""
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)

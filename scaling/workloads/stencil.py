@@ -5,8 +5,8 @@
 A point (batch element) is a state u: an array of shape (side, side) with one value per cell of a square grid.
 The cells have width one. The function returns du/dt. The first term is the five-point Laplacian of u^2, as in
 the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007). The rest is the reaction term
-of the Allen-Cahn equation. The Jacobian has n = side^2 rows with five nonzeros each. They depend on u, so
-that an entry read from a wrong position has a wrong value.
+of the Allen-Cahn equation. The Jacobian has n = side^2 rows with five nonzeros each. The nonzeros depend on
+u, so that an entry read from a wrong position has a wrong value.
 """
 
 import functools
@@ -28,7 +28,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux at the upper, lower, left and right neighbors of each cell, by slices.
+    """Return the flux at the upper, lower, left and right neighbors of each cell, computed by slices.
 
     XLA compiles the slices to a single vectorized loop, whereas `jnp.roll` along the last axis makes copies.
     """
@@ -45,7 +45,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux at the upper, lower, left and right neighbors of each cell, by `jnp.roll`."""
+    """Return the flux at the upper, lower, left and right neighbors of each cell, computed by `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -66,13 +66,13 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 def _entries_of_columns(u):
     """Return the off-diagonal nonzeros, which are equal within a column, and the diagonal entries.
 
-    Both have the shape of u, with one element for each column of the Jacobian.
+    Both arrays have the shape of u, with one element for each column of the Jacobian.
     """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians of a batch u, of shape (points, n, n), or their nonzeros if `colored` is true."""
+    """Return the Jacobians at a batch of points u, of shape (points, n, n), or the nonzeros if `colored`."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -111,7 +111,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the `Reference` of `_nonzeros`, with dense Jacobians of shape (points, n, n)."""
+    """Return the same `Reference` as `_nonzeros`, but with dense Jacobians of shape (points, n, n)."""
     reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
     pattern = Pattern(*_pattern(side), side**2, side**2)
     return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))

@@ -53,7 +53,7 @@ def test_example_files_of_the_readme_are_short():
 
 def tier_of(command):
     """Return the tier that a command of the README belongs to."""
-    if "cluster=slurm" in command or "results/smoke" in command:  # the second reads the results of the first
+    if "cluster=slurm" in command or "results/jobs" in command:  # the second reads the results of the first
         return "slurm"
     return "plan" if "hardware=v5p" in command or "hardware=h100" in command else "process"
 

@@ -1,4 +1,4 @@
-"""Estimate what an HLO kernel costs on a CPU in addition to its LLVM instructions: start and library calls.
+"""Estimate the time of an HLO kernel on a CPU beyond its LLVM instructions: its start and library calls.
 
 A library computes products of matrices, sorts, and convolutions whose features are the last axis. XLA
 compiles other kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a
@@ -39,21 +39,21 @@ _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication 
 
 
 def start(instruction: HloInstruction, in_loop: bool) -> int:
-    """Return the time to start the kernel of an instruction."""
+    """Return the time to start the kernel of an instruction, in the unit of this module."""
     if instruction.is_library_fusion:
         return YNN_FUSION_IN_LOOP if in_loop else YNN_FUSION
     return START_IN_LOOP if in_loop else START
 
 
 def library_fusion_overhead(fused: Mapping[str, HloInstruction]) -> int:
-    """Return the overhead of the reductions and broadcasts that a fusion in YNNPACK contains."""
+    """Return the overhead of the reductions and broadcasts in a fusion that YNNPACK computes."""
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the overhead of a product, convolution, sort or routine of a library, and otherwise 0."""
+    """Return the library overhead of a matrix product, convolution, sort or custom call, and otherwise 0."""
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
@@ -68,9 +68,9 @@ def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruct
 
 
 def convolution_slowdown(operations: float, products: int) -> int:
-    """Return the time of a convolution in loops divided by the time of its instructions at the full rate.
+    """Return the factor by which scalar loops slow down a convolution, or 1 if its loops are vectorized.
 
-    The loops execute `operations` (llvm_instructions.py) for `products` multiplications and additions.
+    The loops execute `operations` (see llvm_instructions.py) for `products` multiplications and additions.
     """
     return 1 if operations <= _MOST_VECTORIZED * products else SLOWDOWN_OF_SCALAR_CONVOLUTION
 

@@ -29,13 +29,13 @@ Computations = Mapping[str, Instructions]
 class HloInstruction(NamedTuple):
     """An instruction of an HLO computation.
 
-    The sizes exclude the operands that the result of an asynchronous start, such as "copy-start", contains.
+    The sizes of an asynchronous start, such as "copy-start", exclude the operands that its result contains.
 
     Attributes:
         bytes: the bytes of the result in device memory, with the padding of its layout.
         unpadded_bytes: the bytes of the result in all memory spaces, without padding.
         dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
-        minor_axis: the minor-most axis longer than one of this array, or None if it has no such axis.
+        minor_axis: the minor-most axis of this array that is longer than one, or None if there is none.
         operands, called: the names of the operands, and of the computations that the instruction calls.
         argument_text: the text in the parentheses: the operands, the value of a constant, or the number of a
             parameter.
@@ -62,17 +62,17 @@ class HloInstruction(NamedTuple):
 
     @property
     def is_library_fusion(self) -> bool:
-        """Return whether the library YNNPACK computes a fusion on a CPU, and not loops that XLA compiles."""
+        """Return whether this is a fusion that the CPU library YNNPACK computes, instead of XLA loops."""
         return self.opcode == "fusion" and "__ynn_fusion" in self.attributes
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute such as "dimensions={0,2}", or None without this attribute."""
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if absent."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return the instructions of each computation of an HLO module, by name, and the name of the entry."""
+    """Return the computations of an HLO module, each a dict of instructions, and the name of the entry."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for row in text.splitlines():
@@ -104,19 +104,19 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an asynchronous start without the operands that it may contain.
+    """Return the result bytes of an asynchronous start, without the operands that the result may contain.
 
-    `size` is the number of bytes of the whole result, and `operands` that of the operands. The result of a
-    copy-start always contains the operand. Another result is assumed to contain the operands if it is larger
-    than they are; the result of some asynchronous all-reduces does not contain them.
+    `size` is the size of the whole result in bytes, and `operands` is the size of the operands. The result of
+    a copy-start always contains the operand. Any other result is assumed to contain the operands if it is
+    larger than the operands; the result of some asynchronous all-reduces does not contain them.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
 
 def _array_bytes(array: tuple[str, ...], padded: bool = False) -> int:
-    """Return the bytes of a match of `_ARRAY`.
+    """Return the size in bytes of an array, given as a match of `_ARRAY`.
 
-    If `padded` is true, count the padding of the axes to whole tiles, and only arrays in device memory.
+    If `padded` is true, the axes are padded to whole tiles, and arrays in on-chip memory have size 0.
     """
     bits = int(array[1] or 8)  # pred has no number in its name
     dims, order, tile = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
@@ -131,7 +131,7 @@ def _array_bytes(array: tuple[str, ...], padded: bool = False) -> int:
 
 
 def _describe_first(arrays: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions, the dtype and the minor-most axis longer than one of the first array."""
+    """Return the dimensions and dtype of the first array, and its minor-most axis that is longer than one."""
     if not arrays:
         return (), "", None
     letters, bits, _, dims_text, order_text, _ = arrays[0]
@@ -142,7 +142,7 @@ def _describe_first(arrays: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...],
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
-    """Return the nonnegative integers in a text such as "2,1,0"."""
+    """Return the nonnegative integers in a string such as "2,1,0"."""
     return tuple(int(n) for n in re.findall(r"\d+", text))
 
 
@@ -153,7 +153,7 @@ def root_of(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes the value that `name` returns by `opcodes`."""
+    """Return the instruction that computes the value of `name`, skipping instructions with these opcodes."""
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
@@ -208,7 +208,7 @@ def _operation(
     """Return the opcode, the operands and the attributes of an instruction.
 
     For a fusion, they belong to the root of the fused computation, in which the operands of the fusion
-    replace its parameters. An operand that is a copy is replaced by the instruction that computes the value.
+    replace the parameters. An operand that is a copy is replaced by the instruction that computes the value.
     """
     if instruction.opcode != "fusion":
         operands = [source_of(name, instructions, _COPIES) for name in instruction.operands]

@@ -109,7 +109,7 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
 
     Args:
         text: the optimized HLO module, as `jax.stages.Compiled.as_text` returns it.
-        operations: the result of `llvm_instructions.count_operations` for a program of a CPU; None for other
+        operations: the result of `llvm_instructions.count_operations` for a CPU program; None for other
             programs, whose kernels have no overhead.
         counts_work: whether the operations of each kernel are counted, and not only its bytes.
     """
@@ -160,7 +160,7 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
 
 
 def _find_operations(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return the number of operations of each kernel by name.
+    """Return a dict from kernel name to number of operations.
 
     XLA compiles equal fusions to one kernel, which has the name of one of them in `operations`. The result
     contains the names of all of them.
@@ -180,9 +180,9 @@ def _add_cpu_work(
     kernel: Kernel, executed: float, instruction: HloInstruction, operands: Instructions, fused: Instructions,
     in_loop: bool,
 ) -> Kernel:  # fmt: skip
-    """Return the kernel of an instruction with its operations and its overhead on a CPU.
+    """Return a copy of the kernel of an instruction with its operations and overhead on a CPU.
 
-    The operations of its compiled loops, `executed`, are 0 if a library computes the result.
+    `executed` is the number of operations in its compiled loops, or 0 if a library computes the result.
     """
     from scaling.options.program import cpu_overhead
 
@@ -203,7 +203,7 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a collective, without fields that are 0 or "" and `times` of 1."""
+    """Return the fields of a kernel or collective as a dict, without the values 0 and "" and `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
@@ -218,7 +218,7 @@ def _as_fusion(instruction: HloInstruction, operands: Instructions) -> dict[str,
 def _collectives(
     fused: Instructions, instruction: HloInstruction, operands: Instructions, devices: int
 ) -> Iterator[Message]:
-    """Yield a `Message` for each collective of a kernel: `instruction` itself, or instructions that it fuses.
+    """Yield a `Message` for each collective of a kernel: `instruction` itself, or instructions fused into it.
 
     All `devices` of the program take part in a collective without `replica_groups`.
     """
@@ -234,9 +234,9 @@ def _collectives(
 def _add_work(
     kernel: Kernel, instructions: Instructions, computations: Computations, in_library: bool = False
 ) -> Kernel:
-    """Return a kernel with the operations of one execution of its fusion and the library that it calls.
+    """Return a copy of a kernel with the operations of its fusion, and the name of a library that it calls.
 
-    A fusion that is computed `in_library` evaluates each element once. XLA may evaluate it several times.
+    If `in_library` is true, each element is evaluated once. XLA loops may evaluate an element several times.
     """
     from scaling.options.program import hlo_loops
 
@@ -265,10 +265,11 @@ def _kernel_bytes(instructions: Instructions, computations: Computations) -> int
 
 
 def _repeat(amount: int, evaluations: float) -> int:
-    """Return an amount of work multiplied by the average number of evaluations of an element of the result.
+    """Return an amount of work multiplied by `evaluations`, the average number of evaluations of an element.
 
-    The number is below 1 if only some elements are evaluated, such as the elements that a slice selects. It
-    is 0 if the loop nest does not reach the instruction, whose work is counted once. Others are rounded.
+    `evaluations` is below 1 if only some elements are evaluated, such as the elements that a slice selects.
+    It is 0 if the loop nest does not reach the instruction, whose work is then counted once. Numbers
+    above 1 are rounded.
     """
     return round(amount * (evaluations if 0 < evaluations < 1 else max(1, round(evaluations))))
 
@@ -283,7 +284,7 @@ def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
 def _in_place_updates(
     instructions: Instructions, computations: Computations
 ) -> dict[str, tuple[HloInstruction, int]]:
-    """Return (parameter, written bytes) for each result of a fusion that updates a parameter in place.
+    """Return a dict of (parameter, written bytes) for each fusion result that updates a parameter in place.
 
     The keys are the names of the instructions that produce the results.
     """
@@ -306,7 +307,7 @@ def _in_place_updates(
 def _bytes_read(
     instructions: Instructions, in_place: Mapping[str, tuple[HloInstruction, int]], computations: Computations
 ) -> Counter[str]:
-    """Return the number of bytes that a fusion reads from each parameter, by name.
+    """Return the number of bytes that a fusion reads from each parameter, by parameter name.
 
     `in_place` is the result of `_in_place_updates`.
     """
@@ -332,7 +333,7 @@ def _bytes_read(
 def _bytes_read_by_operand(
     instruction: HloInstruction, is_updated: bool, computations: Computations
 ) -> dict[int, int]:
-    """Return the number of bytes that a nested fusion reads from each operand, by the index of the operand.
+    """Return the number of bytes that a nested fusion reads from each operand, by operand index.
 
     If `is_updated` is true, the nested fusion updates a parameter of the enclosing fusion in place.
     """

@@ -1,4 +1,4 @@
-"""Derive the loop nest of an HLO fusion, and how often it evaluates each of its instructions.
+"""Derive the loop nest of an HLO fusion, and the number of evaluations of each instruction in it.
 
 XLA compiles a fusion to one loop nest over the elements of its result. A value that does not depend on the
 inner loops is computed outside of them. A value that varies with an inner loop is computed again in each
@@ -40,9 +40,9 @@ class _Use(NamedTuple):
 
 
 def count_evaluations(instructions: Instructions) -> Counter[str]:
-    """Return the number of evaluations of an element of each instruction of a fusion, summed over its uses.
+    """Return the number of element evaluations for each instruction of a fusion, summed over its uses.
 
-    Several uses of an instruction at equal indices are one use, because its value is computed only once.
+    Several uses of an instruction at equal indices count as one, because its value is computed only once.
     """
     evaluations, visits = Counter[str](), Counter[str]()
     root = hlo.root_of(instructions)
@@ -68,7 +68,7 @@ def count_evaluations(instructions: Instructions) -> Counter[str]:
 
 
 def _loops_over_result(instruction: HloInstruction) -> tuple[Loops, tuple[int, ...]]:
-    """Return (loops, lengths) of a loop nest over the result, with the minor-most axis innermost."""
+    """Return the loops and lengths (see `_Use`) of a nest over a result, with the minor axis innermost."""
     axes = sorted(range(len(instruction.dims)), key=lambda axis: axis == instruction.minor_axis)
     return tuple(map(axes.index, range(len(axes)))), tuple(instruction.dims[axis] for axis in axes)
 
@@ -76,9 +76,9 @@ def _loops_over_result(instruction: HloInstruction) -> tuple[Loops, tuple[int, .
 def _operand_loops(
     instruction: HloInstruction, operand: HloInstruction, loops: Loops, lengths: tuple[int, ...]
 ) -> tuple[Loops, tuple[int, ...]]:
-    """Return (loops, lengths) of the loop nest in which an operand of an instruction is evaluated.
+    """Return the loops and lengths (see `_Use`) with which an operand of an instruction is evaluated.
 
-    The instruction itself is evaluated in `loops` and `lengths`.
+    `loops` and `lengths` describe the evaluation of the instruction itself.
     """
     rank, axes = len(operand.dims), instruction.axes("dimensions") or ()
     if instruction.opcode in hlo_ops.UPDATES and operand.name != instruction.operands[0]:  # in place
@@ -108,7 +108,7 @@ def _operand_loops(
 
 
 def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int, ...]) -> Loops:
-    """Map the loops over the axes of the result of a reshape to the axes of its operand.
+    """Map the loops over the result axes of a reshape to the axes of the operand.
 
     `loops` contains the loop over each axis of the result, which has the dimensions `dims`. Return the loop
     over each axis of the operand, which has the dimensions `operand_dims`. For an axis that the reshape
@@ -140,7 +140,7 @@ def _is_row_major(instruction: HloInstruction) -> bool:
 def _gathered_loops(instruction: HloInstruction, rank: int, loops: Loops) -> Loops:
     """Return the loops over the `rank` axes of the array that a gather reads from.
 
-    The innermost loop over the indices of the gather runs over the axes along which they select a position.
+    The innermost loop over the gather indices runs over each axis along which the indices select a position.
     """
     offsets, batching = (instruction.axes(name) or () for name in ("offset_dims", "operand_batching_dims"))
     index_loops = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}

@@ -1,4 +1,4 @@
-"""Classify an HLO instruction by its opcode, and count its operations from its shapes (dot, convolution).
+"""Classify HLO instructions by opcode, and count their operations from their shapes.
 
 The instructions may come from the CPU, GPU or TPU backend. Library calls are counted only if they are matrix
 products or convolutions. See hlo_cost.py for the bytes that an instruction reads and writes.
@@ -46,10 +46,11 @@ _FLOATING_KINDS = {
 
 
 def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return (kind, amount) of the work of an instruction, whose computation has these `instructions`.
+    """Return the kind and the amount of work of an instruction.
 
     The kind is the name of a field of `hlo_cost.Kernel`, which defines the unit of the amount. It is "" if
-    the instruction only moves data without changing the minor-most axis.
+    the instruction only moves data without changing the minor-most axis. `instructions` contains all
+    instructions of the same computation.
     """
     from scaling.options.program import cpu_overhead
 
@@ -109,7 +110,7 @@ def _forward_roles(
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of operations of a convolution that are not on zeros of padding or dilation."""
+    """Return the number of operations of a convolution, except on zeros that padding or dilation inserts."""
     labels = DIM_LABELS.search(attributes)
     if labels is None:
         return 0
@@ -137,7 +138,7 @@ def _count_taps(
     """Return the number of multiplications along one axis of a convolution, from the lengths of its arrays.
 
     A pair of an output index and a kernel index counts if it reads an element of the input instead of a zero
-    of padding or dilation. `pad` is the number of zeros before the input.
+    that padding or dilation inserts. `pad` is the number of zeros before the input.
     """
     count = 0
     for tap in range(kernel):
@@ -161,7 +162,7 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def library_name(instruction: HloInstruction) -> str:
-    """Return the library function that a custom call executes, or "" if it only annotates data."""
+    """Return the name of the library function in a custom call, or "" if the call only annotates data."""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     name = match[1] if match else "a call"
     return "" if name in _ANNOTATIONS else name

@@ -48,14 +48,14 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Count the products with zeros of padding, but not with zeros of a dilated input."""
+    """Return the number of operations, including products with padding zeros but not with dilation zeros."""
     kernel = inputs[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * outputs[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Count n^2 (m - n / 3) operations for a matrix of m >= n rows, and m^2 (n - m / 3) otherwise."""
+    """Return n^2 (m - n / 3) operations for an m x n matrix with m >= n, and m^2 (n - m / 3) otherwise."""
     a = inputs[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // max(1, 3 * long)
@@ -102,7 +102,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a jaxpr, without equations whose results are not used."""
+    """Return the numbers of flops and transcendentals of a jaxpr, ignoring equations with unused results."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -110,7 +110,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of an equation of a jaxpr, including the jaxprs in its parameters."""
+    """Return the numbers of flops and transcendentals of an equation, including jaxprs in its parameters."""
     name, params = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         body, trips = ("jaxpr", params["length"]) if name == "scan" else ("body_jaxpr", trip_count(equation))
@@ -172,6 +172,6 @@ def trip_count(equation: Any) -> int:
 
 
 def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any]) -> list[Any]:
-    """Return the second operand of each equation `results = primitive first second`."""
+    """Return the second operand of each equation `results = primitive(first, second)` in a jaxpr."""
     wanted = primitive, [first], results
     return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == wanted]

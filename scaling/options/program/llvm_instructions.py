@@ -1,4 +1,4 @@
-"""Parse the LLVM IR that XLA writes for a CPU, its blocks and loops, and sum the costs of the instructions.
+"""Parse the LLVM IR that XLA writes for a CPU into blocks and loops, and sum the costs of its instructions.
 
 XLA compiles each kernel to a function in LLVM IR. The optimized IR shows what HLO does not: which loops are
 vectorized or unrolled, and which values are computed outside of a loop. The number of executions of a basic
@@ -40,8 +40,8 @@ _BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
 _UNKNOWN_TRIPS = 4
 _MAX_COUNTED_TRIPS = 10_000  # the highest trip count of a loop whose branches are counted exactly
 
-# The times of instructions, as a multiple of that of an addition. The address of a load or store is free, and
-# a load is often part of the instruction that uses it.
+# The times of instructions, in units of one addition. The address of a load or store is free, and a load is
+# often part of the instruction that uses it.
 _FREE = {
     "phi", "zext", "sext", "trunc", "bitcast", "ptrtoint", "inttoptr", "freeze", "ret", "switch", "alloca",
 }  # fmt: skip
@@ -63,7 +63,7 @@ class Comparison(NamedTuple):
     predicate: str  # a key of `_COMPARE`
     value: str  # the name of the variable
     bound: int
-    is_range: bool  # whether the bound is the end of the range of a work group, which is not empty
+    is_range: bool  # whether the bound is the end of a work group's range, which is not empty
 
 
 class LoopCounter(NamedTuple):
@@ -84,10 +84,10 @@ def dump_options(folder: str) -> dict[str, str]:
 
 
 def count_operations(folder: Path) -> dict[str, float]:
-    """Return the number of operations of one execution of each CPU kernel, by name.
+    """Return a dict from CPU kernel name to the number of operations in one execution.
 
     `folder` contains the LLVM IR of a program that was compiled with `dump_options`. The unit is an operation
-    of a vectorized loop in float32: an instruction counts one for each float32 number of a vector register.
+    of a vectorized loop in float32: an instruction counts one for each float32 number in a vector register.
     """
     operations = dict[str, float]()
     for path in folder.glob(_FILES):
@@ -101,7 +101,7 @@ def count_operations(folder: Path) -> dict[str, float]:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield the name of each function in a text of LLVM IR, and the lines of its basic blocks by label.
+    """Yield the name of each function in LLVM IR, and a dict from block label to the lines of the block.
 
     The label of the first block is "".
     """
@@ -140,7 +140,7 @@ class LlvmFunction:
         self.trips = {head: self._count_trips(head) for head in self.loops}
 
     def count_instructions(self, bits: int) -> float:
-        """Return the time of the instructions of all work groups, in additions of vectors of `bits` bits."""
+        """Return the time of the instructions in all work groups, in additions of `bits`-bit vectors."""
         executions = self.count_executions()
         return self._count_work_groups() * sum(
             executions[label] * (instruction_cost(line, bits) + self._gather_cost(line))
@@ -154,7 +154,7 @@ class LlvmFunction:
         return _GATHER if match and self.definitions.get(match[1], "").startswith("load ") else 0
 
     def count_executions(self) -> dict[str, float]:
-        """Return the number of executions of each block in one work group, by label."""
+        """Return a dict from block label to the number of executions of the block in one work group."""
         executions = defaultdict[str, float](float)
         executions[self.order[0]] = 1.0
         for label in self.order:
@@ -166,7 +166,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return how often a block continues with each of its successors `targets`."""
+        """Return the number of times that a block continues with each of its successors `targets`."""
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
@@ -183,7 +183,7 @@ class LlvmFunction:
         return [count / len(targets) for _ in targets]
 
     def _count_taken(self, condition: str, count: float, executions: dict[str, float]) -> float:
-        """Return how often a condition holds if its block is executed `count` times."""
+        """Return the estimated number of times that a condition holds in `count` executions of its block."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
@@ -200,7 +200,7 @@ class LlvmFunction:
     def _find_comparison(self, condition: str) -> Comparison | None:
         """Return the comparison that computes a condition, or None if its bound is unknown.
 
-        A kernel for a range of work groups, from i * n, ends at min(i * n + n, bound).
+        A kernel that executes a range of work groups, beginning with i * n, ends at min(i * n + n, bound).
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
@@ -233,9 +233,9 @@ class LlvmFunction:
         return min(filter(None, counts), default=None)
 
     def _trips_until_exit(self, condition: str, head: str) -> int | None:
-        """Return the number of iterations until the loop with the first block `head` exits at a branch.
+        """Return the number of iterations until a loop exits at a branch on `condition`, or None if unknown.
 
-        Return None if the number cannot be determined. The branch depends on `condition`.
+        `head` is the label of the first block of the loop.
         """
         text = self.definitions.get(condition, "")
         if text.startswith("phi i1"):  # true in the first iteration, false in the second
@@ -247,7 +247,7 @@ class LlvmFunction:
         return max(1, math.ceil((comparison.bound - counter.first) / counter.step) + 1)
 
     def _find_counters(self, value: str, head: str | None = None) -> Iterator[LoopCounter]:
-        """Yield the counters of the loop at `head`, or of all loops, that a value may be equal to."""
+        """Yield the loop counters that a value may be equal to, in the loop at `head` or in all loops."""
         for phi, offset in self._find_phis(value, head):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
@@ -255,7 +255,7 @@ class LlvmFunction:
                 yield LoopCounter(block, self._initial_value(phi) + offset, steps[0])
 
     def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
-        """Return the phi instructions of `head` or of all loops, and the offset of a value from each."""
+        """Return pairs (phi instruction, offset of a value from it), for the loop at `head` or all loops."""
         phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
             value, offset = pending.pop()
@@ -288,7 +288,7 @@ class LlvmFunction:
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return the labels of the blocks in reverse postorder, and the set of back edges of the loops."""
+    """Return the labels of the blocks in reverse postorder, and the set of loop back edges."""
     entry = next(iter(successors))
     finished, back_edges = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
@@ -309,7 +309,7 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
 def _find_loops(
     order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return the labels of the blocks of each loop, by the label of its head."""
+    """Return a dict from the label of the first block of each loop to the labels of all its blocks."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:

@@ -14,9 +14,9 @@ _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose prog
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Return the record fields of `program_work`, and the message of `unexpected_collectives`.
+    """Return record fields with the work of a case, and an error message about unexpected collectives.
 
-    The message is None if the case has no executable.
+    The message is None if the collectives are as expected, or if the case has no executable.
     """
     executable = compiled.stages.compiled
     cost = None if executable is None else hlo_cost.read(executable.as_text(), counts_work=False)
@@ -27,10 +27,10 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> dict[str, Any]:
-    """Return the record fields of the work that each device does to compute one result.
+    """Return record fields with the work that each device does to compute one result.
 
-    They are the operations, the memory traffic and the collectives, or None if unknown. The program is traced
-    for `devices` if `compiled` contains no jaxpr.
+    The fields are the operations, the memory traffic and the collectives, each None if unknown. The program
+    is traced for `devices` if `compiled` contains no jaxpr.
     """
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -42,10 +42,10 @@ def program_work(
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program has collectives that its case does not need, or lacks some.
+    """Return an error message if a program has unexpected collectives or lacks required ones, otherwise None.
 
-    Otherwise return None. Collectives are required only by cases with `split=data` on more than one device,
-    and by some targets of the workload `ceiling`. `collectives` maps each kind to its number in the program.
+    Collectives are required only by cases with `split=data` on more than one device, and by some targets of
+    the workload `ceiling`. `collectives` maps each kind to its number in the program.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1

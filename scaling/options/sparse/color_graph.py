@@ -26,7 +26,7 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a coloring of the "columns", the "rows", or "both" of a pattern.
+    """Return a coloring of the columns, the rows or both of a sparsity pattern, as `compress` states.
 
     For "both", several divisions of the entries between columns and rows are tried, and the coloring with the
     fewest colors is returned.
@@ -44,7 +44,7 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
-    """Return a coloring in which rows own the entries with a true `by_row`, and columns the others."""
+    """Return a coloring with which entries are read from rows where `by_row` is true, else from columns."""
     transposed = Pattern(pattern.cols, pattern.rows, pattern.inputs, pattern.outputs)
     columns, column_count = _color_columns(pattern, ~by_row)
     rows, row_count = _color_columns(transposed, by_row)
@@ -53,12 +53,12 @@ def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a lower bound on the number of colors, and for each entry whether its row owns it.
+    """Yield pairs of a lower bound on the number of colors, and `by_row`: whether the row owns each entry.
 
     Rows and columns with more entries than a threshold own their entries. If both the row and the column of
-    an entry have more, the fuller of the two owns the entry. The remaining entries are all owned by columns,
-    or all by rows. At the highest threshold, all entries remain, so that columns alone and rows alone are
-    candidates.
+    an entry exceed the threshold, the one with more entries owns the entry. The remaining entries are all
+    owned by columns, or all by rows. At the highest threshold, all entries remain, so that columns alone and
+    rows alone are candidates.
     """
     in_row, in_column = (np.bincount(lines)[lines] for lines in (pattern.rows, pattern.cols))
     fullest = np.maximum(in_row, in_column)
@@ -71,10 +71,10 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the color of each column, of shape (inputs,), and the number of colors.
+    """Return an array of shape (inputs,) with the color of each column, and the number of colors.
 
-    A column that owns none of its entries (`owned`, of shape (entries,)) has the color -1. Raise `Refusal` if
-    the conflicts are too many to color the columns within minutes.
+    `owned` states for each entry whether its column owns it. A column that owns no entry has the color -1.
+    Raise `Refusal` if there are too many conflicts to color the columns within minutes.
     """
     columns = np.unique(pattern.cols[owned])
     color_of = np.full(pattern.inputs, -1, np.int32)
@@ -99,7 +99,7 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
 
 
 def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the entries of a pattern in the order of columns and of rows, to find conflicting columns.
+    """Return the entries of a pattern, sorted by column and by row, as arrays to find conflicting columns.
 
     Conflicting columns and owned entries are defined at the top of this module. The arrays are
 
@@ -130,7 +130,7 @@ def compile_numba_functions() -> None:
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert a node after `head` into doubly linked lists, a pair of arrays of next and previous nodes."""
+    """Insert a node after `head` into `links`, doubly linked lists as arrays of next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -175,9 +175,9 @@ def _color_by_saturation(graph, first, color_of, is_used):
     neighbor and repeat periodically on a grid. Source: D. Brelaz, "New methods to color the vertices of a
     graph", Communications of the ACM 22(4), 1979.
 
-    Write the colors to `color_of`, and return whether `is_used` has enough columns for them. `is_used` is an
-    array of shape (columns, colors), initially false. It is set to true where a conflicting column has the
-    color.
+    Write the colors to `color_of`, and return whether the second axis of `is_used` is long enough for them.
+    `is_used` is an array of shape (columns, colors), initially false. It is set to true where a conflicting
+    column has the color.
     """
     order, column_start, row_of, owned, row_start, column_of, owned_end = graph
     n, max_colors = is_used.shape

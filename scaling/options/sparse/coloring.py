@@ -1,4 +1,4 @@
-"""Class `Coloring`: the color of each column and row of a sparse Jacobian, and its fields of a record."""
+"""Class `Coloring`: the colors of the columns and rows of a sparse Jacobian, also as record fields."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,9 @@ class Coloring:
     """
 
     pattern: Pattern
-    # An int32 array of shape (inputs,) with the color of each column or -1, or None if no column has a color.
+    # The color of each column, or -1: an int32 array of shape (inputs,). None if no column has a color.
     columns: np.ndarray | None
-    rows: np.ndarray | None  # the colors of the rows in the same form, an array of shape (outputs,)
+    rows: np.ndarray | None  # the same for the rows, an array of shape (outputs,)
     column_count: int  # the number of colors of columns
     row_count: int  # the number of colors of rows
     by_row: np.ndarray  # shape (nonzeros,): whether each nonzero is read from a compressed row, not a column

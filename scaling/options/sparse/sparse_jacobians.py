@@ -1,4 +1,4 @@
-"""Class `SparseJacobians`: the values of the nonzeros at some points, summed by row or by column."""
+"""Class `SparseJacobians`: sparse Jacobians at some points, and the sums over their rows and columns."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from scaling.core.tolerances import Jacobians
 
 @dataclass(frozen=True)
 class SparseJacobians(Jacobians):
-    """The Jacobians at some points, which have the same sparsity pattern."""
+    """The sparse Jacobians at some points, all with the same sparsity pattern."""
 
     pattern: Pattern
 

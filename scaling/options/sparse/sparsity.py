@@ -1,9 +1,9 @@
-"""Detect sparsity patterns by asdex, cache their colorings, and gather the nonzeros from compressed slices.
+"""Detect sparsity patterns with asdex, cache their colorings, and gather the nonzeros from compressed slices.
 
 asdex propagates dependencies through the jaxpr of a function, so that the pattern is valid for all inputs.
 Patterns and colorings are cached in this process. The colors are divided among the devices. Each device
 computes the compressed slices of its colors, which are sums of columns or of rows, and reads the nonzeros
-that they contain. The host gathers the nonzeros of all devices, without communication between these.
+that they contain. The host gathers the nonzeros of all devices, which do not communicate.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return a coloring of the Jacobian or Hessian of a case, which is valid for every point.
+    """Return a coloring of the Jacobian or Hessian of a case that is valid at every point.
 
     Columns are colored in forward mode, rows in reverse mode, and both with `mode=mixed`.
     """
@@ -107,9 +107,10 @@ def _import_color_graph() -> Any:
 def _detect_pattern(
     function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
 ) -> tuple[Pattern, float]:
-    """Return the sparsity pattern of the Jacobian of `function(*x, *y)` by x, and the seconds to detect it.
+    """Detect the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
 
-    Raise `Refusal` if asdex cannot analyze the function, or if the Jacobian has no nonzeros.
+    Return the pattern and the detection time in seconds. Raise `Refusal` if asdex cannot analyze the
+    function, or if the Jacobian has no nonzeros.
     """
     import asdex
 
@@ -170,12 +171,12 @@ def validate_coloring(coloring: Coloring) -> None:
 class GatherIndices:
     """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern."""
 
-    arguments: dict[str, np.ndarray]  # arguments of the program: the colors, and the positions by device
-    entries: list[list[np.ndarray]]  # for each linear map and device, the indices of these nonzeros
+    arguments: dict[str, np.ndarray]  # program arguments: the colors, and the positions for each device
+    entries: list[list[np.ndarray]]  # for each linear map and device, the indices of its nonzeros
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the indices with which each of the devices reads nonzeros from its compressed slices."""
+    """Return the indices that each device uses to read nonzeros from its compressed slices."""
     indices = GatherIndices({}, [])
     for number, part in enumerate(sizes.parts):
         colors, positions, entries = _indices_of_part(sizes.coloring, part, devices)
@@ -188,12 +189,12 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return the indices with which each device reads nonzeros from the slices of one linear map.
+    """Return the arrays that each device uses to read nonzeros from the slices of one linear map.
 
-    The first two results are the colors, and the flat index of each nonzero in the slices of its device, of
-    shape (devices, nonzeros) and padded with zeros. The slices have the shape (seeds, outputs) in forward
-    mode and (seeds, inputs) in reverse mode. The third is the indices of the nonzeros of each device in the
-    sparsity pattern.
+    The first array contains the color of each column or row. The second, of shape (devices, nonzeros) and
+    padded with zeros, contains the flat index of each nonzero in the slices of its device, which have the
+    shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode. The third result is a list
+    with one array for each device: the indices of its nonzeros in the sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     entries = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -230,7 +231,7 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return the nonzeros that the devices have read, in the order of the pattern and in the given shape.
+    """Return the nonzeros of all devices as one array of the given shape, in the order of the pattern.
 
     `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
     nonzeros per device).
@@ -248,17 +249,17 @@ def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: 
 
 
 class CommonEntries(NamedTuple):
-    """The positions of the entries of a sparsity pattern in another pattern, the reference pattern."""
+    """The indices at which a reference pattern contains the entries of another sparsity pattern."""
 
-    at: np.ndarray  # the index of each entry in the reference pattern, or any index if that lacks the entry
-    has: np.ndarray  # whether the reference pattern has each entry
-    lacking: np.ndarray  # the indices in the reference pattern of the entries that the pattern lacks
+    at: np.ndarray  # the index of each entry in the reference pattern, arbitrary where `has` is false
+    has: np.ndarray  # whether the reference pattern contains each entry
+    lacking: np.ndarray  # the indices of the reference entries that the other pattern lacks
 
 
 def compare_lacking(
     common: CommonEntries, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare the entries of the reference pattern that a detected pattern lacks with zero.
+    """Compare with zero the entries of the reference pattern that a detected pattern lacks.
 
     Return the comparison in a list, which is empty if no entry is lacking, and a note on the lacking entries
     that are not zero. `expected` and `scale` have the shape (points, 1, entries of the reference pattern).
@@ -276,9 +277,10 @@ def match_patterns(
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
     """Return the sparsity patterns that are used to compare the result of a case with the expected Jacobian.
 
-    The four results are None where they do not apply: the pattern that the workload defines, the positions of
-    the entries of a result with colored seeds, those of the closed form `Workload.nonzeros`, and the
-    `CommonEntries` of the second pattern in the third. `detected` is the pattern of colored seeds, or None.
+    The four results are None where they do not apply. The first three are the pattern that the workload
+    defines, the pattern of a result with colored seeds, and the pattern of the closed form
+    `Workload.nonzeros`. The fourth is the `CommonEntries` of the second pattern in the third. `detected` is
+    the detected pattern of colored seeds, or None.
     """
     defined = result = None
     if workload.pattern is not None and case.target not in SECOND:
@@ -295,7 +297,7 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
+    """Return a `Pattern`, or raise `Refusal` unless all entries are distinct, sorted and in range."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         raise Refusal(
@@ -311,7 +313,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_entries(pattern: Pattern, reference: Pattern) -> CommonEntries:
-    """Return the positions of the entries of a sparsity pattern in a reference pattern of the same shape."""
+    """Return the `CommonEntries` of a sparsity pattern in a reference pattern of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices

@@ -9,8 +9,8 @@ PATH. `install()` creates the environment `environments/ad-scaling` in the Julia
 (docs/sources.md). If a case fails with one of these two, the cause may be an error in `measure.jl`.
 
 `compile_seconds` is the time to prepare a case (configurations and tapes) and to call it once, without the
-start of Julia and the loading of packages. BenchmarkTools stops only after a number of samples or a time, not
-at a width of the confidence interval as for the other engines.
+start of Julia and the loading of packages. BenchmarkTools stops after a number of samples or a time. Unlike
+with other engines, the width of the confidence interval does not matter.
 
 `jit` affects only ReverseDiff, directly or through DifferentiationInterface: true compiles a tape for every
 point, and false records a tape at each call. `poisson` with batch=whole has additional formulations from a
@@ -78,7 +78,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return the version of Julia, under "julia", and of each package of a system such as "ForwardDiff".
+    """Return the versions of Julia ("julia") and of the packages for a system such as "ForwardDiff".
 
     The version of a package that is not installed is None.
     """
@@ -111,7 +111,7 @@ def install() -> None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a derivative that is computed in a new Julia process."""
+    """Return the function value or derivative of a case, computed in a new Julia process."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
     is_summed = bool(workload.reduce) and not is_value

@@ -18,7 +18,7 @@ from scaling.report.text import clean_text
 from scaling.results.store import replace_file
 
 _WIDTH = 400  # of a panel in pixels
-_TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # that fit into the width of a panel and of a figure
+_TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # characters in the width of a panel and of a figure
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _CLIP = re.compile(r'(<clipPath id="|url\(#)clip(\d+)')
 _ISOLATED = {"name": "isolated", "value": ""}
@@ -69,7 +69,7 @@ def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
 def to_script_json(value: Any) -> str:
     """Return a value as JSON text for an HTML script element, with CSS variables for the theme colors.
 
-    The text cannot end the element.
+    The text cannot close the script element.
     """
     themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
     text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))

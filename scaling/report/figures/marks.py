@@ -20,7 +20,7 @@ _MAX_TICKS = 24  # approximate largest number of ticks on an axis
 _MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
 _MARGIN = 1.3  # the factor by which a logarithmic axis extends beyond the smallest and the largest value
-# True for the lines that are drawn opaque: all lines, or those of the legend entry that the reader selected.
+# True for the lines that are drawn opaque: all lines, or the lines of the selected legend entry.
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
 
@@ -67,7 +67,7 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
 class Axis:
     """An axis that shows a field of the data rows.
 
-    The axis is categorical, linear if `domain` starts at 0, or otherwise logarithmic.
+    A numerical axis is linear if `domain` starts at 0, and otherwise logarithmic. Other axes are categorical.
     """
 
     field: str
@@ -75,7 +75,7 @@ class Axis:
     domain: tuple[float, float] = (1.0, 10.0)  # the ends, which a categorical axis does not have
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return the Vega-Lite encoding channel of a field, by default that of the axis."""
+        """Return the Vega-Lite encoding channel of a field, by default the field of the axis."""
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
@@ -129,7 +129,7 @@ def band_axis(field: str, title: str, names: Sequence[str]) -> Axis:
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec) -> Spec:
-    """Return a Vega-Lite layer of marks of a type, such as 'point', with mark properties and channels."""
+    """Return a Vega-Lite layer. `mark` is a mark type such as 'point', and `options` are mark properties."""
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": channels}
 
 
@@ -165,7 +165,7 @@ def draw_points(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyl
 def draw_intervals(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], mark: str = "rule", **options: Any
 ) -> Spec:
-    """Return a layer of vertical error bars, or with mark="area" of bands, for the rows with an interval.
+    """Return a layer of vertical error bars (bands if `mark` is "area") for the rows with an interval.
 
     If the field of the y-axis is 'seconds', an interval extends from 'seconds_low' to 'seconds_high'.
     """
@@ -214,7 +214,7 @@ def _draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[Lin
 
 
 def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
-    """Return the layers of a gray dotted line with the label 'ideal' through points (x value -> y value)."""
+    """Return the layers of a gray dotted line with the label 'ideal'. `values` maps x values to y values."""
     rows: list[Row] = [{x.field: key, y.field: value, "label": "ideal"} for key, value in values.items()]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2}
     inside = [row for row in rows if y.domain[0] <= row[y.field] <= y.domain[1]]

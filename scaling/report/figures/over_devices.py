@@ -37,7 +37,7 @@ _SELECTION = (
 
 
 def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return all curves; beyond eight, the fastest of each AD method on the most devices."""
+    """Return all curves if there are at most eight, otherwise the fastest curve of each AD method."""
     if len(curves) <= _MAX_LINES:
         return list(curves)
     fastest_first = sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds))
@@ -51,8 +51,8 @@ def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
 def draw_times(findings: Findings) -> Figure | None:
     """Return a figure of time and speed-up against device count for the largest problem of each function.
 
-    The speed-up is relative to the fastest jit program on one device without a handwritten derivative. If
-    there is no strong scaling curve, return None.
+    The speed-up is relative to the fastest plain jit program on one device, except handwritten derivatives.
+    If there is no strong scaling curve, return None.
     """
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = "Which mode is fastest on how many devices. Lower is faster."
@@ -70,7 +70,7 @@ def draw_times(findings: Findings) -> Figure | None:
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Return a figure of speed-up and efficiency against device count, or None if there is no curve.
 
-    `kind` is "strong" or "weak". By default, the figure selects from all curves of the findings.
+    `kind` is "strong" or "weak". `curves` are the available curves, by default all curves of `findings`.
     """
     selected = [curve for curve in curves or findings.curves if curve.kind == kind]
     baselines = " or ".join(dict.fromkeys(c.baseline for c in selected if len(c.points) > 1))
@@ -86,10 +86,10 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 def _draw_curves(
     findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> tuple[list[Panel], list[LineStyle], int]:
-    """Return the panels and the legend of a figure, and the number of problems that could be drawn.
+    """Return the panels and the legend of a figure, and the number of all problems, drawn or not.
 
     The largest problem of each function has one panel for each of the `fields` with values. A field is
-    'seconds' or the name of a ratio of a CurvePoint, such as 'speedup'.
+    'seconds' or a ratio field of `CurvePoint`, such as 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
@@ -174,8 +174,8 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
 def draw_plan(forecast: Forecast, stem: str, curves: Iterable[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The figure shows the largest problem of each function. Of the measured `curves`, those of the same
-    programs on the planned kind of device are drawn too. `stem` is the name of the hardware in file names.
+    The figure shows the largest problem of each function. It also shows measured `curves` of the same
+    programs on the planned kind of device. `stem` is the name of the hardware in file names.
     """
     problems = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     kinds = {record.environment.get("device_kind") for record in forecast.records}

@@ -42,10 +42,10 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Return size sweeps in the order of the figure: those with the most AD methods and timings first.
+    """Return size sweeps in the order of the figure: sweeps with the most AD methods and timings come first.
 
     Sweeps of different functions alternate, and sweeps of function values come last. A sweep of two sizes is
-    omitted if there is a longer sweep of its function.
+    omitted if there is a longer sweep of the same function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     longest = {

@@ -54,7 +54,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The style of a line or of a filled area, which has neither a marker shape nor a dash pattern."""
+    """The style of a line, or of a filled area. Areas have neither a marker shape nor a dash pattern."""
 
     name: str
     colour: str
@@ -63,11 +63,10 @@ class LineStyle(NamedTuple):
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the styles of the lines of a figure, sorted by line name.
+    """Return the line styles of a figure, sorted by line name.
 
     `cases` is a dict from line name to a case with the AD mode of the line. The color shows the mode, or the
-    library if it is not JAX. Lines with equal color and shape differ in their dash pattern, of which there
-    are six.
+    library if it is not JAX. Up to six lines with equal color and shape have different dash patterns.
     """
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
@@ -85,5 +84,5 @@ def to_css_variable(colour: str) -> str:
 
 
 def style_sheet(dark: bool) -> str:
-    """Return the CSS definitions of all theme color variables, for a dark or else a light page."""
+    """Return the CSS definitions of all theme color variables, for a dark or a light page."""
     return " ".join(f"--x{light[1:]}: {shade if dark else light};" for light, shade in _DARK.items())
