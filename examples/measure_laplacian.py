@@ -240,7 +240,8 @@ def describe_choices(rows: list[dict]) -> list[str]:
     kinds = STUDIES.values()
     times = [row for row in rows if row["kind"] in kinds and row["median"] and row["mode"] != "analytic"]
     lines = []
-    for row in (row for row in times if row["mode"] == "auto"):
+    automatic = (row for row in times if row["mode"] == "auto")
+    for row in sorted(automatic, key=lambda row: (row["kind"] == STUDIES["biharmonic"], row["points"])):
         problem = {name: row.get(name) for name in ("kind", "variant", "points")} | {"api": "jit"}
         rivals = [
             r for r in times if r["mode"] != "auto" and problem == {name: r.get(name) for name in problem}
@@ -249,8 +250,16 @@ def describe_choices(rows: list[dict]) -> list[str]:
         if fastest is not None:
             regret = format_ratio(ratio(value(row), value(fastest)))
             what = ", biharmonic" if row["kind"] == STUDIES["biharmonic"] else ""
-            text = f"At batch {row['points']}{what}, `mode: auto` chose `{row['chosen']['mode']}`"
-            lines += ["", f"{text}. It takes {regret} times as long as the fastest, `{fastest['mode']}`."]
+            block, chunk = row["chosen"]["block"], fastest["chunk"]
+            settings = f", {block} points at a time" if block else ""
+            rival = f", {chunk} directions at a time" if chunk else ""
+            lines.append(
+                f"- At batch {row['points']}{what}, it chose `{row['chosen']['mode']}`{settings}, and took {regret} times "
+                f"as long as `{fastest['mode']}`{rival}."
+            )
+    if lines:
+        begin = "`mode: auto` chose a mode by compiling alone. It is compared with the fastest run whose mode was given:"
+        lines = ["", begin, "", *lines]
     return lines
 
 

@@ -61,12 +61,21 @@ def measured_table(lines: Sequence[Row]) -> str:
         "problem", "size", "mode of JAX", "JAX", "C++", "JAX / C++", "JAX / C++ -ffast-math",
         "JAX / its function", "C++ / its function",
     ]  # fmt: skip
-    within = sum(ratio(line, best_of_jax(line), CPP)[0] <= 2 for line in lines)
+    ratios = [(TITLES[line["problem"]], *ratio(line, best_of_jax(line), CPP)) for line in lines]
+    faster = [each for each in ratios if each[1] < 1]
+    unsure = sum(high >= 1 for *_, high in faster)
     first = lines[0]
     machine = (
         f"{first['machine']}, one core, float64, JAX {first['jax']}, {first['compiler']}, {first['date']}"
     )
-    count = f"JAX takes at most twice the time of C++ in {within} of {len(lines)} cells."
+    ranges = []
+    for title in dict.fromkeys(title for title, *_ in ratios):
+        middles = [middle for each, middle, *_ in ratios if each == title]
+        ranges.append(f"{title} {format_number(min(middles))} to {format_number(max(middles))}")
+    count = (
+        f"JAX is faster than C++ in {len(faster)} of {len(lines)} cells; in {unsure} of these the interval contains 1. "
+        f"The time of JAX over that of C++ is: {', '.join(ranges)}."
+    )
     return f"{make_table(header, rows)}\n\n{count} ({machine}.)"
 
 
@@ -103,11 +112,18 @@ def published_table(lines: Sequence[Row], published: dict[str, Any]) -> str:
 
 
 def advice_table(lines: Sequence[Row]) -> str:
-    """Return a Markdown table of the methods that `scaling advise` chose, with their regrets."""
+    """Return a Markdown table of the methods that `scaling advise` chose, with their regrets.
+
+    A method has no regret if no other candidate was measured.
+    """
+
+    def describe_regret(line: Row, name: str) -> str:
+        return f"{100 * regret(line, name):.1f} %" if len(line["candidates"]) > 1 else ""
+
     rows = [
         [
-            TITLES[line["problem"]], line["label"], line["advised"], f"{100 * regret(line, line['advised']):.1f} %",
-            line["advised_by_compiling"], f"{100 * regret(line, line['advised_by_compiling']):.1f} %",
+            TITLES[line["problem"]], line["label"], line["advised"], describe_regret(line, line["advised"]),
+            line["advised_by_compiling"], describe_regret(line, line["advised_by_compiling"]),
             f"{len(line['candidates'])}", f"{line['advice_seconds']:.0f} s",
         ]
         for line in lines

@@ -13,7 +13,8 @@ LIMIT = 24e9  # bytes
 MARKERS = "<!-- table -->", "<!-- end of table -->"
 HEADER = (
     "case", "thread", "asked for", "needed there", "machine", "needs as asked",
-    "advice on it: needs, predicted time; time here, regret", "solved by", "needs", "time", "regret", "checked",
+    "advice on it: needs, predicted time; time here, regret over the best candidate", "solved by", "needs", "time",
+    "regret over the best of the study", "checked",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import sys
 
 from side_by_side import complete_case, measure_in_turns
 
+from scaling.analysis.estimate import format_ratio
 from scaling.core.timing import ratio_interval
 
 ENOUGH = 0.8
@@ -74,7 +75,7 @@ def row(name: str, fields: dict) -> tuple[str, bool]:
     blocks = ", ".join(chosen) + (f" (its {too_large} more)" if too_large else "")
     ratio, low, high = ratio_interval(plain.seconds, auto.seconds)
     is_fast_enough = high >= ENOUGH or too_large is not None
-    return f"{start} {blocks} | {ratio:.2f} ({low:.2f} to {high:.2f}) |", is_fast_enough
+    return f"{start} {blocks} | {format_ratio(ratio, low, high, sign='')} |", is_fast_enough
 
 
 def main() -> int:

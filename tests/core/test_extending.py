@@ -40,7 +40,7 @@ def test_a_mode_is_added_by_one_value(layout, monkeypatch):
     case = completion.complete(
         Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
     )
-    record = run_once(case)  # a central difference of a linear function has only rounding errors
+    record = run_once(case)  # the mode is exact
     assert (record.status, record.reason) in (("ok", None), ("failed", "wrong_answer")), record.text
     assert record.error < 1e-6
     monkeypatch.setitem(modes.MODES, name, exact)
