@@ -1,9 +1,9 @@
-"""Compare each entry of a result with its reference, collect those that differ, and return a `Verdict`.
+"""Compare each entry of a result with its reference, collect entries that differ, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (tolerances.py). An entry with
 a larger error is a suspect: options/reference/reevaluate.py evaluates it again with random rounding errors,
-and decides whether rounding explains the error. With seeds=colored, entries outside of the sparsity pattern
-are compared as zeros, so that a nonzero that the pattern lacks is detected.
+and decides whether rounding explains the error. With seeds=colored, expected entries outside of the sparsity
+pattern are compared with zero, to detect a nonzero that the pattern lacks.
 """
 
 import contextlib
@@ -42,10 +42,12 @@ class EntryComparison:
 
     result: np.ndarray
     expected: np.ndarray
-    scale: np.ndarray  # by which the differences are divided; broadcasts to the shape of the entries
-    # Maps (evaluation, inputs, points=indices) to these entries, to evaluate them again. None if the whole
+    scale: np.ndarray  # the divisor of the differences, which broadcasts to the shape of the entries
+    # A function f(evaluation, inputs, points=indices) that evaluates these entries again. None if the whole
     # result is compared.
     measure: Callable[..., np.ndarray] | None = None
+    # A larger difference within the tolerance proves nothing. None for `max_tolerance` times `scale`.
+    provable: np.ndarray | None = None
 
 
 class PointsComparison(NamedTuple):
@@ -66,47 +68,49 @@ class CheckProgress:
     allowed: float  # the largest tolerance so far
     largest_error: float = 0.0  # the largest relative error so far
     first_wrong: int | None = None  # the index of the first wrong point
-    note: str = ""  # the note of the comparison of this point
+    note: str = ""  # the note of the `PointsComparison` of this point
     entries: int = 0  # the number of compared entries
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
     # The comparisons with an error over the tolerance. reevaluate.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
-    # Further such comparisons, with errors of shape (points,), which are compared with the final `allowed`.
-    suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
+    skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add(self, points: PointsComparison) -> None:
         """Compare the entries at a range of points, and update the largest error or the suspects."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
-            is_tiny = self.spec.tolerance * least > self.spec.max_tolerance * np.max(
-                comparison.scale, initial=0.0
-            )
-            comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
-            error = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
+            spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
+            # Below this scale, an error within the tolerance may be an underflow that proves nothing.
+            is_tiny = spec.max_tolerance * np.max(comparison.scale, axis=0) < spec.tolerance * least
+            scale, provable = np.maximum(comparison.scale, least), comparison.provable
+            if provable is None:
+                provable = np.where(is_tiny, 0.0, spec.max_tolerance * scale)
+            comparison = dataclasses.replace(comparison, scale=scale)
+            error = relative_error(difference, scale)
             self.entries += error.size
-            if is_tiny:  # what is within the tolerance may be as large as the largest entry
-                self.undecided_entries += int(np.count_nonzero((error > 0) & (error <= self.spec.tolerance)))
-            by_point = error.reshape(len(error), -1).max(axis=1)
+            is_unproved = (difference > provable) & (error <= spec.tolerance)
+            self.undecided_entries += int(np.count_nonzero(is_unproved))
+            by_point = np.where(is_unproved, 0.0, error).reshape(len(error), -1).max(axis=1)
             is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
-            if not is_wrong.any() or not self.spec.repeatable:
+            if not is_wrong.any() or not spec.repeatable:
                 self.record_errors(points, by_point, is_wrong)
             elif sum(suspect.expected.size for _, suspect in self.suspects) < _MAX_SUSPECT_ELEMENTS:
                 self.suspects.append((points, comparison))
             else:
-                self.suspects_over_budget.append((points, by_point))
+                self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error and the first wrong point. Both arrays have the shape (points,)."""
+        """Update the largest error and the first wrong point. `error` and `is_wrong` have shape (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
                 self.first_wrong, self.note = first, points.note
         self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
-        largest_step_error = float(np.max(points.step_error, where=error > 0, initial=0.0))
-        self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
+        if step_error := float(np.max(points.step_error, where=error > 0, initial=0.0)):
+            self.allowed = max(self.allowed, self.spec.tolerance + step_error)
 
     def verdict(self) -> Verdict:
-        """Return whether the result is correct, as a `Verdict` on all entries that were compared."""
+        """Return a `Verdict` on whether the result is correct, based on all compared entries."""
         spec, decided_share = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -114,6 +118,9 @@ class CheckProgress:
         elif self.first_wrong is not None:
             reason, error = "wrong_answer", f"the largest error is {self.largest_error:.3g}"
             text = f"{_unit(spec)} {self.first_wrong} is wrong; {error}{self.note}"
+        elif self.skipped_entries:
+            skipped = f"{self.skipped_entries} entries with an error over the tolerance"
+            reason, text = "no_digits", f"{skipped} were not evaluated again, to save time or memory"
         elif self.undecided_entries > _MAX_UNDECIDED * self.entries:
             undecided = f"{self.undecided_entries} of {self.entries} entries of the result"
             reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {undecided}"
@@ -132,9 +139,9 @@ def verdict(
     platform: str,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare the result of a case, an array on the host, with its reference.
+    """Compare the result of a case, as an array on the host, with its reference, and return the `Verdict`.
 
-    The precision of products depends on `platform`, such as "cpu". `pattern` was detected for seeds=colored.
+    The tolerance depends on `platform`, such as "cpu". With seeds=colored, `pattern` is the detected pattern.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
@@ -142,7 +149,8 @@ def verdict(
         return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {row}")
     if reason := _reason_not_checkable(spec):
         return Verdict(None, spec.tolerance, *reason)
-    progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
+    allowed = min(spec.tolerance, spec.max_tolerance)
+    progress, session = CheckProgress(spec, allowed), contextlib.nullcontext()
     if spec.computed is not None:
         session = load_option("computed_reference").session(spec.computed)
     with session:
@@ -176,11 +184,6 @@ def _first_not_finite(result: np.ndarray) -> int | None:
 
 
 def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
-    if spec.tolerance > spec.max_tolerance:
-        return "no_digits", (
-            f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype} may be off by "
-            f"{spec.tolerance:.2g}, more than the {spec.max_tolerance:g} with which it proves anything"
-        )
     computed = spec.computed
     if computed is not None and (computed.wrong or computed.unsure):
         return ("wrong_answer", computed.wrong) if computed.wrong else ("no_digits", computed.unsure)
@@ -198,7 +201,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the entries of `result`, the result at the points [start, stop), with their expected values."""
+    """Return a `PointsComparison` of `result` with the expected result at the points [start, stop)."""
     expected, scale = expected_result(spec, start, stop)
     largest = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

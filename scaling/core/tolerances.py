@@ -1,7 +1,7 @@
-"""Compute the rounding tolerance and the error scale of `Jacobians` and their reductions from unit roundoffs.
+"""Compute the tolerance and the scale of rounding errors in `Jacobians` and their reductions.
 
 A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error of a sum of N
-numbers, and the scale is the magnitude of its terms. Rounding changes the reduction of a Jacobian J twice:
+numbers, and the scale is the magnitude of its terms. Rounding changes a reduced Jacobian J in two ways:
 
 - Each entry of J is a sum of `terms` numbers and has an error of tolerance(terms) * s, where s is the size of
   the entry: its magnitude |J|, or the magnitude of the terms of its sum if that is known and larger. The
@@ -12,15 +12,16 @@ numbers, and the scale is the magnitude of its terms. Rounding changes the reduc
     whole                     largest s of the row          largest s of the row     over the same leaf
     outputs                   largest sum of s              largest sum of |J|       over the same leaf
     inputs, vector            sum of s |x|                  sum of |J| |x|           x = 1 for inputs
-    points                    sum of s                      sum of |J|               then summed over points
+    points                    sum of s                      largest partial sum      over the points
     trace                     sum of largest s of the rows  sum of |J_ii|            J is the Hessian
     norm                      2 S sum |J| + e k S^2         sum of J^2               k entries of J
     J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs of J
 
-A leaf is a differentiated input: a large derivative by one does not hide an error in a small one by another.
-Here e is tolerance(terms), S is the largest s of the point, J_a is the column a of J, and c_a is the sum of
-its magnitudes. The term e k S^2 covers the rounding of a column of zeros. With N, the larger of `terms` and
-`added`, the scale is the larger of influence * sqrt(terms / N) and magnitude * sqrt(added / N).
+A leaf is a differentiated input. A large derivative with respect to one leaf does not hide an error in a
+small derivative with respect to another leaf. Here e is tolerance(terms), S is the largest s of the point,
+J_a is the column a of J, and c_a is the sum of the magnitudes in J_a. The term e k S^2 covers the rounding of
+a column of zeros. If N is the larger of `terms` and `added`, the scale is the larger of
+influence * sqrt(terms / N) and magnitude * sqrt(added / N).
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below whic
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation: that of the case, or `inner_roundoff`."""
+    """Return the unit roundoff of the least precise operation, which is at least `inner_roundoff`."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -58,7 +59,7 @@ def tolerance(roundoff: float, terms: int) -> float:
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest scale that errors are divided by. Products below this number may lose digits."""
+    """Return the smallest number that errors are divided by. Products below this number may lose digits."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
@@ -70,18 +71,18 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return the maximum of `scale`, of shape (points, ...), and `floor`, of shape (points,) or None."""
+    """Return the elementwise maximum of `scale` (points, ...) and `floor`, of shape (points,) or None."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums that compute a result, which determine its tolerance, and its leaves."""
+    """The lengths of the sums in a result, which determine the tolerance, and the sizes of its leaves."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
     entry: float = 0.0  # the tolerance (relative error) of an entry of the Jacobian
-    leaf_sizes: tuple[int, ...] = ()  # the number of elements of each leaf, or empty if it does not matter
+    leaf_sizes: tuple[int, ...] = ()  # the size of each leaf (differentiated input), or empty if not used
 
     @property
     def longest_sum(self) -> int:
@@ -89,14 +90,14 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
-        """Return the largest of `values`, of shape (..., inputs), over each leaf. Broadcasts to `values`."""
+        """Return the maximum of `values` (..., inputs) over each leaf. The result broadcasts to `values`."""
         if len(self.leaf_sizes) < 2:
             return np.asarray(values.max(axis=-1, keepdims=True))
         largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the scale that errors are divided by. The module docstring defines both arguments."""
+        """Return the scale by which errors are divided. The module docstring defines both arguments."""
         entry_scale = influence * np.sqrt(self.terms / self.longest_sum)
         sum_scale = magnitude * np.sqrt(self.added / self.longest_sum)
         return np.asarray(np.maximum(entry_scale, sum_scale))
@@ -113,7 +114,7 @@ class Jacobians:
         return np.asarray(values.sum(axis=1))
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sums over the inputs, of shape (points, outputs), weighted by x (points, inputs)."""
+        """Return the sums over the inputs, weighted by x (points, inputs) if given, as (points, outputs)."""
         return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
 
     def largest_by_output(self) -> np.ndarray:
@@ -121,13 +122,13 @@ class Jacobians:
         return np.asarray(np.abs(self.values).max(axis=2))
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries of J in each column: a scalar, or of shape (inputs,) if sparse."""
+        """Return the number of entries in each column of J: a scalar, or an array (inputs,) if sparse."""
         return np.asarray(self.values.shape[1])
 
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """Jacobians with the quantities that determine the tolerance of their reduction."""
+    """Jacobians, and the quantities that determine the tolerance for the reduced Jacobians."""
 
     J: Jacobians
     size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -162,7 +163,7 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
-    The first array has the shape (points, *reduction.shape(outputs, inputs)), and the scale broadcasts to it.
+    The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to it.
     WHOLE and J^T J need dense Jacobians. `floor`, of shape (points,), is a lower bound on the scale. `x`, of
     shape (points, inputs), contains the points.
     """

@@ -1,8 +1,8 @@
 """Differentiate a loss that is summed over the points of all devices (data parallelism), and check the sum.
 
-The loss is differentiated by inputs that all points (batch elements) share, such as weights. Each device sums
-over its points. With `split=data`, an all-reduce adds these sums, so that every device has a copy of the
-total, and each copy is checked. Otherwise the host adds the sums.
+The loss is differentiated with respect to inputs that all points (batch elements) share, such as weights.
+Each device sums over its points. With `split=data`, an all-reduce adds these sums, so that every device has a
+copy of the total, and each copy is checked. Otherwise the host adds the sums.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, r
 from scaling.core.layout import split_inputs
 from scaling.core.reference import ReferenceSpec, point_ranges, reference_jacobians, reference_values
 from scaling.core.shape import DerivativeShape, LinearMapPart, NamedArrays, ceil_div
-from scaling.core.tolerances import at_least, reduce_jacobians, relative_error
+from scaling.core.tolerances import Rounding, at_least, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds
 
 Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
-SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # (loss -> derivative) -> its sum
+SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # (loss -> derivative) -> sum of the derivatives
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
 _PIECE = "piece of an input"  # the name of the argument that is one piece of an input
 _REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reevaluated
@@ -42,11 +42,11 @@ def sum_derivative(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the loss summed over points, or with `mode=value` the summed loss itself.
+    """Return the gradient of the loss summed over points, or the summed loss itself if `mode=value`.
 
     With `split=data`, the sum is over all points, otherwise over the `points` of this device. The gradient is
     a tuple with one element for each linear map: in forward mode an array with one derivative for each
-    tangent of this device, in reverse mode a sequence with one array for each differentiated input.
+    tangent of this device, and in reverse mode a sequence with one array for each differentiated input.
     """
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
@@ -76,7 +76,7 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the given points, except at padding, where `valid` is false."""
+    """Return the sum of all outputs at the given points, without padding points, where `valid` is false."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
@@ -92,7 +92,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient by one linear map, computed in pieces with an all-reduce after each piece.
+    """Return the gradient that one linear map computes, in pieces with an all-reduce after each piece.
 
     The all-reduce of one piece can overlap the computation of the next piece.
     """
@@ -127,9 +127,9 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of an array (point devices, seed devices, ...) of partial sums, of shape (1, ...).
+    """Return the sum of `x`, of shape (point devices, seed devices, ...), over the point devices.
 
-    With split=data, an all-reduce has computed the sum, and the copies of all devices are returned.
+    With split=data, `x` contains copies of the sum, which are returned. Otherwise, the shape is (1, ...).
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -138,10 +138,10 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points, one array of shape (copies, 1, elements) for each input.
+    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input.
 
-    `arrays` contains the results of all devices, of shape (point devices, seed devices, ...): in forward mode
-    a single array, in reverse mode one array for each input.
+    `arrays` contains the results of all devices, each of shape (point devices, seed devices, ...). In forward
+    mode it contains a single array, and in reverse mode one array for each input.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -152,24 +152,38 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare the gradient of a sum, `result` of shape (copies, 1, inputs), with the expected gradient."""
-    expected = scale = bound = np.zeros(())
+    """Compare the gradient of a sum, `result` of shape (copies, 1, inputs), with the expected gradient.
+
+    Each addition rounds a partial sum. The scale follows the largest one and the errors of the terms.
+    """
+    rounding, points = spec.rounding, spec.case.points
+    at_point = dataclasses.replace(rounding, added=rounding.added // points)
+    expected = largest_sum = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
-        terms, term_scales = _terms_of_sum(spec, start, stop)
-        expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
+        terms, term_scales = _terms_of_sum(spec, at_point, start, stop)
+        sums = expected + np.cumsum(terms, axis=0)
+        expected, largest_sum = sums[-1], np.maximum(largest_sum, np.abs(sums).max(axis=0))
+        scale = scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
-            bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
-    largest = scale.max()
-    leaf_scale = largest if spec.case.ad_mode.finite_step else spec.rounding.largest_by_leaf(scale)
+            bound = bound + input_bounds(spec, start, stop, rounding.longest_sum).sum(axis=0)
+    scale = scale * np.sqrt(at_point.longest_sum / rounding.longest_sum)
+    scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
+    largest, size = scale.max(), np.abs(expected)
+    leaf_scale = largest if spec.case.ad_mode.finite_step else rounding.largest_by_leaf(scale)
+    # The sum may be much smaller than its scale. An error that is not small beside the sum proves nothing.
+    tolerance = min(spec.tolerance, spec.max_tolerance)
+    provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
-    comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale)
-    points = min(_REEVALUATED_POINTS, spec.case.points)
-    arrays = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
+    comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale, provable=provable)
+    few = min(_REEVALUATED_POINTS, points)
+    inputs_of_few = inputs.exact_inputs(spec.case, spec.workload, 0, few) if spec.repeatable else None
     step_error = np.full(len(result), relative_error(bound.max(), largest))
-    return PointsComparison(0, arrays, [comparison], step_error)
+    return PointsComparison(0, inputs_of_few, [comparison], step_error)
 
 
-def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+def _terms_of_sum(
+    spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected terms of a sum at the points [start, stop), and the scales of their errors.
 
     Both arrays have the shape (points, inputs), or (points, 1) with mode=value.
@@ -185,5 +199,5 @@ def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarra
         gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
         return gradient, np.abs(gradient)
     J, floor = reference_jacobians(spec, start, stop)
-    value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
+    value, scale = reduce_jacobians(spec.reduction, J, rounding, floor)
     return value[:, 0], scale[:, 0]

@@ -191,11 +191,61 @@ def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
     assert check.verdict(case, built, sizes, got, "cpu").reason == "wrong_answer"
 
 
-def test_a_sum_whose_rounding_leaves_no_correct_digit_is_skipped():
-    case = completion.complete(Case("rbf", points=100, mode="jacfwd", api="jit", dtype="bfloat16"))
-    record = run_once(case)
-    assert (record.status, record.reason, record.seconds) == ("skipped", "no_digits", [])
-    assert "100 terms" in record.text
+@pytest.mark.parametrize("factor, reason", [(1.0, None), (1.22, "no_digits"), (1.5, "wrong_answer")])
+def test_an_error_that_rounding_may_cause_proves_nothing_if_it_is_large_and_no_error_proves_all(
+    factor, reason
+):
+    case = completion.complete(
+        Case("linear", sizes={"p": 64, "o": 2}, points=3, mode="jacrev", dtype="bfloat16")
+    )
+    built = workload.build(case)
+    sizes = derivative_shape(case, built)
+    got = factor * np.asarray(reduce("outputs", *jacobian(case, built)), np.float64)
+    assert check.verdict(case, built, sizes, got, "cpu").reason == reason
+
+
+def test_a_derivative_that_is_too_small_for_its_dtype_is_undecided_beside_a_large_one(monkeypatch):
+    by_hand = {"analytic": lambda x, a, b: jnp.stack([x, 0 * x], axis=2)}
+    function = lambda x, a, b: a * x + 1e-36 * b * x  # noqa: E731
+    shared = {"a": normal(), "b": normal()}
+    built = Workload(function, {"x": normal(3)}, shared, wrt="a+b", whole_modes=by_hand)
+    record = measure(built, monkeypatch, mode="analytic", dtype="float32")
+    assert record.reason == "no_digits", record.text
+
+
+def alternating_sum(points):
+    """Return a case, its workload, and the terms of its result: a sum over points of terms of both signs."""
+
+    def reference(batch):
+        x, w = batch["x"][:, None], batch["w"]
+        return Reference(np.sin(x * w), (x * np.cos(x * w))[:, :, None])
+
+    built = Workload(
+        lambda x, w: jnp.sin(x * w),
+        {"x": normal()},
+        {"w": normal()},
+        "w",
+        reduce="points",
+        reference=reference,
+    )
+    case = Case(
+        "poisson", target="gradient", points=points, wrt="w", mode="jacrev", dtype="float32", api="jit"
+    )
+    return case, built, built.reference(inputs.exact_inputs(case, built, 0, points)).derivative
+
+
+@pytest.mark.parametrize("points", [2**12, 2**16])
+def test_a_sum_over_many_points_of_both_signs_is_accepted_in_any_order_and_refused_without_a_part(points):
+    case, built, terms = alternating_sum(points)
+    sizes, single = derivative_shape(case, built), terms.astype(np.float32)
+    one_by_one = np.cumsum(single, axis=0, dtype=np.float32)[-1:]
+    lanes = single.reshape(8, -1, 1, 1).transpose(1, 0, 2, 3).cumsum(axis=0, dtype=np.float32)[-1].sum(axis=0)
+    for right in (one_by_one, lanes[None], np.concatenate([one_by_one, one_by_one])):
+        verdict = check.verdict(case, built, sizes, right, "cpu")
+        assert verdict.reason is None, verdict
+    for wrong in (one_by_one * 1.01, one_by_one - single[-points // 64 :].sum(axis=0)):
+        assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
+    process_cache.clear("expected result")
 
 
 # Reductions of a Jacobian.
