@@ -184,7 +184,7 @@ class Advice:
         for case in filter(None, (candidates.find_plain(self.cases, mode) for mode in modes)):
             name = f"plain {case.mode}" + (" (the choice by shape)" if case.mode == by_shape else "")
             name = self.describe(case) if self._is_gauss_newton else name
-            reason = self.reason(case) if self.seconds(case) is None else None
+            reason = (self.reason(case) or "").rstrip(".") if self.seconds(case) is None else ""
             texts.append(f"{name} is left out: {reason}" if reason else f"{name} takes {self._compare(case)}")
         return "; ".join(texts) or "there is no other obvious choice"
 

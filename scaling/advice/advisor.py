@@ -4,6 +4,8 @@ Candidates are cases that compute the same derivative with different modes, chun
 """
 
 import dataclasses
+import math
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,12 +16,15 @@ from scaling.advice import candidates, local_peaks, measurement, plain_code, pre
 from scaling.advice.advice import Advice
 from scaling.advice.problem import make_problem, registered
 from scaling.core import environment
-from scaling.core.case import AUTO, Case, Refusal
+from scaling.core.case import AUTO, Case, Refusal, check_names
 from scaling.core.formatting import count_of
+from scaling.core.modes import MODES
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan import plan_study
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware
+
+_OPTIONS = ("budget", "devices", "hardware", "mode", "cores", "note")  # options of a function of the user
 
 
 def advise(
@@ -46,9 +51,13 @@ def advise(
         options: arguments of `advise_case`, such as budget, devices, hardware or note.
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
+    check_names("option", options, _OPTIONS)
+    modes = [AUTO, *plain_code.list_modes(problem)]
+    if (mode := options.get("mode") or AUTO) not in modes:
+        raise Refusal(f"mode={mode} has no code to paste with target={target}: use one of {', '.join(modes)}")
     is_gauss_newton, coded_derivative = target == "gauss_newton", None
     with registered(problem) as base:
-        coloring = None if is_gauss_newton else candidates.find_coloring(base)
+        coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)
     if coloring or is_gauss_newton:
         code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
         coded_derivative = plain_code.execute_code(problem, code)
@@ -64,7 +73,7 @@ def advise_case(
     hardware: str | Hardware | None = None,
     mode: str | None = None,
     cores: Sequence[int] | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Callable[[str], None] | None = None,
     may_split_seeds: bool = True,
 ) -> Advice:
     """Return an `Advice` with the fastest way to differentiate the function of a case.
@@ -77,7 +86,7 @@ def advise_case(
             selects this machine.
         mode: the only AD mode to consider, or None.
         cores: the processor cores that this process is bound to, or None.
-        note: a function that is called with each line of text about the progress.
+        note: a function that is called with each line of text about the progress, or None.
         may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
@@ -85,8 +94,11 @@ def advise_case(
         hardware = local_peaks.read_hardware(hardware)
     other_machine = None if hardware is None or hardware.platform == "cpu" else hardware
     _check_options(budget, devices, other_machine)
-    mode = None if mode == AUTO else mode
-    cases, excluded, sizes = candidates.list_candidates(base, devices, mode, may_split_seeds)
+    if mode in MODES and MODES[mode].is_value:
+        raise Refusal(f"mode={mode} computes no derivative: use another mode, such as jacfwd, or mode={AUTO}")
+    mode, note = None if mode == AUTO else mode, note or (lambda text: None)
+    counts = list(map(int, devices))  # the integers may be those of NumPy
+    cases, excluded, sizes = candidates.list_candidates(base, counts, mode, may_split_seeds)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     model = other_machine or (local_peaks.model_this_machine(cases, cores) if cases else None)
@@ -113,15 +125,15 @@ def _warn_of_wrong_fusions() -> str:
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
     """Raise `Refusal` if the budget is invalid, or if the machine lacks the requested number of devices."""
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
+    if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()
     for count in devices or [devices]:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or int(count) < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
         if hardware is not None:
-            hardware.check_devices(count)
-        elif count > len(available):
+            hardware.check_devices(int(count))
+        elif int(count) > len(available):
             text = f"JAX has {len(available)} {available[0].platform} devices here"
             fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
             raise Refusal(f"devices={count}: {text}; use fewer, or {fix}")

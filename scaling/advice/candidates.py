@@ -106,8 +106,8 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
     return [*modes, *whole_modes]
 
 
-def find_coloring(base: Case) -> Coloring | None:
-    """Return a coloring of the Jacobian's columns or rows, whichever needs fewer seeds.
+def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
+    """Return a coloring of the Jacobian's columns (jacfwd) or rows (jacrev), whichever needs fewer seeds.
 
     Return None if the coloring needs more than half of the seeds of the dense Jacobian, if the target is not
     a Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
@@ -122,7 +122,7 @@ def find_coloring(base: Case) -> Coloring | None:
     traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
     if sum_operations(traced) > _MOST_OPERATIONS:
         return None
-    cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev")]
+    cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in modes]
     try:
         colorings = [sparse.detect_coloring(case, built) for case in cases]
     except (Refusal, MemoryError):

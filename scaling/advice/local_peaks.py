@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import yaml
+from omegaconf import OmegaConf
 
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment, run_case
-from scaling.core.case import Case, unknown_name
+from scaling.core.case import Case, Refusal, unknown_name
 from scaling.core.record import Record, Writer
 from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
@@ -35,9 +35,15 @@ _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, t
 def read_hardware(name: str) -> Hardware:
     """Return the hardware model in conf/hardware/NAME.yaml. Raise `Refusal` if there is no such file."""
     files = _list_files()
-    if name not in files:
+    if name not in [*files]:  # `name` may be a value without a hash
         raise unknown_name("hardware", name, files)
-    return machines.from_config(yaml.safe_load(files[name].read_text()))
+    config: Any = OmegaConf.load(files[name])
+    for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
+        if default != "_self_":
+            base = files[name].parent / f"{default.partition('@')[0]}.yaml"
+            config = OmegaConf.merge(OmegaConf.load(base), config)
+    content: Any = OmegaConf.to_container(config)
+    return machines.from_config(content)
 
 
 def _list_files() -> dict[str, Path]:
@@ -51,8 +57,12 @@ def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Ha
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
-        timings = pool_processes(_load_or_measure_peaks(cases, cores))
-        return calibration.calibrate(read_hardware("cpu"), timings, bound_only=False)
+        peaks = _load_or_measure_peaks(cases, cores)
+        try:
+            return calibration.calibrate(read_hardware("cpu"), pool_processes(peaks), bound_only=False)
+        except Refusal:
+            reason = next((record.text for record in peaks if record.text), "no peak is known")
+            raise Refusal(f"the peak rates of this CPU cannot be measured: {reason}; try again") from None
     models = map(read_hardware, _list_files())
     return next((model for model in models if model.device_kind == device.device_kind), None)
 
@@ -64,8 +74,9 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
     """
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
-    cached = store.load(folder).records if os.path.isdir(folder) else []  # the home folder may be unreadable
-    key = _peak_key(this_environment)
+    key, cached = _peak_key(this_environment), list[Record]()
+    with contextlib.suppress(OSError, Refusal):  # the cache may be unreadable, or of a newer version
+        cached = store.load(folder).records
     cached = [r for r in cached if r.status == "ok" and _peak_key(r.environment) == key]
     peaks, writer = list[Record](), Writer(folder)
     for case in machine_peaks.peak_cases(cases, "cpu"):

@@ -85,12 +85,23 @@ _MIXED = """\
     y = jax.eval_shape(g, z)
     return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)"""
 _REVERSE_MODES = ("jacrev", "rev_over_rev")
+_MODES = {  # target -> the AD modes of a derivative other than a product
+    "jacobian": ("jacfwd", "jacrev", "mixed", CODED),
+    "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
+}
 _TEMPLATES = (_DERIVATIVE, _COLUMNS, _ROWS, _SLICES, _MASKED, _SCATTERED, _SPLIT, _MIXED)
 _RESERVED = {  # names that the code defines or uses; a function or argument with such a name is renamed
     *re.findall(r"\w+", " ".join([*_TEMPLATES, *_PRODUCTS.values(), *_IMPORTS.values()])),
     *TARGETS,
     *("function", "colors", "batch", "mesh", "sum", "map"),
 }
+
+
+def list_modes(problem: Problem) -> list[str]:
+    """Return the names of the AD modes that `write_code` can express for the target of a problem."""
+    modes = _MODES.get(problem.target) or [mode for target, mode in _PRODUCTS if target == problem.target]
+    are_arrays = jax.tree_util.all_leaves(problem.input_structs())
+    return [mode for mode in modes if mode != "mixed" or are_arrays]
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
@@ -110,20 +121,22 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     loop, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
-    if jax.config.values["jax_enable_x64"]:
-        imports.append('jax.config.update("jax_enable_x64", True)')
+    setting = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
     lines = [problem.import_line or f"# {problem.name} is your function of one point"]
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
         lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
+        setting = ["import jax", *setting] if setting and problem.import_line else []
     else:
-        lines = [*imports, *lines]
-    return "\n".join([*lines, "", text])
+        setting = [*imports, *setting]
+    return "\n".join([*setting, *lines, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
     """Execute the code that `write_code` returned, and return the derivative function that it defines."""
-    namespace: dict[str, Any] = {problem.name: problem.function}
-    exec("\n".join(line for line in code.splitlines() if line != problem.import_line), namespace)
+    namespace: dict[str, Any] = {problem.name: problem.function, "_function": problem.function}
+    if problem.import_line:
+        code = code.replace(problem.import_line, f"{problem.name} = _function", 1)
+    exec(code, namespace)
     function: Callable[..., Any] = namespace[problem.target]
     return function
 
@@ -189,7 +202,8 @@ def _write_product(problem: Problem, case: Case) -> str:
     """Return the body of `derivative` for a product of the Hessian or of J^T J and a direction v."""
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
-    return _PRODUCTS[problem.target, case.mode].format(transform="jacfwd" if inputs <= outputs else "jacrev")
+    by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
+    return _PRODUCTS[problem.target, case.mode].format(transform=by_shape)
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
@@ -230,5 +244,5 @@ def _write_coloring(coloring: Coloring) -> str:
     packed = unpack.format(text(np.packbits(mask)), "uint8")
     return (
         f"colors = {unpack.format(text(np.asarray(colors, np.int32)), 'int32')}\n"
-        f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype(bool)\n\n\n"
+        f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype('bool')\n\n\n"
     )

@@ -6,6 +6,7 @@ A function that is defined in a notebook cannot be imported by name. Therefore a
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
@@ -83,6 +84,21 @@ class Problem:
     def output_structs(self) -> Any:
         """Return the result of the function at one point as a pytree of `jax.ShapeDtypeStruct`."""
         return jax.eval_shape(self.function, *self.structs_at_point())
+
+    @functools.cached_property
+    def transforms(self) -> list[str]:
+        """Return the names of the transforms of JAX that can differentiate the function, or both if none can.
+
+        A function with `jax.custom_vjp` has no "jacfwd", and one with `jax.lax.while_loop` has no "jacrev".
+        """
+        names = ["jacfwd", "jacrev"]
+        return list(filter(self._can_differentiate, names)) or names
+
+    def _can_differentiate(self, transform: str) -> bool:
+        derivative = getattr(jax, transform)(self.function, self.argnums)
+        with contextlib.suppress(Exception):
+            return jax.eval_shape(derivative, *self.structs_at_point()) is not None
+        return False
 
 
 def make_problem(
@@ -213,6 +229,8 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         wrt="+".join(problem.wrt),
         whole_modes={} if whole_mode is None else {"vmap_grad": by_name(whole_mode)},
     )
+    if problem.target in PRODUCTS:
+        workload = _add_direction(problem, workload)
     if problem.target == "gauss_newton":
         workload = _gauss_newton_workload(problem, workload, whole_mode)
     module = types.ModuleType(f"advised.{problem.name}_{next(_numbers)}")
@@ -244,16 +262,29 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
     return [jax.tree.map(restore, inputs[name], user_inputs[name]) for name in problem.arguments]
 
 
+def _name_copy(problem: Problem, name: str, kind: str) -> str:
+    """Return the name of an input with the shape of the input `name`, unlike that of any argument."""
+    return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))
+
+
+def _add_direction(problem: Problem, workload: Workload) -> Workload:
+    """Return a workload with a random direction at each point for each differentiated input."""
+    batch = lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype)  # noqa: E731
+    names = {_name_copy(problem, name, "direction"): name for name in problem.wrt}
+    structs = dict(zip(problem.wrt, problem.input_structs(), strict=True))
+    directions = {v: _make_specs(v, jax.tree.map(batch, structs[name]), 1) for v, name in names.items()}
+    return dataclasses.replace(workload, points={**workload.points, **directions}, direction="+".join(names))
+
+
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
     """Return a workload whose result is the product J^T J v, with J the Jacobian of the function f.
 
     Its function is z -> J(x)^T f(z), where x is a second input with the values of z. The Jacobian with
-    respect to z is J^T J. The direction v is the point, as for target=hvp.
+    respect to z is J^T J.
     """
-    suffix = "_fixed" + "_" * max(map(len, problem.arguments))  # no argument name ends with this suffix
-    copies = {name + suffix: name for name in problem.wrt}
+    copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
     def pull_back(**inputs: Any) -> Any:
         f = lambda *x: workload.function(**inputs | dict(zip(problem.wrt, x, strict=True)))  # noqa: E731
@@ -262,8 +293,7 @@ def _gauss_newton_workload(
 
     def multiply(**inputs: Any) -> Any:
         assert whole_mode is not None
-        axes = {name: 0 if name in problem.points else None for name in inputs}
-        v = jax.vmap(lambda named: tuple(named[name] for name in problem.wrt), (axes,))(inputs)
+        v = tuple(inputs[name] for name in workload.direction.split("+"))
         product = whole_mode(*_order_inputs(problem, inputs), v if len(v) > 1 else v[0])
         return jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(product)
 

@@ -2,14 +2,14 @@
 
 import importlib
 import inspect
-import multiprocessing
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from scaling.cli import streams
 from scaling.cli.streams import print_lines
 from scaling.core import environment
-from scaling.core.case import DTYPES, VIEWS, Refusal, check_names, unknown_name
+from scaling.core.case import DTYPES, VIEWS, Refusal, check_names, from_dict, non_default_fields, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
@@ -63,7 +63,17 @@ def execute(words: list[str], console: Console) -> None:
     if not words or {"-h", "--help"} & set(words):
         console.print(HELP, markup=False)
         return
-    request = _read_request(words)
+    try:
+        _advise_on_devices(_read_request(words), console)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped before there was any advice") from None
+
+
+def _advise_on_devices(request: Request, console: Console) -> None:
+    """Find and print the fastest AD method for each number of devices, in a process for each on a CPU.
+
+    Raise `Refusal` or `KeyboardInterrupt` if there is no advice for any number of devices.
+    """
     platform = None if request["hardware"] else find_platform()
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
     for count in request["devices"] if is_bound else ():
@@ -79,17 +89,28 @@ def execute(words: list[str], console: Console) -> None:
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     groups = [[count] for count in request["devices"]] if is_bound else [request["devices"]]
     share = request["budget"] / len(groups)
-    seconds = [_run_in_process(request | {"devices": group, "budget": share}, is_bound) for group in groups]
-    if len(groups) > 1:
-        times = zip(request["devices"], seconds, strict=True)
-        ratios = [f"{count_of(count, 'device')}: {each / min(seconds):.3g}" for count, each in times]
+    seconds, refusals, is_stopped = dict[int, float](), dict[int, str](), False
+    for group in groups:
+        reply, is_stopped = _run_in_process(request | {"devices": group, "budget": share}, is_bound)
+        if "refusal" in reply:
+            refusals[group[0]] = reply["refusal"]
+        elif reply:
+            seconds[group[0]] = reply["seconds"]
+        if is_stopped:
+            break
+    if not seconds:
+        raise KeyboardInterrupt if is_stopped else Refusal(next(iter(refusals.values())))
+    print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
+    if len(seconds) > 1:
+        least = min(seconds.values())
+        ratios = [f"{count_of(count, 'device')}: {each / least:.3g}" for count, each in seconds.items()]
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
 
 
 def _read_request(words: Sequence[str]) -> Request:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    The result is a dict with the keys "name" (of the function or workload), "case" (None for a function),
+    The result has the keys "name" (of the function or workload), "case" (its fields, or None for a function),
     "inputs" (from --points and --shared), "devices" (list of device counts), "hardware" (configuration, or
     None for this machine), "budget" (seconds), for a function "wrt" and "target", and for a workload "mode".
     """
@@ -119,9 +140,10 @@ def _read_request(words: Sequence[str]) -> Request:
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
     if devices == []:
         raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
+    devices = devices if isinstance(devices, list) else [devices]
     request = {
         "inputs": inputs, "budget": float(budget),
-        "devices": devices if isinstance(devices, list) else [devices],
+        "devices": [count for k, count in enumerate(devices) if count not in devices[:k]],
         "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if functions:
@@ -132,7 +154,8 @@ def _read_request(words: Sequence[str]) -> Request:
     if len(cells) > 1:
         problem = f"advice is for one problem, and these fields describe {len(cells)}"
         raise Refusal(f"{problem}: only devices takes a list")
-    return request | {"name": config["workload"], "case": cells[0].case, "mode": config["mode"]}
+    fields = non_default_fields(cells[0].case)
+    return request | {"name": config["workload"], "case": fields, "mode": config["mode"]}
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -152,48 +175,59 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
     return inputs
 
 
-def _run_in_process(request: Request, is_bound: bool) -> float:
-    """Run `_advise` in a new process, and return its result. If `is_bound`, use one CPU core per device."""
+def _run_in_process(request: Request, is_bound: bool) -> tuple[dict[str, Any], bool]:
+    """Run `main` in a new process. Return its reply, empty without advice, and whether a signal stopped it.
+
+    If `is_bound`, the process uses one CPU core per device. It reads the request and writes the reply to a
+    temporary file.
+    """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not request["case"]:
         del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
-    os.environ.update(variables)
     if is_bound or request["hardware"]:
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    # In a session of its own, the process receives signals from this one only, and not before it is ready.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=os.setsid) as pool:
+        variables["JAX_PLATFORMS"] = "cpu"
+    bound_to, is_stopped = cores.usable_cores()[: request["devices"][0]] if is_bound else None, False
+    with tempfile.TemporaryFile("w+") as file:
+        json.dump(request | {"cores": bound_to, "parent": os.getpid()}, file)
+        file.seek(0)
+        # In a session of its own, the process receives signals from this one only, and not before it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        bound_to = cores.usable_cores()[: request["devices"][0]] if is_bound else None
-        more = {"cores": bound_to, "parent": os.getpid()}
-        future = pool.submit(_advise_or_refuse, request | more)
-        while True:
+        command = [sys.executable, "-P", "-m", "scaling.cli.advise"]
+        process = subprocess.Popen(command, stdin=file, env=os.environ | variables, start_new_session=True)
+        while process.returncode is None:
             try:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-                return future.result()
+                process.wait()
             except KeyboardInterrupt:
-                if future.done():
-                    raise KeyboardInterrupt("stopped before there was any advice") from None
-                for child in multiprocessing.active_children():  # it prints its advice so far
-                    os.kill(child.pid or 0, signal.SIGINT)
-            except BrokenProcessPool:
-                text = "the process that compiles and measures the function died"
-                fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
-                raise Refusal(f"{text}; {fix}") from None
+                is_stopped = True
+                process.send_signal(signal.SIGINT)  # it prints its advice so far
+        file.seek(0)
+        _, _, reply = file.read().partition("\n")
+    if not reply and not is_stopped:
+        text = "the process that compiles and measures the function died"
+        fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
+        return {"refusal": f"{text}; {fix}"}, False
+    return json.loads(reply or "{}"), is_stopped
 
 
-def _advise_or_refuse(request: Request) -> float:
-    """Call `_advise`, and raise `Refusal` instead of an exception that the parent process cannot unpickle."""
+def main() -> None:
+    """Advise on the request in the file on standard input, and append the reply, for `_run_in_process`."""
+    request = json.load(sys.stdin)
+    event_channel.die_with_parent(request["parent"])
+    streams.prepare()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
     try:
-        event_channel.die_with_parent(request["parent"])
-        streams.prepare()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        return _advise(request)
-    except (Exception, KeyboardInterrupt):
+        reply: dict[str, Any] = {"seconds": _advise(request)}
+    except Refusal as refusal:
+        reply = {"refusal": str(refusal)}
+    except KeyboardInterrupt:  # there is no advice yet
+        reply = {}
+    except Exception:
         raise
-    except BaseException as error:  # its class may not be known in the parent
-        raise Refusal(f"{request['name']} raised {type(error).__name__}: {error}") from None
+    except BaseException as error:  # of the function, such as SystemExit
+        reply = {"refusal": f"{request['name']} raised {type(error).__name__}: {error}"}
+    os.write(0, f"\n{json.dumps(reply)}".encode())
 
 
 def _advise(request: Request) -> float:
@@ -202,7 +236,8 @@ def _advise(request: Request) -> float:
         os.sched_setaffinity(0, request["cores"])
     console = Console(width=140, highlight=False, emoji=False)
     specs = [spec for group in request["inputs"].values() for spec in group.values()]
-    dtypes = {getattr(request["case"], "dtype", None), *(dtype for _, dtype in specs)}
+    case = from_dict(request["case"]) if request["case"] else None
+    dtypes = {case and case.dtype, *(dtype for _, dtype in specs)}
     try:
         import jax
 
@@ -220,9 +255,9 @@ def _advise(request: Request) -> float:
         options = {name: request[name] for name in ("budget", "devices", "cores")}
         options["note"] = status.update if console.is_terminal else lambda text: None
         options["hardware"] = hardware.from_config(request["hardware"]) if request["hardware"] else None
-        if request["case"]:
+        if case:
             sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
-            advice = advisor.advise_case(request["case"], mode=request["mode"], **options)
+            advice = advisor.advise_case(case, mode=request["mode"], **options)
         else:
             function, options["import_line"] = import_function(request["name"])
             points, shared = (
@@ -275,3 +310,7 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         own = [key for key, value in functions if value.__module__ == module_name]
         raise unknown_name(f"function of {where}", name, own or ["none"])
     return getattr(module, name), f"from {module_name} import {name}"
+
+
+if __name__ == "__main__":
+    main()

@@ -162,8 +162,9 @@ def apply_linear_map(
         return Slices(part, lambda numbers: sum_forms(jax.vmap(lambda n: make_seed(x, n))(numbers)), seeds, x)
     assert mode.linear_map is not None
     linear_map = mode.linear_map(f, x)
-    if part.along_point:
-        return Slices(part, lambda _: linear_map(x), SeedRange(0, 1), x)
+    if part.along:
+        direction = tuple(inputs[name] for name in part.along)
+        return Slices(part, lambda _: linear_map(direction), SeedRange(0, 1), x)
     like = x if part.computes_columns else (jax.eval_shape(f, *x),)
     # A constant seed saves XLA a multiplication.
     is_scalar = case.mesh_shape[1] == 1 and sum(a.size for a in like) == 1
@@ -231,7 +232,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, function, seeds = reduction.columns, reduction.columns.function, slices.seeds
-    if slices.part.along_point:
+    if slices.part.along:
         return column(0)
     if step.products:
         return load_option("gram").multiply_columns(column, seeds, inputs)

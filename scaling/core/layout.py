@@ -241,7 +241,7 @@ def _gather_part(
     reduction = workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
-    if part.along_point or is_summed_on_host(workload, part):
+    if part.along or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
     if sizes.summed:  # the gradient of a scalar function of the batch
         if part.computes_columns:  # the seeds are sorted by input, then by point
@@ -268,7 +268,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
     In reverse mode, if the reduction is `linear_in_inputs`, return an array (points, 1, elements) per input.
     """
-    if part.along_point or case.mesh_shape[1] == 1:
+    if part.along or case.mesh_shape[1] == 1:
         arrays = [x[:, 0] for x in arrays]
     else:
         arrays = [x.astype(np.float64).sum(axis=1) for x in arrays]
@@ -281,7 +281,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
     """Return whether the result is a sum over seeds, so that the host adds partial sums of the devices."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
-    return not part.along_point and step.sums_seeds
+    return not part.along and step.sums_seeds
 
 
 def _join_points(case: Case, x: np.ndarray) -> np.ndarray:

@@ -260,7 +260,7 @@ def reduce_reference(
     """Return the reduced Jacobian of each point, and the scale of its errors, which is at least `floor`."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
-    x = flatten_inputs(spec.workload.names, spec.workload.points, arrays, len(J.values))
+    x = flatten_inputs(spec.workload.direction_names, spec.workload.points, arrays, len(J.values))
     if spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor, x)
     scale = np.abs(J.values) @ np.abs(x)[:, :, None]

@@ -37,7 +37,7 @@ class LinearMapPart:
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
     seeds: int  # the number of seeds (tangents or cotangents)
-    along_point: bool = False  # whether the only seed is the point x, so that the result is J x
+    along: tuple[str, ...] = ()  # the inputs that form the only seed v of a product J v, or () for all seeds
 
     @property
     def computes_columns(self) -> bool:
@@ -133,9 +133,10 @@ def _linear_maps(
     reverse_names = tuple(name for name in names if name not in forward_names)
     parts = []
     if forward_names:
-        along_point = case.target == "hvp" or workload.reduction.along_point
-        seeds = 1 if along_point else sum(input_sizes[name] for name in forward_names)
-        parts.append(LinearMapPart(forward_mode, forward_names, seeds, along_point))
+        is_product = case.target == "hvp" or workload.reduction.along_point
+        along = workload.direction_names if is_product else ()
+        seeds = 1 if along else sum(input_sizes[name] for name in forward_names)
+        parts.append(LinearMapPart(forward_mode, forward_names, seeds, along))
     if reverse_names:
         is_scalar = workload.reduction.sums_points or mode.single_seed
         parts.append(LinearMapPart(reverse_mode, reverse_names, 1 if is_scalar else result_size))

@@ -81,6 +81,8 @@ class Workload:
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the `reduce` of the workload module, before `build` applies the `reduce` of the case.
+        direction: the names of the inputs that form the vector of a product, such as J v, joined by "+" and
+            in the order of `wrt`. By default the vector is the point itself.
     """
 
     function: Callable[..., Any]
@@ -96,6 +98,7 @@ class Workload:
     pattern: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     nonzeros: Callable[[Inputs], Reference] | None = None
     default_reduce: str | None = None
+    direction: str = ""
 
     @property
     def inputs(self) -> dict[str, InputSpec]:
@@ -110,7 +113,15 @@ class Workload:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the differentiated inputs. A pytree has a name for each leaf with elements."""
-        leaves = (leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
+        return self._list_leaves(self.wrt)
+
+    @property
+    def direction_names(self) -> tuple[str, ...]:
+        """Return the names of the inputs that form the vector of a product, in the order of `names`."""
+        return self._list_leaves(self.direction or self.wrt)
+
+    def _list_leaves(self, joined: str) -> tuple[str, ...]:
+        leaves = (leaf for name in joined.split("+") for leaf in _float_leaves(name, self.inputs))
         return tuple(leaf for leaf in leaves if math.prod(self.inputs[leaf].shape))
 
 

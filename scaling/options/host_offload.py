@@ -63,7 +63,7 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
     seeds = case.mesh_shape[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     can_divide_seeds = (
-        not (reduction.sums_seeds or reduction.products or part.along_point) and sizes.coloring is None
+        not (reduction.sums_seeds or reduction.products or part.along) and sizes.coloring is None
     )
     return seeds if can_divide_seeds and len(sizes.parts) == 1 and 0 < seeds < part.seeds else None
 

@@ -11,6 +11,7 @@ import pytest
 import scaling
 from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
 from scaling.core.case import Case, Refusal
+from scaling.core.modes import MODES
 from scaling.core.record import Record
 from scaling.options.program import cpu_overhead
 from tests.support import ceilings, devices  # noqa: F401
@@ -171,11 +172,52 @@ def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
         ({"hardware": 3}, "unknown hardware 3: choose from a100"),
         ({"devices": [99]}, "devices=99: JAX has 8 cpu devices here"),
         ({"hardware": "h10"}, "unknown hardware 'h10'.* did you mean 'h100'"),
+        ({"hardware": {"name": "h100"}}, "unknown hardware {'name': 'h100'}: choose from a100"),
+        ({"chunk": 3}, "unknown option 'chunk': choose from budget, devices"),
+        ({"may_split_seeds": True}, "unknown option 'may_split_seeds': choose from budget, devices"),
     ],
 )
 def test_a_bad_option_is_explained(options, words):
     with pytest.raises(Refusal, match=words):
         scaling.advise(force, {"x": X}, {"k": K}, **options)
+
+
+@pytest.mark.parametrize(
+    ("target", "mode"),
+    [("jacobian", mode) for mode in MODES if mode not in ("jacfwd", "jacrev", "mixed", "vmap_grad")]
+    + [("hessian", "rev_over_fwd"), ("hvp", "fwd_over_fwd"), ("gauss_newton", "jacrev")],
+)
+def test_a_mode_that_the_code_to_paste_cannot_express_is_refused(target, mode):
+    with pytest.raises(
+        Refusal, match=f"mode={mode} has no code to paste with target={target}: use one of auto"
+    ):
+        scaling.advise(force, {"x": X}, {"k": K}, target=target, mode=mode, budget=0)
+
+
+def test_a_mixed_mode_of_a_tree_is_refused_because_the_code_names_whole_inputs():
+    with pytest.raises(Refusal, match="mode=mixed has no code"):
+        scaling.advise(lambda x: x["a"] * x["b"], {"x": {"a": X, "b": X}}, mode="mixed", budget=0)
+
+
+def test_a_function_value_is_no_way_to_differentiate_a_workload():
+    with pytest.raises(Refusal, match="mode=value computes no derivative: use another mode"):
+        advisor.advise_case(Case("linear", sizes={"p": 3, "o": 2}, points=7), mode="value", budget=0)
+
+
+def test_numbers_of_numpy_and_no_note_are_options():
+    advice = scaling.advise(
+        force, {"x": X}, {"k": K}, budget=np.int64(0), devices=[np.int64(1), np.int32(2)], note=None
+    )
+    assert {type(case.devices) for case in advice.cases} == {int}
+
+
+def test_a_reason_ends_with_one_full_stop():
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
+    unsupported = {
+        case: {"text": "reverse mode is not supported."} for case in advice.cases if case.mode == "jacrev"
+    }
+    text = str(dataclasses.replace(advice, fields={**advice.fields, **unsupported}))
+    assert "is left out: reverse mode is not supported.\n" in text
 
 
 def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from scaling.cli import advise
 from scaling.cli.advise import import_function
 from scaling.cli.main import main
 from scaling.core.case import Refusal
@@ -59,6 +60,39 @@ def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, 
     (tmp_path / f"{file}.py").write_text(SPRING)
     with pytest.raises(Refusal, match=f"{file}.py .*{words}.*rename it"):
         import_function(f"{file}.py:force")
+
+
+@pytest.mark.parametrize(
+    ("replies", "devices", "status", "words"),
+    [
+        ([({"seconds": 2.0}, False), ({"seconds": 1.0}, False)], "[1,2]", 0, "1 device: 2, 2 devices: 1"),
+        ([({"refusal": "too few points"}, False), ({"seconds": 1.0}, False)], "[2,1]", 0, "devices=2 is left out: too few"),
+        ([({"refusal": "no points"}, False), ({"refusal": "few points"}, False)], "[2,1]", 2, "scaling: no points"),
+        ([({"seconds": 2.0}, True)], "[1,2]", 0, "on this machine (cpu), devices=[1, 2]"),
+        ([({}, True)], "[1,2]", 130, "stopped before there was any advice"),
+        ([({"seconds": 2.0}, False)], "[1,1]", 0, "on this machine (cpu), devices=[1]"),
+    ],
+    ids=["both", "one refused", "both refused", "stopped with advice", "stopped", "equal"],
+)  # fmt: skip
+def test_each_number_of_devices_is_advised_on_once_until_a_signal(
+    replies, devices, status, words, monkeypatch, capsys
+):
+    pending = list(replies)
+    monkeypatch.setattr(advise, "find_platform", lambda: "cpu")
+    monkeypatch.setattr(advise.cores, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(advise, "_run_in_process", lambda request, is_bound: pending.pop(0))
+    assert main(["advise", "workload=linear", f"devices={devices}"]) == status
+    out, error = capsys.readouterr()
+    assert words in out + error and not pending
+
+
+def test_ctrl_c_before_the_measurement_names_no_records(monkeypatch, capsys):
+    def interrupt(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(advise, "_read_request", interrupt)
+    assert main(["advise", "workload=linear"]) == 130
+    assert capsys.readouterr().err == "scaling: stopped before there was any advice\n"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.advice import local_peaks
-from scaling.core.case import Case
+from scaling.core.case import Case, Refusal
+from scaling.core.record import Record
 
 CASE = Case("linear", api="jit")
 
@@ -57,3 +58,17 @@ def test_a_peak_is_measured_without_a_cache_folder_that_can_be_read(runs, monkey
     )  # the system rejects this name, as it may reject a home folder
     runs += [(1.0, False)]
     assert peak() == 1.0
+
+
+def test_a_cache_of_a_newer_version_is_no_cache(runs, tmp_path):
+    runs += [(1.0, False)]
+    (tmp_path / "ad-scaling" / "peaks").mkdir(parents=True)
+    (tmp_path / "ad-scaling" / "peaks" / "newer.jsonl").write_text('{"schema": 99}\n')
+    assert peak() == 1.0
+
+
+def test_peaks_that_cannot_be_measured_are_refused_with_the_reason(monkeypatch):
+    failed = Record(CASE, "failed", {"digest": "0"}, text="no memory is left")
+    monkeypatch.setattr(local_peaks, "_load_or_measure_peaks", lambda cases, cores: [failed])
+    with pytest.raises(Refusal, match="the peak rates of this CPU cannot be measured: no memory is left"):
+        local_peaks.model_this_machine([CASE], None)

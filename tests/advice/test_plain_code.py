@@ -200,6 +200,39 @@ def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
         assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
 
 
+@jax.custom_vjp
+def square(x):
+    return x**2
+
+
+square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
+to_three = lambda x: jax.lax.while_loop(lambda y: y[0] < 3, lambda y: y + 1, x)  # noqa: E731
+ONE_DIRECTION = {  # function -> the numbers of compressed columns and rows; the other direction needs fewer
+    "reverse": (lambda x: jnp.append(square(x)[1:] * square(x)[:-1], square(x)), (0, 3)),
+    "forward": (lambda x: jnp.append(to_three(x)[:-1] ** 2, 0.0) + to_three(x)[-1] * jnp.eye(9)[0], (2, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_DIRECTION)
+def test_a_coloring_uses_the_direction_of_ad_that_the_function_supports(name):
+    function, colors = ONE_DIRECTION[name]
+    problem = make_problem(function, {"x": RNG.normal(size=(3, 9))})
+    with registered(problem) as case:
+        coloring = candidates.find_coloring(case, problem.transforms)
+        case = dataclasses.replace(case, mode=candidates.CODED)
+    assert colors == (coloring.column_count, coloring.row_count)
+    transform = jax.jacrev if name == "reverse" else jax.jacfwd
+    assert_equals(problem, plain_code.write_code(problem, case, coloring), transform)
+
+
+def test_the_explicit_jacobian_of_a_gauss_newton_product_uses_the_direction_that_the_function_supports():
+    x = RNG.normal(size=(3, 4))
+    problem = make_problem(lambda x: jnp.append(square(x), x), {"x": x}, target="gauss_newton")
+    with registered(problem) as case:
+        code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED))
+    np.testing.assert_allclose(plain_code.execute_code(problem, code)(x, x), (4 * x**2 + 1) * x)
+
+
 def test_the_code_enables_float64_where_jax_does_and_names_the_function():
     lines = {}
     for is_enabled in (True, False):
@@ -209,6 +242,25 @@ def test_the_code_enables_float64_where_jax_does_and_names_the_function():
                 lines[is_enabled] = plain_code.write_code(problem, case).splitlines()
     assert 'jax.config.update("jax_enable_x64", True)' in lines[True]
     assert lines[False][:2] == ["import jax", "# force is your function of one point"]
+
+
+@pytest.mark.parametrize("name", ["jax", "force"])
+def test_float64_is_enabled_before_the_module_of_the_function_is_imported(name):
+    problem = make_problem(force, {"x": X}, {"k": K}, import_line=f"from springs import {name}")
+    with registered(problem) as case:
+        code = plain_code.write_code(problem, dataclasses.replace(case, mode="jacrev"))
+    assert code.index('jax.config.update("jax_enable_x64", True)') < code.index(problem.import_line)
+    found = plain_code.execute_code(problem, code)(X, K)
+    np.testing.assert_allclose(found, jax.vmap(jax.jacrev(force), (0, None))(X, K))
+
+
+def test_the_function_may_have_the_name_of_a_built_in_function():
+    problem = make_problem(
+        lambda x: x[1:] * x[:-1], {"x": RNG.normal(size=(3, 9))}, import_line="from springs import bool"
+    )
+    with registered(problem) as case:
+        code = plain_code.write_code(problem, case, candidates.find_coloring(case))
+    assert plain_code.execute_code(problem, code)(problem.points["x"]).shape == (3, 8, 9)
 
 
 @pytest.mark.parametrize("is_large", [False, True])

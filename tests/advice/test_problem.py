@@ -1,5 +1,6 @@
 """A plain function becomes a workload: trees of inputs, the data as they are, and one clear line for what is wrong."""
 
+import dataclasses
 import functools
 
 import jax
@@ -13,7 +14,9 @@ from scaling.advice.problem import make_problem, registered
 from scaling.cli.advise import import_function
 from scaling.core import inputs, workload
 from scaling.core.case import Refusal
-from tests.support import devices  # noqa: F401
+from scaling.core.modes import MODES
+from scaling.study import completion
+from tests.support.devices import run_once
 
 X, K = np.ones((6, 3), np.float32), np.arange(2, dtype=np.float32)
 
@@ -174,3 +177,19 @@ def test_a_function_is_imported_from_a_file(tmp_path, monkeypatch):
     ]:
         with pytest.raises(Refusal, match=words):
             import_function(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "mode", "points"),
+    [("hvp", "fwd_over_rev", np.zeros), ("gauss_newton", "jacfwd", lambda shape: np.eye(*shape))],
+)
+def test_a_wrong_product_is_detected_whatever_the_points_are(target, mode, points, monkeypatch):
+    right, last = MODES[mode].linear_map, np.eye(3, dtype=np.float32)[2]
+    wrong = lambda f, x: lambda v: right(f, x)(jax.tree.map(lambda a: a * (1 + last), v))  # noqa: E731
+    monkeypatch.setitem(MODES, mode, dataclasses.replace(MODES[mode], linear_map=wrong))
+    function = lambda x: jnp.exp(x) * x[::-1] + x  # noqa: E731
+    f = function if target == "gauss_newton" else lambda x: jnp.sum(function(x))
+    problem = make_problem(f, {"x": points((2, 3)).astype(np.float32)}, target=target)
+    with registered(problem) as case:
+        record = run_once(completion.complete(dataclasses.replace(case, mode=mode)))
+    assert record.reason == "wrong_answer", record.text

@@ -4,10 +4,11 @@ import json
 import math
 
 import pytest
-import yaml
 
+from scaling.advice.local_peaks import read_hardware
 from scaling.core.case import DTYPES, Refusal
 from scaling.plan.hardware import from_config
+from scaling.study.compose import compose
 from tests.support.machines import machine, machine_config
 from tests.support.paths import CONF
 
@@ -26,20 +27,6 @@ UNSOURCED = {
 }
 
 
-def load_yaml(path):
-    """Return the content of a YAML file as Hydra reads it: 1e9 is a number."""
-    return yaml.load(path.read_text(), Loader=_Loader)
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", yaml.resolver.re.compile(r"^[-+]?\d[\d.]*e[-+]?\d+$"), list("-+0123456789")
-)
-
-
 def all_numbers(value):
     """Return all numbers in a nested value."""
     if isinstance(value, dict):
@@ -51,7 +38,7 @@ def all_numbers(value):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_hardware_file_has_a_source_for_each_figure(path):
-    fields = load_yaml(path)
+    fields = read_hardware(path.stem).config
     hardware = from_config(fields)
     assert hardware.name == path.stem
     figures = {name for name, value in fields.items() if value is not None} - UNSOURCED
@@ -63,9 +50,15 @@ def test_every_hardware_file_has_a_source_for_each_figure(path):
     assert all(isinstance(source, str) and len(source) > 6 for source in fields["sources"].values())
 
 
+@pytest.mark.parametrize("name", ["cpu", "h100", "v5p"])
+def test_a_hardware_file_is_read_as_hydra_composes_it_from_the_file_of_its_platform(name):
+    ((config, _),) = compose(["study=function", f"hardware={name}"])
+    assert read_hardware(name).config == config["hardware"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_rate_is_positive_and_every_device_count_is_available(path):
-    fields = load_yaml(path)
+    fields = read_hardware(path.stem).config
     hardware = from_config(fields)
     assert all(
         n > 0 and math.isfinite(n)
@@ -247,7 +240,7 @@ def test_a_chip_has_at_most_the_devices_of_a_host():
 
 
 def test_a_cpu_may_attain_more_than_its_peaks_as_they_were_measured_outside_of_the_caches():
-    assert from_config(load_yaml(CONF / "hardware" / "cpu.yaml")).attained == (0.5, 2.0)
+    assert read_hardware("cpu").attained == (0.5, 2.0)
 
 
 def test_the_compiler_target_must_match_the_platform():

@@ -79,20 +79,22 @@ PRODUCTS = {  # instruction, operands, multiplications and additions
         "f32[9,4,6]{2,1,0} convolution(%a, %b), window={size=4 pad=3_3 rhs_reversal=1}, dim_labels=bf0_0io->b0f",
         ["f32[9,5,1]{2,1,0}", "f32[4,5,6]{2,1,0}"], 2 * 9 * 6 * 5 * 4),
     "padding": ("f32[2,6,3]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
-                           ["f32[2,6,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (3 * 6 - 2)),
+                           ["f32[2,6,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (3 * 6)),
     "strides": ("f32[2,3,4,3]{3,2,1,0} convolution(%a, %b), window={size=3x2 stride=2x2}, dim_labels=b01f_01io->b01f",
                 ["f32[2,7,8,5]{3,2,1,0}", "f32[3,2,5,3]{3,2,1,0}"], 2 * 2 * 3 * 5 * (3 * 3) * (4 * 2)),
-    # 4 numbers with zeros between them are 7; three taps over 7 + 2 x 2 have 9 positions; each number meets each tap once.
+    # Of the three taps at 9 positions, about half meet a zero between two of the numbers.
     "a dilated operand": ("f32[2,9,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 lhs_dilate=2}, dim_labels=b0f_0io->b0f",
-                          ["f32[2,4,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (4 * 3)),
-    # Taps two apart extend two beyond each end: they overlap a number at six, eight and six of eight positions.
+                          ["f32[2,4,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (9 * 3) // 2),
+    "a batch of products in the notation of TPUs": (
+        "f32[4,3,7]{2,1,0} convolution(%a, %b), window={size=4 stride=3 lhs_dilate=4}, dim_labels=0bf_0io->0bf",
+        ["f32[4,3,5]{2,1,0}", "f32[4,5,7]{2,1,0}"], 2 * 4 * 3 * 7 * 5),
     "a dilated window": (
         "f32[2,8,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 rhs_dilate=2}, dim_labels=b0f_0io->b0f",
-        ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (6 + 8 + 6)),
+        ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (8 * 3)),
 } | {
     f"cuDNN, {direction}": (
         f'({result}, u8[64]{{0}}) custom-call(%a, %b), window={{size=3 pad=1_1}}, dim_labels=b0f_o0i->b0f, '
-        f'custom_call_target="__cudnn$conv{direction}"', operands, 2 * 2 * 3 * 5 * (3 * 6 - 2))
+        f'custom_call_target="__cudnn$conv{direction}"', operands, 2 * 2 * 3 * 5 * (3 * 6))
     for direction, result, operands in [
         ("Forward", "f32[2,6,3]{2,1,0}", ["f32[2,6,5]{2,1,0}", "f32[3,3,5]{2,1,0}"]),
         ("BackwardInput", "f32[2,6,5]{2,1,0}", ["f32[2,6,3]{2,1,0}", "f32[3,3,5]{2,1,0}"]),
@@ -135,6 +137,15 @@ WORK = {  # instruction, operands, operations by kind
                      ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15 * 5}),
     "running sums of columns": ("f32[3,5]{1,0} reduce-window(%a, %b), window={size=3x1 pad=2_0x0_0}, to_apply=%add",
                                 ["f32[3,5]{1,0}", "f32[]"], {"arithmetic": 15 * 3}),
+    "a sort": ("f32[3,5]{1,0} sort(%a), dimensions={1}, to_apply=%add", ["f32[3,5]{1,0}"], {"arithmetic": 15 * (1 + 2 + 3)}),
+    "a Fourier transform": ("c64[3,8]{1,0} fft(%a), fft_type=IFFT, fft_length={8}", ["c64[3,8]{1,0}"], {"arithmetic": 3 * 5 * 8 * 3}),
+    "a Fourier transform of real numbers": ("c64[3,5]{1,0} fft(%a), fft_type=RFFT, fft_length={8}", ["f32[3,8]{1,0}"],
+                                            {"arithmetic": 3 * 5 * 8 * 3 // 2}),
+    "a Cholesky factorization": ("f32[5,6,6]{2,1,0} cholesky(%a)", ["f32[5,6,6]{2,1,0}"], {"arithmetic": 5 * 6**3 // 3}),
+    "a triangular system": ("f32[5,6,2]{2,1,0} triangular-solve(%a, %b)", ["f32[5,6,6]{2,1,0}", "f32[5,6,2]{2,1,0}"],
+                            {"arithmetic": 5 * 2 * 6**2}),
+    "the largest numbers": ("(f32[2]{0}, s32[2]{0}) topk(%a), k=2", ["f32[9]{0}"], {"library": "topk"}),
+    "random bits": ("(u64[2]{0}, u32[9]{0}) rng-bit-generator(%a)", ["u64[2]{0}"], {"library": "rng-bit-generator"}),
     "a broadcast": ("f32[3,5]{1,0} broadcast(%a), dimensions={0}", ["f32[3]{0}"], {}),
     "a copy": ("f32[3,5]{1,0} copy(%a)", ["f32[3,5]{1,0}"], {}),
     "a copy that transposes": ("f32[3,5]{0,1} copy(%a)", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
@@ -189,27 +200,6 @@ def test_a_fusion_is_one_kernel_that_moves_its_inputs_and_output():
         FUSION,
     )
     assert kernel == Kernel(4 * (2000 + 40 + 50), arithmetic=2000, transcendentals=2000, reductions=2000)
-
-
-COLUMNS = """
-%fused (p: f32[900,11]) -> f32[900] {
-  %p = f32[900,11]{1,0} parameter(0)
-  %waves = f32[900,11]{1,0} sine(%p)
-  %columns = f32[11,900]{0,1} transpose(%waves), dimensions={1,0}
-  %rows = f32[11,900]{1,0} copy(%columns)
-  %two = f32[1,900]{1,0} slice(%rows), slice={[2:3], [0:900]}
-  %one = f32[1,900]{1,0} slice(%rows), slice={[1:2], [0:900]}
-  %product = f32[1,900]{1,0} multiply(%two, %one)
-  ROOT %result = f32[900]{0} bitcast(%product)
-}
-"""
-
-
-def test_a_fusion_computes_and_transposes_only_the_part_that_a_slice_keeps():
-    entry = """%a = f32[900,11]{1,0} parameter(0)
-        %f = f32[900]{0} fusion(%a), kind=kLoop, calls=%fused"""
-    (kernel,) = kernels(entry, COLUMNS)
-    assert (kernel.transcendentals, kernel.turned) == (2 * 900, 2 * 2 * 4 * 900)
 
 
 NESTED = """

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from scaling.options.program.hlo import HloInstruction
+from scaling.options.program.hlo_ops import count_fft
 
 START = 35_000  # the start of a kernel: 0.4 to 0.8 us
 START_IN_LOOP = 2800  # the start of a kernel in a while loop, whose code is in the cache: 40 ns
@@ -19,6 +20,7 @@ PRODUCT = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
 PATCH = 3000  # an output position of a convolution in the library: 25 to 80 ns
 SORT = 700  # a comparison of two elements: 9 ns
+FFT = 3  # an operation of a Fourier transform, in addition to the operation: 30 to 100 ps on an Intel Xeon
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
 ROUTINES = {
@@ -53,7 +55,7 @@ def library_fusion_overhead(fused: Mapping[str, HloInstruction]) -> int:
 
 
 def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the library overhead of a matrix product, convolution, sort or custom call, and otherwise 0."""
+    """Return the library overhead of a product, convolution, transform, sort or custom call, otherwise 0."""
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
@@ -61,6 +63,8 @@ def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruct
         return PRODUCT * products + PACKED * (instruction.size + sum(operand.size for operand in operands))
     if instruction.opcode == "custom-call":
         return ROUTINES.get(routine_name(instruction), 0) * sum(operand.size for operand in operands)
+    if instruction.opcode == "fft":
+        return FFT * count_fft(instruction, operands)
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT * operands[0].size * math.log2(max(2, sorted_elements)))

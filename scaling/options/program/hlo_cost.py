@@ -35,7 +35,7 @@ class Kernel:
         operations: instructions that a CPU executes (llvm_instructions.py), or 0 if this is unknown.
         overhead: additional time on a CPU, in the unit of cpu_overhead.py.
         reductions: terms of sums along the minor-most axis. Other sums are arithmetic.
-        library: name of a library call whose operations are unknown, or "".
+        library: name of an instruction or library call whose operations are unknown, or "".
         times: number of executions, or infinity if it is unknown.
     """
 
@@ -140,7 +140,7 @@ def read(text: str, operations: Mapping[str, float] | None = None, counts_work: 
                 fused = fused or _as_fusion(instruction, operands)
                 kernel = Kernel(_kernel_bytes(fused, computations))
                 if counts_work:
-                    kernel = _add_work(kernel, fused, computations, instruction.is_library_fusion)
+                    kernel = _add_work(kernel, fused, computations)
                 if operations is not None:
                     executed = operations.get(instruction.name, 0.0)
                     kernel = _add_cpu_work(kernel, executed, instruction, operands, fused, in_loop)
@@ -193,7 +193,8 @@ def _add_cpu_work(
         overhead += cpu_overhead.library_overhead(instruction, [operands[x] for x in instruction.operands])
     elif instruction.opcode == "convolution":
         executed *= cpu_overhead.convolution_slowdown(executed, kernel.products)
-    return dataclasses.replace(kernel, operations=round(executed), overhead=overhead)
+    library = "" if executed else kernel.library
+    return dataclasses.replace(kernel, operations=round(executed), overhead=overhead, library=library)
 
 
 def _executes_kernel(instruction: HloInstruction) -> bool:
@@ -231,29 +232,23 @@ def _collectives(
             yield Message(kind, max(candidate.unpadded_bytes, inputs), group)
 
 
-def _add_work(
-    kernel: Kernel, instructions: Instructions, computations: Computations, in_library: bool = False
-) -> Kernel:
+def _add_work(kernel: Kernel, instructions: Instructions, computations: Computations) -> Kernel:
     """Return a copy of a kernel with the operations of its fusion, and the name of a library that it calls.
 
-    If `in_library` is true, each element is evaluated once. XLA loops may evaluate an element several times.
+    Each element counts once, although the loops of XLA may evaluate an element several times.
     """
-    from scaling.options.program import hlo_loops
-
-    evaluations = {} if in_library else hlo_loops.count_evaluations(instructions)
     work, library = Counter[str](), ""
     for instruction in instructions.values():
         kind, amount = hlo_ops.count_work(instruction, instructions)
         if kind:
-            size = max(instruction.size, 1)
-            work[kind] += _repeat(amount, evaluations.get(instruction.name, size) / size)
-        elif instruction.opcode == "custom-call":
-            library = hlo_ops.library_name(instruction) or library
+            work[kind] += amount
         elif instruction.opcode == "fusion":
             nested = _add_work(Kernel(0), computations[instruction.called[0]], computations)
             library = nested.library or library
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
+        else:
+            library = hlo_ops.library_name(instruction) or library
     return dataclasses.replace(kernel, library=library, **work)
 
 
@@ -262,16 +257,6 @@ def _kernel_bytes(instructions: Instructions, computations: Computations) -> int
     in_place = _in_place_updates(instructions, computations)
     written = sum(in_place.get(x.name, (x, x.bytes))[1] for x in _result_instructions(instructions))
     return written + _bytes_read(instructions, in_place, computations).total()
-
-
-def _repeat(amount: int, evaluations: float) -> int:
-    """Return an amount of work multiplied by `evaluations`, the average number of evaluations of an element.
-
-    `evaluations` is below 1 if only some elements are evaluated, such as the elements that a slice selects.
-    It is 0 if the loop nest does not reach the instruction, whose work is then counted once. Numbers
-    above 1 are rounded.
-    """
-    return round(amount * (evaluations if 0 < evaluations < 1 else max(1, round(evaluations))))
 
 
 def _result_instructions(instructions: Instructions) -> list[HloInstruction]:

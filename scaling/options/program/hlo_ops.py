@@ -6,6 +6,7 @@ products or convolutions. See hlo_cost.py for the bytes that an instruction read
 
 import math
 import re
+from collections.abc import Sequence
 
 from scaling.options.program import hlo
 from scaling.options.program.hlo import HloInstruction, Instructions
@@ -21,7 +22,6 @@ _ANNOTATIONS = {  # targets of custom calls that do no work
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
-_WINDOW_DEFAULTS = {"pad": 0, "stride": 1, "lhs_dilate": 1, "rhs_dilate": 1}
 NO_KERNEL = {  # opcodes of instructions that execute no kernel
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
@@ -32,9 +32,9 @@ SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their re
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 _DATA_MOVEMENT = NO_KERNEL | SLICES | {
     "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
-    "dynamic-update-slice", "fusion", "rng-bit-generator", "sort", "domain", "infeed", "outfeed",
-    "send", "recv",
+    "dynamic-update-slice", "fusion", "domain", "infeed", "outfeed", "send", "recv",
 }  # fmt: skip
+_UNKNOWN = ("topk", "rng", "rng-bit-generator")  # opcodes whose number of operations is not known
 _TRANSCENDENTAL = (
     "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine",
     "tan", "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
@@ -60,8 +60,12 @@ def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple
         return "turned", 2 * instruction.bytes
     if kind in _DATA_MOVEMENT or kind in COLLECTIVES or kind.endswith(("-done", "-start")):
         return "", 0
+    if kind in _UNKNOWN:
+        return "", 0
     if operands and cpu_overhead.routine_name(instruction):  # at least one operation for each element
         return "arithmetic", operands[0].size
+    if kind in ("sort", "fft", "cholesky", "triangular-solve"):
+        return "arithmetic", _count_routine(instruction, operands)
     if kind in ("dot", "convolution", "custom-call"):
         return _count_product(instruction, operands)
     if kind == "reduce":
@@ -77,6 +81,26 @@ def count_work(instruction: HloInstruction, instructions: Instructions) -> tuple
         return "arithmetic", operands[-1].size
     is_floating = instruction.dtype.startswith(("f", "bf"))
     return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", instruction.size
+
+
+def _count_routine(instruction: HloInstruction, operands: list[HloInstruction]) -> int:
+    """Return the number of operations of a sort, a Fourier transform, a factorization or a solution."""
+    first, length = operands[0], operands[0].dims[-1]
+    if instruction.opcode == "cholesky":
+        return first.size * length // 3
+    if instruction.opcode == "triangular-solve":
+        return operands[1].size * length
+    if instruction.opcode == "fft":
+        return count_fft(instruction, operands)
+    stages = (math.prod(first.dims[axis] for axis in instruction.axes("dimensions") or ()) - 1).bit_length()
+    return first.size * stages * (stages + 1) // 2  # a bitonic network
+
+
+def count_fft(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return 5 n log2 n real operations for each Fourier transform of n numbers, or half if they are real."""
+    length = math.prod(instruction.axes("fft_length") or ())
+    operations = 5 * max(instruction.size, operands[0].size) * math.log2(max(2, length))
+    return round(operations / (2 if "RFFT" in instruction.attributes else 1))
 
 
 def _count_product(instruction: HloInstruction, operands: list[HloInstruction]) -> tuple[str, int]:
@@ -110,48 +134,19 @@ def _forward_roles(
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of operations of a convolution, except on zeros that padding or dilation inserts."""
+    """Return the number of operations of a convolution, with zeros of padding but not of a dilated input.
+
+    On TPUs, products are convolutions, with the batch as an axis of the window.
+    """
     labels = DIM_LABELS.search(attributes)
     if labels is None:
         return 0
-    image_labels, kernel_labels, output_labels = labels.groups()
-    match = re.search(r"window=\{([^}]*)\}", attributes)
-    window = dict(part.split("=") for part in match[1].split()) if match else {}
-    batch, features = (output.dims[output_labels.index(label)] for label in "bf")
-    count = 2 * batch * features * kernel.dims[kernel_labels.index("i")]
-    for index, axis in enumerate(sorted(label for label in output_labels if label.isdigit())):
-        values = dict(_WINDOW_DEFAULTS)
-        for name in values.keys() & window.keys():  # such as pad=3_3x0_0
-            values[name] = int(window[name].split("x")[index].split("_")[0])
-        count *= _count_taps(
-            image.dims[image_labels.index(axis)],
-            kernel.dims[kernel_labels.index(axis)],
-            output.dims[output_labels.index(axis)],
-            **values,
-        )
-    return count
-
-
-def _count_taps(
-    length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilate: int, rhs_dilate: int
-) -> int:
-    """Return the number of multiplications along one axis of a convolution, from the lengths of its arrays.
-
-    A pair of an output index and a kernel index counts if it reads an element of the input instead of a zero
-    that padding or dilation inserts. `pad` is the number of zeros before the input.
-    """
-    count = 0
-    for tap in range(kernel):
-        # Output i reads index i * stride + tap * rhs_dilate - pad of the dilated input. It is an element of
-        # the input if it is in range and a multiple of lhs_dilate.
-        first = pad - tap * rhs_dilate
-        last = (length - 1) * lhs_dilate + first
-        low, high = max(0, -(-first // stride)), min(output - 1, last // stride)
-        if stride == lhs_dilate == 1:
-            count += max(0, high - low + 1)
-        else:
-            count += sum((i * stride - first) % lhs_dilate == 0 for i in range(low, high + 1))
-    return count
+    image_labels, kernel_labels, _ = labels.groups()
+    dilation = re.search(r"lhs_dilate=([\dx]+)", attributes)
+    count = 2 * output.size * kernel.dims[kernel_labels.index("i")]
+    for axis in filter(str.isdigit, image_labels):
+        count *= min(kernel.dims[kernel_labels.index(axis)], image.dims[image_labels.index(axis)])
+    return count // math.prod(hlo.parse_integers(dilation[1]) if dilation else ())
 
 
 def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> bool:
@@ -162,7 +157,9 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def library_name(instruction: HloInstruction) -> str:
-    """Return the name of the library function in a custom call, or "" if the call only annotates data."""
+    """Return the name of the unknown work of an instruction, such as a library function, or "" without any."""
+    if instruction.opcode != "custom-call":
+        return instruction.opcode if instruction.opcode in _UNKNOWN else ""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     name = match[1] if match else "a call"
     return "" if name in _ANNOTATIONS else name

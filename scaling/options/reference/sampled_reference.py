@@ -1,8 +1,8 @@
 """Choose the sample of a large result to compare: random columns and rows, and products with vectors.
 
-At every point (batch element), products of the Jacobian and random vectors, and some columns and rows, are
-compared. All entries are compared at some points. The error of a product is relative to the 2-norm of the
-Jacobian row.
+At every point (batch element), products of the derivative by each input and random vectors, and some columns
+and rows of the Jacobian, are compared. All entries are compared at some points. The error of a product is
+relative to the root mean square of the expected products.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse.sparse_jacobians import SparseJacobians
 
-_DIRECTIONS = 2  # the number of random vectors that each Jacobian is multiplied by
+_DIRECTIONS = 4  # the number of random vectors that the derivative by each input is multiplied by
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
 _SECONDS_OF_COMPARISON = 3e-4  # the shortest time to compare all entries of one point, in seconds
 _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result: of a sample at every point, and of all entries at some points."""
+    """Yield comparisons of a sample of the result at every point, and of all entries at some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -88,8 +88,13 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     comparisons = list(compare(spec, arrays, result.astype(np.float64), generator))
     step_error = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
-        scales = [entries.scale.reshape(len(result), -1).max(axis=1) for entries in comparisons]
-        step_error = relative_error(result_bounds(spec, start, stop), np.min(scales, axis=0))
+        # One error bound holds for all entries, so that they have the same scale.
+        scales = [entries.scale.max(axis=(1, 2), keepdims=True) for entries in comparisons]
+        comparisons = [
+            dataclasses.replace(entries, scale=scale)
+            for entries, scale in zip(comparisons, scales, strict=True)
+        ]
+        step_error = relative_error(result_bounds(spec, start, stop), np.min(scales, axis=0).ravel())
     return PointsComparison(start, arrays, comparisons, step_error)
 
 
@@ -98,7 +103,7 @@ def _compare_jacobians(
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of products of Jacobians and random vectors, and of random columns and rows.
 
-    `result` has the shape (points, outputs, inputs), or with colored seeds the shape (points, 1, nonzeros).
+    `result` has the shape (points, outputs, inputs), or (points, 1, nonzeros) with colored seeds.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
@@ -107,49 +112,58 @@ def _compare_jacobians(
     else:
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
-    for _ in range(_DIRECTIONS):
-        direction = fd_check.random_direction(evaluation, arrays, generator)
-        flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(result))
-        measure = _measure("jvp", direction, is_summed)
-        expected = measure(evaluation, arrays)
-        size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(expected))
-        yield EntryComparison(J.by_output(J.values, flat), expected, size, measure)
-    measure = _measure("columns", compared_columns, is_summed)
+    random = [fd_check.random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    directions = [single for each in random for single in fd_check.split_direction(evaluation, arrays, each)]
+    measure = _measure("jvp", directions, is_summed)
+    expected = measure(evaluation, arrays)
+    flat = [flatten_inputs(evaluation.names, evaluation.per_point, each, len(result)) for each in directions]
+    size = np.sqrt(np.mean(np.split(expected**2, _DIRECTIONS, axis=2), axis=0))
+    size = _floor_scale(spec, np.maximum(np.tile(size, _DIRECTIONS), np.abs(expected)))
+    yield EntryComparison(np.stack([J.by_output(J.values, x) for x in flat], axis=2), expected, size, measure)
+    measure, leaves = _measure("columns", compared_columns, is_summed), spec.rounding.leaf_sizes
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
-    yield EntryComparison(entries, measure(evaluation, arrays), J.largest_by_output()[:, :, None], measure)
+    leaf = np.repeat(np.arange(len(leaves)), leaves)
+    by_leaf = [dataclasses.replace(J, values=J.values * (leaf[cols] == k)) for k in range(len(leaves))]
+    size = _floor_scale(spec, np.stack([part.largest_by_output() for part in by_leaf], axis=2))
+    yield EntryComparison(entries, measure(evaluation, arrays), size[:, :, leaf[compared_columns]], measure)
     if len(compared_rows):
         measure = _measure("rows", compared_rows, is_summed)
         entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared_rows], axis=1)
         expected = measure(evaluation, arrays)
-        yield EntryComparison(entries, expected, np.abs(expected).max(axis=2, keepdims=True), measure)
+        size = _floor_scale(spec, spec.rounding.largest_by_leaf(np.abs(expected)))
+        yield EntryComparison(entries, expected, size, measure)
+
+
+def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
+    """Return a scale (points, outputs, inputs), raised to the part of the row that rounding does not hide."""
+    return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield a comparison of the products J v of Jacobians and a vector v, of shape (points, outputs, 1).
+    """Yield a comparison of `result` with the products J v, of shape (points, outputs, 1).
 
-    v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
-    estimated from products of J and vectors that differ from v in random signs.
+    J is the Jacobian, and v is the direction, or a vector of ones for a sum over the inputs. The magnitude
+    of the summed terms is estimated from products of J and vectors that differ from v in random signs.
     """
     evaluation = spec.computed.evaluation
-    is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
-    direction = {
-        name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
-    }
-    measure = _measure("jvp", direction)
+    has_direction = spec.case.target == "hvp" or spec.reduction.along_point
+    names = zip(evaluation.names, spec.workload.direction_names, strict=True)
+    direction = {x: arrays[v] if has_direction else np.ones_like(arrays[v]) for x, v in names}
+    measure = _measure("jvp", [direction])
     expected = measure(evaluation, arrays)
     size = np.abs(expected)
     for _ in range(_SIGN_SAMPLES):
         signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
-        size = np.maximum(size, np.abs(evaluations.directional_derivative(evaluation, arrays, signed)))
-    yield EntryComparison(result[:, :, 0], expected, size, measure)
+        size = np.maximum(size, np.abs(_measure("jvp", [signed])(evaluation, arrays)))
+    yield EntryComparison(result, expected, size, measure)
 
 
 def _compare_gram(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products of J^T J with random and unit vectors."""
+    """Yield comparisons of J^T J, multiplied by random vectors and by unit vectors."""
     columns, _ = _sample_columns_and_rows(spec)
     random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, result.shape[2]))
     norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
@@ -160,18 +174,21 @@ def _compare_gram(
 
 
 def _measure(kind: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
-    """Return a function (evaluation, arrays, points) that evaluates the derivative for some seeds.
+    """Return a function f(evaluation, arrays, points) that evaluates the derivative for some seeds.
 
-    `kind` is "jvp", with one tangent for each point of the block as `seeds`, or a kind of `slices`. `arrays`
-    contains the inputs at `points`, which are indices of points of the block. If `is_summed` is true, the sum
-    of the outputs is differentiated.
+    `kind` is a kind of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for each point of the
+    block. `arrays` contains the inputs at `points`, which are indices of points of the block. If `is_summed`
+    is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:
         evaluation = dataclasses.replace(evaluation, summed=is_summed)
         if kind != "jvp":
             return evaluations.slices(evaluation, arrays, kind, seeds)
-        tangents = {name: x[points] if name in evaluation.per_point else x for name, x in seeds.items()}
-        return evaluations.directional_derivative(evaluation, arrays, tangents)
+        per_point, products = evaluation.per_point, []
+        for seed in seeds:
+            tangents = {name: x[points] if name in per_point else x for name, x in seed.items()}
+            products.append(evaluations.directional_derivative(evaluation, arrays, tangents))
+        return np.stack(products, axis=2)
 
     return measure
