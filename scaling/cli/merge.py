@@ -50,13 +50,13 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"{problem}: give another folder")
     if len(folders) + target.is_dir() < 2:
         raise Refusal(f"{folders[0]} alone cannot be merged: give two or more results folders")
-    names = {path.name for path in target.glob("[!.]*")}
-    if names and _STUDY not in names and not any(name.endswith(".jsonl") for name in names):
-        raise Refusal(f"{target} is not empty and holds no results: give a new folder with --output PATH")
+    results_folder.require_results(target, "--output ")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         _read_lines(path)  # raise `Refusal` for an unreadable file before writing any file
     store.check_schemas(target)
     results_folder.create_results(target, "--output ")
+    if problem := store.explain_unreadable_study(target):
+        raise Refusal(f"{target}: {problem}, or remove it")
     with store.locked(target, seconds=_LOCK_SECONDS):
         return list(_copy_folders([each for each in folders if each.resolve() != resolved], target))
 
@@ -82,8 +82,11 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
             yield f"{folder}: {problem}"
     yield from _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
-        if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
+        study = store.read_json(path)
+        if study is not None and not (target / path.name).exists():
             store.write_json(target / path.name, study)
+        elif study != store.read_json(target / path.name):
+            yield f"{path}: it differs from {target / path.name}, which is kept, and is not copied"
     settings = {record.setting for record in records.values()}
     apart = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
     added, environments = count_of(len(records) - before, "record"), count_of(len(settings), "environment")

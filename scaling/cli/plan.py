@@ -1,7 +1,5 @@
 """Implement `scaling plan`: compose the studies, call plan/plan_study.py for each, and print the outcome."""
 
-from typing import Any
-
 from rich.console import Console
 
 from scaling.analysis import findings
@@ -20,13 +18,14 @@ def execute(words: list[str], console: Console) -> int:
     if not words or {"-h", "--help"} & set(words):
         console.print(plan_study.HELP, markup=False)
         return OK
-    studies = compose(words, "plan")
-    return max((_plan_and_report(config, name, console) for config, name in studies), default=OK)
+    studies = []
+    for config, name in compose(words, "plan"):  # prepare all, before any is compiled
+        with progress.show_preflight(console) as note:
+            studies.append((plan_study.prepare_plan(config, name, note), config["deadline"]))
+    return max([_plan_and_report(study, deadline, console) for study, deadline in studies], default=OK)
 
 
-def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    with progress.show_preflight(console) as note:
-        study = plan_study.prepare_plan(config, name, note)
+def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, console: Console) -> int:
     print_lines(console, [plan_study.describe_work(study)])
     examined = [result for result, _ in study.cases] + [result for result, *_ in study.rejected]
     names = {result.case.key: label(result.case) for result in examined}
@@ -34,7 +33,7 @@ def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int
         plan_study.run_plan(study, listen)
     found = findings.read(study.folder)
     index = write_report(study.folder, found)
-    lines = plan_study.plan_lines(study, found, config["deadline"])
+    lines = plan_study.plan_lines(study, found, deadline)
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
     outcomes += f", {study.done} done before" if study.done else ""
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])

@@ -5,7 +5,8 @@ With cluster=slurm and cluster=local, submit.py submits the cases as jobs.
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,11 @@ from scaling.cli.streams import print_damaged, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
-from scaling.core.case import CEILING, FIELDS, Refusal, label
+from scaling.core.case import CEILING, FIELDS, Refusal, built_in, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
 from scaling.results import store
-from scaling.study import arguments, grid, preflight, results_folder
+from scaling.study import arguments, grid, preflight, results_folder, user_workload
 from scaling.study.compose import compose, configuration_folder, known_keys
 from scaling.workers import schedule as scheduling
 from scaling.workers.machine import Machine
@@ -76,8 +77,12 @@ class StudyRun:
     nested: bool  # whether all device counts run in one allocation
     wait: bool  # whether to wait for submitted jobs
     retry: bool = False  # whether cases that have no attempts left run once more
+    dry_run: bool = False  # whether to print the cases only
+    versus: object = None  # the program to compare with, such as "commit:main"
+    baseline: tuple["Variant", Path] | None = None  # this program, and its results folder
+    tracking: "TrackingSettings | None" = None  # None if nothing is published
     checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
-    baseline: tuple["Variant", Path] | None = None  # the program to compare with, and its results folder
+    save_answers: Callable[[], None] = lambda: None  # caches the answers of the preflight check
 
     @property
     def folders(self) -> list[Path]:
@@ -95,35 +100,40 @@ def execute(words: list[str], console: Console) -> int:
         text = HELP.format(groups=groups, fields=field_help.describe(conf))
         console.print(text, soft_wrap=True, markup=False)
         return OK
-    return max((_run_and_report(config, name, console) for config, name in compose(words)), default=OK)
+    studies = [read_study(config, name) for config, name in compose(words)]
+    examined = [_examine(study, console) for study in studies]  # all, before any runs
+    return max([_run_and_report(study, console) for study in examined], default=OK)
 
 
-def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    """Run the cases of a study that have no result yet, write its report, and return the exit status."""
-    run, tracking = read_study(config, name), None
-    if config["tracking"].get("name") != "none":
-        from scaling.wandb.settings import TrackingSettings
-
-        tracking = TrackingSettings.from_config(config["tracking"])
+def _examine(run: StudyRun, console: Console) -> StudyRun:
+    """Check the cases of a study, and return the study with the result. Raise `Refusal` if it is invalid."""
     for each in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(each)
+    for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
+        user_workload.check_not_shadowed(name)  # the cached answers do not depend on the user's files
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
     with progress.show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
     results = preflight.results_from_answers(run.cells, answers)
     checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in results]
-    run, submitted = dataclasses.replace(run, checked=checked), False
+    save = functools.partial(preflight.save_answers, run.folder, key, answers)
+    return dataclasses.replace(run, checked=checked, save_answers=save)
+
+
+def _run_and_report(run: StudyRun, console: Console) -> int:
+    """Run the cases of a study that have no result yet, write its report, and return the exit status."""
+    submitted = False
     with contextlib.ExitStack() as stack:
-        if config["versus"] is not None:
+        if run.dry_run:
+            return _print_dry_run(run, console)
+        if run.baseline:
             from scaling.study import variants
 
-            variant = stack.enter_context(variants.open_variant(str(config["versus"])))
-            run = dataclasses.replace(run, baseline=(variant, run.folder / f"versus-{variant.name}"))
-        if config["dry_run"]:
-            return _print_dry_run(run, console)
+            variant = stack.enter_context(variants.open_variant(str(run.versus)))
+            run = dataclasses.replace(run, baseline=(variant, run.baseline[1]))
         for each in run.folders:
             results_folder.create_results(each)
-        preflight.save_answers(run.folder, key, answers)
+        run.save_answers()
         if run.cluster.submits:
             from scaling.cli import submit
 
@@ -131,14 +141,13 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         else:
             schedule, loaded = _run_directly(run, console)
     if submitted:
+        if run.tracking is not None:
+            print_lines(console, [f"publish later with `scaling publish {run.folder}`"])
         return FAILED if run.wait else OK  # a task was canceled while this process waited for it
-    return _report_and_publish(run, schedule, loaded, tracking, console)
+    return _report_and_publish(run, schedule, loaded, console)
 
 
-def _report_and_publish(
-    run: StudyRun, schedule: Schedule, loaded: store.Loaded, tracking: "TrackingSettings | None",
-    console: Console,
-) -> int:  # fmt: skip
+def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
     """Write and print the report and the comparison with the baseline, and publish the curves.
 
     Return exit status 1 if a case failed, or has no record and is not queued, otherwise 0.
@@ -151,10 +160,10 @@ def _report_and_publish(
         from scaling.cli.compare import print_comparison
 
         print_comparison(run.baseline[1], run.folder, console)
-    if tracking is not None:
+    if run.tracking is not None:
         from scaling.wandb.publish import publish
 
-        print_lines(console, publish(run.folder, tracking, loaded).lines)
+        print_lines(console, publish(run.folder, run.tracking, loaded).lines)
     keys = {result.case.key for result in run.checked}
     has_failed = any(r.status == "failed" and r.key in keys for r in found.records)
     return FAILED if has_failed or len(found.missing) > schedule.queued else OK
@@ -165,6 +174,11 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     _check_options(config, name, cluster)
+    tracking = None
+    if config["tracking"].get("name") != "none":
+        from scaling.wandb.settings import TrackingSettings
+
+        tracking = TrackingSettings.from_config(config["tracking"])
     folder = results_folder.parse_results(config["results"])
     study, wait = config["study"], config["wait"]
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
@@ -176,9 +190,15 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     counts = [cell.case.devices for cell in cells]
     machine.check_device_counts(counts, settings.processes, settings.oversubscribe)
     wait = cluster.name == LOCAL if wait is None else wait
+    baseline = None
+    if config["versus"] is not None:
+        from scaling.study import variants
+
+        variant = variants.name_variant(str(config["versus"]))
+        baseline = variant, folder / f"versus-{variant.name}"
     return StudyRun(
         name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"], wait,
-        config["retry"],
+        config["retry"], config["dry_run"], config["versus"], baseline, tracking,
     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def write_exports(
     if images and output is None:  # another folder may contain files of the user
         from scaling.report.figures import files
 
-        files.remove_stale(target, images, keep=[path for paths in written.values() for path in paths])
+        files.remove_stale(target, images, [path for paths in written.values() for path in paths])
     if not any(written.values()):
         raise Refusal(describe_empty(written))
     return written

@@ -5,6 +5,7 @@ This module does not import the plotting code.
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
 from scaling.core import environment
@@ -18,12 +19,12 @@ def inputs_digest(folder: Path) -> str:
 
     The inputs are the folder name, the records, the plans, study.json and the source code of the package.
     """
-    digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
+    digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
         content = b""
         with contextlib.suppress(OSError):
             content = store.read_file(path)
-        digest.update(f"{path.name} {len(content)} ".encode() + content)
+        digest.update(os.fsencode(f"{path.name} {len(content)} ") + content)
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from scaling.core.case import Refusal, check_names
@@ -18,8 +18,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `Refusal` with the error message of argparse, and suggest a similar option."""
         wrong = message.partition("unrecognized arguments: ")[2].split()
-        near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = _hint(wrong[0], self._option_string_actions) if wrong else ""
         raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
 
 
@@ -66,12 +65,17 @@ def _check_override(word: str, fields: Sequence[str]) -> None:
 def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
-    suggestions = difflib.get_close_matches(word, _OPTIONS, n=1)
+    hint = _hint(word, _OPTIONS)
     if near and (word.startswith("--") or near[0] == name):
-        suggestions = [f"{near[0]}={value}" if sign else _example(near[0], fields)]
-    hint = f"; did you mean {suggestions[0]}?" if suggestions else ""
+        override = f"{near[0]}={value}" if sign else _example(near[0], fields)
+        hint = f"; did you mean {override}?"
     choices = f"choose from {', '.join(_OPTIONS)}{hint}"
     return Refusal(f"unknown option {word!r}: {choices}; `scaling run --help` lists every field")
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _example(name: str, fields: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.cluster.cluster_settings import NAMES, ClusterSettings
-from scaling.core.case import Refusal, check_names, unknown_name
+from scaling.core.case import FIELDS, Refusal, check_names, unknown_name
 from scaling.study import arguments, yaml_files
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
@@ -27,17 +27,16 @@ def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
 
     options = arguments.parse(words, known_keys(), verb)
     overrides = [_in_hydra_syntax(word) for word in options.overrides]
-    search = []
+    conf, search = str(configuration_folder()), []
     if options.config_dir:
-        for group, _, names in (word.lstrip("+").partition("=") for word in options.overrides):
-            for name in names.split(",") if group in _GROUPS else ():
-                yaml_files.check_selected(Path(options.config_dir), group, name)
         search = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
     _read_times_as_text()
     try:
-        with initialize_config_dir(str(configuration_folder()), version_base=None):
+        with yaml_files.checked_files(), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
-            composed = [_compose_once([*each, *search], options.cfg) for each in combinations]
+            composed = [
+                _compose_once([*map(_keep_null, each), *search], options.cfg) for each in combinations
+            ]
     except Refusal:
         raise
     except Exception as error:
@@ -129,16 +128,24 @@ def _read_times_as_text() -> None:
 def _in_hydra_syntax(word: str) -> str:
     """Return an override in Hydra syntax, with ++ if it may add a key, and quotes for special characters."""
     name, _, value = word.partition("=")
-    if word.startswith(("sizes.", "cluster.")):  # keys that a YAML file may omit
+    if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
-    if name == "versus" and value not in ("", "null") and value[0] not in "'\"":
-        return f"{name}='{value}'"  # a revision may contain ~, and flags contain =
+    if name in ("versus", "results") and value not in ("", "null") and value[0] not in "'\"~[{":
+        return f"{name}='{value}'"  # a revision may contain ~, flags contain =, and 1e3 may be a folder
+    if name in _GROUPS:
+        return re.sub(r"\.yaml\b", "", word)
     return word
 
 
+def _keep_null(override: str) -> str:
+    """Return an override that sets a field of a case to null, which otherwise means that it is not given."""
+    name, _, value = override.partition("=")
+    is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
+    return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override
+
+
 def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
-    """Return a `Refusal` that explains an error of Hydra, OmegaConf or PyYAML in one line."""
-    import yaml
+    """Return a `Refusal` that explains an error of Hydra or OmegaConf in one line."""
     from hydra.errors import MissingConfigException, OverrideParseException
 
     cause = error.__cause__ or error
@@ -146,8 +153,6 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
         return unknown_name(group or "configuration", name, error.options)
-    if isinstance(cause, yaml.YAMLError):
-        return Refusal(yaml_files.describe(cause))
     if isinstance(error, OverrideParseException):
         word = error.override.removeprefix("++")
         name, _, value = word.partition("=")

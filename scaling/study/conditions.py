@@ -1,59 +1,73 @@
 """Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
-A condition is a Python expression of names, constants, comparisons, arithmetic, `and`, `or` and `not`. It is
-evaluated without `eval`. The length and the numbers of a condition are limited, so that the evaluation takes
+A condition is a Python expression of names, constants, comparisons, arithmetic, `and`, `or` and `not`. Only
+these are evaluated, arithmetic takes numbers only, and the length is limited, so that the evaluation takes
 little time and memory.
 """
 
 import ast
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import ALIASES, CHOICES, OPTIONS, Refusal, check_names, unknown_name
 
+SCALINGS = ("strong", "weak")
+_CHOICES = CHOICES | OPTIONS | {"scaling": SCALINGS}
+_BY_WORKLOAD = ("target", "variant", "wrt", "formulation", "reduce")  # their defaults depend on the workload
+_NUMBERS = ("points", "devices", "chunk", "block", "memory_limit", "data_seed")
 _MAX_LENGTH = 2000  # maximum length of a condition, in characters
-_MAX_NUMBER = 10**18  # maximum magnitude of a number in arithmetic
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv,
-}  # fmt: skip
 _ALLOWED_NODES = (
-    *_OPERATORS, ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare,
-    ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub,
+    ast.Mult, ast.Mod, ast.FloorDiv, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
+    ast.Tuple,
 )  # fmt: skip
 
 
-def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
-    """Return a function that evaluates a `where` condition, or None if `where` is None.
+class _Text(str):
+    """The text of a field, which arithmetic rejects: a text times a large number would fill the memory."""
+
+    def __mul__(self, other: Any) -> Any:
+        raise ValueError(f"arithmetic takes numbers, not {str(self)!r}")
+
+    __rmul__ = __mod__ = __mul__
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        raise unknown_name("name in where", name, self)
+
+
+def parse(where: Any) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that evaluates a `where` condition. None is a condition that always holds.
 
     The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and raises
-    `Refusal` if the condition cannot be evaluated. `parse` raises `Refusal` if the condition is invalid.
+    `Refusal` if the condition cannot be evaluated. `parse` raises `Refusal` if the condition is invalid, or
+    compares a field with a value that it never has.
     """
-    if where is None:
-        return None
-    if not isinstance(where, str | bool):
+    if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
         raise Refusal(f"where must be a condition in quotes, such as {example}, not {where!r}")
-    text = str(where)
+    text = "True" if where is None else str(where)
     if len(text) > _MAX_LENGTH:
         start = f"{text[:40]!r}..."
         raise Refusal(f"where has {len(text)} characters, and at most {_MAX_LENGTH} are allowed: {start}")
     try:
         tree = ast.parse(text, mode="eval")
+        compared = list(_check_nodes(text, tree))
+        code = compile(tree, "where", "eval")
+    except Refusal:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
-    for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED_NODES):
-            fix = "compare fields, join with and, or, not"
-            raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
 
     def holds(names: Mapping[str, Any]) -> bool:
+        for name in compared:
+            if name in _BY_WORKLOAD and names[name] is None:
+                default = f"the default of {names['workload']}"
+                raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
+        values = _Names({k: _Text(v) if isinstance(v, str) else v for k, v in names.items()})
         try:
-            return bool(_evaluate(tree.body, names))
+            return bool(eval(code, {"__builtins__": {}}, values))
         except Refusal:
             raise
         except Exception as error:
@@ -62,43 +76,43 @@ def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
     return holds
 
 
-def _evaluate(node: Any, names: Mapping[str, Any]) -> Any:
-    """Return the value of a syntax tree node. `names` is a dict from name to value."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name():
-            if node.id not in names:
-                raise unknown_name("name in where", node.id, names)
-            return names[node.id]
-        case ast.List() | ast.Tuple():
-            return [_evaluate(each, names) for each in node.elts]
-        case ast.BoolOp():
-            combine = all if isinstance(node.op, ast.And) else any
-            return combine(_evaluate(each, names) for each in node.values)
-        case ast.UnaryOp():
-            operand = _evaluate(node.operand, names)
-            return not operand if isinstance(node.op, ast.Not) else _compute(ast.Sub, 0, operand)
-        case ast.BinOp():
-            return _compute(type(node.op), _evaluate(node.left, names), _evaluate(node.right, names))
-    left = _evaluate(node.left, names)
-    for comparison, each in zip(node.ops, node.comparators, strict=True):
-        right = _evaluate(each, names)
-        if not _OPERATORS[type(comparison)](left, right):
-            return False
-        left = right
-    return True
+def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
+    """Yield the names that an expression compares with a constant other than None.
 
-
-def _compute(operation: type, left: Any, right: Any) -> Any:
-    """Apply an arithmetic operator, such as `ast.Add`, to two operands, and return the result.
-
-    Raise `ValueError` if an operand is not a number, or if an operand or the result exceeds `_MAX_NUMBER`.
+    Raise `Refusal` if the expression contains what is not allowed, or arithmetic with a text or a list.
     """
-    for operand in (left, right):
-        if isinstance(operand, bool) or not isinstance(operand, int | float):
-            raise ValueError(f"arithmetic takes numbers, not {operand!r}")
-    result = _OPERATORS[operation](left, right)
-    if any(abs(number) > _MAX_NUMBER for number in (left, right, result)):
-        raise ValueError(f"a number is too large; the largest allowed is {_MAX_NUMBER:.0e}")
-    return result
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED_NODES):
+            fix = "compare fields, join with and, or, not"
+            raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
+        for inner in ast.walk(node) if isinstance(node, ast.BinOp) else ():
+            if isinstance(getattr(inner, "value", getattr(inner, "elts", 0)), str | bytes | list):
+                raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(inner)}")
+        if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text
+            same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+            node.ops = [same.get(type(each), type(each))() for each in node.ops]
+            operands = [node.left, *node.comparators]
+            for left, sign, right in zip(operands, node.ops, operands[1:], strict=False):
+                yield from _check_comparison(left, right)
+                if not isinstance(sign, ast.In | ast.NotIn):  # 'fwd' in mode looks for a part of the mode
+                    yield from _check_comparison(right, left)
+
+
+def _check_comparison(name: ast.expr, other: ast.expr) -> Iterator[str]:
+    """Yield a name if it is compared with a constant. Raise `Refusal` if it never has this value."""
+    if isinstance(name, ast.Name):
+        for value in (getattr(each, "value", None) for each in getattr(other, "elts", [other])):
+            if value is not None:
+                _check_value(name.id, value)
+                yield name.id
+
+
+def _check_value(name: str, value: Any) -> None:
+    if name == "mode" and value in ALIASES:
+        mode, batch = ALIASES[value]
+        text = f"where compares mode with {value!r}, which sets mode={mode} and batch={batch}"
+        raise Refusal(f"{text}: write mode == {mode!r} and batch == {batch!r}")
+    check_names(f"{name} in where", [value], _CHOICES.get(name, [value]))
+    if name in _NUMBERS and isinstance(value, str) and (name, value) != ("chunk", "auto"):
+        example = f"{name} == {2000000000 if name == 'memory_limit' else 2}"
+        raise Refusal(f"where compares {name} with {value!r}, but it is a number: write {example}")

@@ -6,16 +6,16 @@ points is multiplied by the number of devices.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, check_names, from_dict, unknown_name
 from scaling.study import conditions
 
-SCALINGS = ("strong", "weak")
 _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a case
 _STUDY_KEYS = ("title", "grids", "parts", "ceilings")  # keys of a study that are not keys of a grid
 _BYTES = {  # unit in lower case -> number of bytes
@@ -66,21 +66,17 @@ def expand_study(
         device_counts: The values of devices=all. If empty, devices=all is invalid.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
-    aliases = [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]
-    if aliases and "batch" in given:
-        mode = ALIASES[aliases[0]][0]
-        raise Refusal(f"mode={aliases[0]} already sets batch: write mode={mode}, or leave out batch")
     grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
     for fields, _ in grids:
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
-    count = sum(math.prod(map(len, _swept_values(fields).values())) for fields, _ in grids)
+    count = sum(_count_cells(_swept_values(fields)) for fields, _ in grids)
     if max_cells is not None and count > max_cells:
         problem = f"the study has {count:,} cases before where, more than max_cases={max_cells}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
-        for cell in _expand_cells(fields, "batch" in given):
+        for cell in _expand_cells(fields, given.keys()):
             earlier = cells[cell].sources if cell in cells else ()
             cells[cell] = dataclasses.replace(cell, sources=(*earlier, sources))
     if not cells:
@@ -117,10 +113,10 @@ def _expand_grids(
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper` take precedence."""
+    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper`, also null, come first."""
     if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
         raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
-    merged = {k: v for layer in (lower, upper) for k, v in layer.items() if v is not None}
+    merged = {**lower, **upper}
     if isinstance(lower.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**lower["sizes"], **upper["sizes"]}
     return merged
@@ -132,7 +128,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     """Return the values of each field of a grid, as a dict from field, such as "sizes.p", to a list."""
-    sizes = fields.get("sizes", {})
+    sizes = {} if fields.get("sizes") is None else fields["sizes"]
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
@@ -140,40 +136,57 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     return {name: _as_list(value) for name, value in axes.items()}
 
 
-def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
+def _count_cells(axes: dict[str, list[Any]]) -> int:
+    """Return the number of combinations of swept values, where mesh=all stands for every mesh."""
+    others = math.prod(len(values) for name, values in axes.items() if name not in ("devices", "mesh"))
+    pairs = itertools.product(axes.get("devices", [1]), axes.get("mesh", [None]))
+    return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
+
+
+def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
+    """Return the meshes that a mesh stands for: all meshes for mesh=all, otherwise the mesh itself."""
+    is_count = isinstance(devices, int) and 0 < devices <= LARGEST
+    return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
+
+
+def _expand_cells(fields: _Fields, given: Collection[str]) -> Iterator[GridCell]:
     """Yield a cell for each combination of the swept values of a grid that fulfills its `where` condition."""
     holds, axes = conditions.parse(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        devices = chosen.get("devices", 1)
-        every_mesh = chosen.get("mesh") == EVERY and isinstance(devices, int) and devices > 0
-        for mesh in list_meshes(devices) if every_mesh else [chosen.get("mesh")]:
-            cell = _make_cell(chosen | {"mesh": mesh}, batch_is_given)
+        for mesh in _choose_meshes(chosen.get("devices", 1), chosen.get("mesh")):
+            cell = _make_cell(chosen | {"mesh": mesh}, given)
             names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
-            if holds is None or holds(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
+            if holds(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
 
 
+@functools.lru_cache
 def list_meshes(devices: int) -> list[str]:
     """Return all meshes of `devices` devices. "2x4" partitions points over 2 devices and seeds over 4."""
-    return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
+    small = [n for n in range(1, math.isqrt(devices) + 1) if devices % n == 0]
+    counts = sorted({*small, *(devices // n for n in small)}, reverse=True)
+    return [f"{n}x{devices // n}" for n in counts]
 
 
-def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
+def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
     """Return the cell with the given fields. Raise `Refusal` if a field has an invalid value.
 
-    An alias such as mode=vmap_jacfwd sets `mode` and, unless `batch_is_given`, also `batch`.
+    An alias such as mode=vmap_jacfwd also sets `batch`, unless only `batch` is `given` on the command line.
     """
     scaling = fields.pop("scaling", "strong")
-    check_names("scaling", [scaling], SCALINGS)
+    check_names("scaling", [scaling], conditions.SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:
         reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
         raise Refusal(f"{reason}; here write devices=[1,2]")
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
-        fields["mode"], batch = ALIASES[fields["mode"]]
-        fields["batch"] = fields["batch"] if batch_is_given else batch
+        alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
+        if fields.get("batch", batch) != batch and ("mode" in given) == ("batch" in given):
+            fix = f"write mode={fields['mode']}, or leave out batch"
+            raise Refusal(f"mode={alias} already sets batch={batch}, not {fields['batch']}: {fix}")
+        fields["batch"] = fields["batch"] if "batch" in given else batch
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
     plain, sizes = dict[str, Any](), dict[str, Any]()

@@ -29,7 +29,8 @@ from scaling.workers.schedule import PreflightResult
 if TYPE_CHECKING:
     from scaling.workers.worker_group import WorkerGroup
 
-_MAX_TIMEOUTS, _MAX_FAILURES = 3, 20  # numbers in a row after which the remaining cells fail unchecked
+_MAX_FAILURES = 20  # number in a row after which the remaining cells fail unchecked
+_TIMEOUT = 7  # number of failures that a timeout counts as
 _POLL_SECONDS = 0.1
 _STEP_PHRASES = {"import": "while it was imported", "answer": "while workload(case) was called"}
 _EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
@@ -127,18 +128,19 @@ class _Examination:
         fails, the remaining cells of its problem fail without a check. After several failures in a row, or
         after a failure during import, all remaining cells fail. Checked cells are removed from `problems`.
         """
-        reasons: list[str] = []  # of the failures since the last answer
+        failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
             first = problems[0][0]
             failure = self._answer_in_order(modules, problems)
             if failure is None or self.stopped:
                 return
             reason, text = failure["failure"]
-            reasons = [*(reasons if problems[0][0] == first else []), reason]
+            failures *= problems[0][0] == first
+            failures += _TIMEOUT if reason == "timeout" else 1
             case = self.cells[problems[0][0]].case
             self._answer_all([problems.pop(0)], failure)
-            if reasons.count("timeout") == _MAX_TIMEOUTS or len(reasons) == _MAX_FAILURES:
-                text += f" ({len(reasons)} cases in a row ended like this; this one was not examined)"
+            if failures >= _MAX_FAILURES:
+                text += " (several cases in a row ended like this; this one was not examined)"
                 self._answer_all(problems, {"failure": (reason, text)})
                 return
             similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last

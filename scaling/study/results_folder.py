@@ -10,7 +10,7 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path. Raise `Refusal` if it cannot be a folder."""
+    """Return the value of `results=PATH` as a path. Raise `Refusal` if it cannot be a results folder."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
@@ -21,7 +21,15 @@ def parse_results(value: Any) -> Path:
         raise _not_writable(folder, error.strerror) from None
     if not existing.is_dir():
         raise _not_writable(folder, os.strerror(errno.ENOTDIR))
+    require_results(folder)
     return folder
+
+
+def require_results(folder: Path, option: str = "results=") -> None:
+    """Raise `Refusal` if a folder contains files, but no results. A results folder may be absent or empty."""
+    names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
+    if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
+        raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")
 
 
 def create_results(folder: Path, option: str = "results=") -> None:

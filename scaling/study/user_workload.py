@@ -27,11 +27,11 @@ def find_module(name: str) -> ModuleType:
         problem = f"workload {name!r} is a file, and a module is named by its import path"
         raise Refusal(f"{problem}: write workload={path.name.removesuffix('.py') or 'NAME'}{where}")
     if name in built_in("workloads"):
-        _check_not_shadowed(name)
+        check_not_shadowed(name)
     return workload.module(name)
 
 
-def _check_not_shadowed(name: str) -> None:
+def check_not_shadowed(name: str) -> None:
     """Raise `Refusal` if a user's workload module has the same name as the built-in workload `name`."""
     built_in_folder = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):

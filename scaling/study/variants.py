@@ -21,44 +21,61 @@ FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
 _PACKAGE = Path(__file__).parents[1]
 
 
-@contextlib.contextmanager
-def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
+def name_variant(text: str) -> Variant:
+    """Return a `Variant` with the name of a baseline, without preparing it. Raise `Refusal` if it is invalid.
 
-    `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if `text` is invalid, or if the
-    baseline cannot be installed or run.
+    `text` has one of the `FORMS`, such as "commit:main".
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
         raise Refusal(f"unknown versus={text!r}: choose from {', '.join(FORMS)}")
+    if kind == "jax" and not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", value):
+        raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
+    if kind == "commit":
+        value = _find_revision(value)[1][:10]
+    elif kind in ("python", "xla"):
+        value = _digest(str(Path(value).absolute()) if kind == "python" else value)
+    return Variant("-".join(filter(None, [kind, value.replace("+", "-")])))
+
+
+@contextlib.contextmanager
+def open_variant(text: str) -> Iterator[Variant]:
+    """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
+
+    `text` has one of the `FORMS`. Raise `Refusal` if it is invalid, or if the baseline cannot be installed or
+    run.
+    """
+    variant, (kind, _, value) = name_variant(text), text.partition(":")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "commit":
-            variant = _check_out_revision(value, folder)
+            variant = _check_out_revision(value, folder, variant.name)
         elif kind == "xla":
             flags = f"{os.environ.get('XLA_FLAGS', '')} {value}".strip()
-            variant = Variant(f"xla-{_digest(value)}", variables={"XLA_FLAGS": flags})
-        elif kind == "self":
-            variant = Variant("self")
-        else:
+            variant = Variant(variant.name, variables={"XLA_FLAGS": flags})
+        elif kind != "self":
             (folder / "scaling").symlink_to(_PACKAGE)
             python = _install_jax(value) if kind == "jax" else Path(value).absolute()
-            label = re.sub(r"[^0-9A-Za-z.]", "-", value) if kind == "jax" else _digest(str(python))
-            variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _python_path(folder)})
+            variant = Variant(variant.name, str(python), variables={"PYTHONPATH": _python_path(folder)})
         _check_variant(text, variant)
         yield variant
 
 
-def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Write the files of a branch, tag or commit into an empty folder, and return them as a `Variant`."""
+def _find_revision(revision: str) -> tuple[Path, str]:
+    """Return the top folder of the git repository of the working directory, and the hash of a revision."""
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    if repository is None:
+    if repository is None or not Path.cwd().resolve().is_relative_to(top := Path(repository).resolve()):
         raise Refusal(f"{versus} needs a git repository, and this folder is not in one")
     if sha is None:
         raise Refusal(f"{versus}: there is no such revision; `git log` lists the revisions")
-    top = Path(repository).resolve()
+    return top, sha
+
+
+def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
+    """Write the files of a branch, tag or commit into an empty folder, and return them as a `Variant`."""
+    versus, (top, sha) = f"versus=commit:{revision}", _find_revision(revision)
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
     if any(git("-C", str(top), *step, **index) is None for step in steps):
@@ -72,7 +89,7 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
     variables = {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
     if (folder / "scaling" / "worker.py").exists():
         variables["AD_SCALING_COMMIT"] = sha
-    return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
+    return Variant(name, folder=working_directory, variables=variables)
 
 
 def _install_jax(version: str) -> Path:
@@ -80,8 +97,6 @@ def _install_jax(version: str) -> Path:
 
     Return the path of the Python interpreter of this environment.
     """
-    if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
-        raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"

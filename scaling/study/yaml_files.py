@@ -1,7 +1,14 @@
-"""Check the size, depth and syntax of YAML files before Hydra loads them, and locate a YAML error."""
+"""Check each YAML file just before Hydra loads it, and describe the errors of PyYAML and OmegaConf.
 
+OmegaConf copies the value of an alias at each use. This module limits the copies.
+"""
+
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -9,108 +16,81 @@ from scaling.core.case import Refusal
 
 _MAX_BYTES = 256 * 1024  # maximum size of a file in bytes
 _MAX_DEPTH = 40  # maximum number of nesting levels
-_MAX_NODES = 100_000  # maximum number of nodes, including those that aliases repeat
+_MAX_NODES = 10_000  # maximum number of values, where an alias counts as all values that it repeats
 
 
-def check_selected(folder: Path, group: str, name: str) -> None:
-    """Check the file `group/name.yaml` in the folder of --config-dir, and the files in its defaults list.
+@contextlib.contextmanager
+def checked_files() -> Iterator[None]:
+    """Raise `Refusal` in this context if Hydra loads a file that is too large or outside of its folder."""
+    from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.core.plugins import Plugins
 
-    Raise `Refusal` if a file is not UTF-8 text or not a YAML mapping, or is too large or too deeply nested.
-    """
-    checked, waiting = set[Path](), [folder / group / f"{name.removesuffix('.yaml')}.yaml"]
-    while waiting:
-        path = waiting.pop()
-        if path not in checked and os.path.isfile(path):  # Hydra reports missing files and invalid paths
-            checked.add(path)
-            stems = _default_stems(_read_and_check(path))
-            waiting += [other for other in folder.rglob("*.yaml") if other.stem in stems]
+    Plugins.instance()  # registers the class that loads files
+    loader: Any = SourcesRegistry.instance().resolve("file")
+    load = loader.load_config
 
+    def check_and_load(source: Any, config_path: str) -> Any:
+        if ".." in Path(config_path).parts:
+            name = Path(config_path).name
+            raise Refusal(f"{config_path} is a path: name a file in the folder study, such as {name}")
+        path = Path(source.path, f"{config_path}.yaml")
+        try:
+            if path.is_file():
+                _check_file(path)
+            return load(source, config_path)
+        except (yaml.YAMLError, OSError, RecursionError) as error:
+            raise Refusal(_describe(error, _format_path(path))) from None
 
-def _default_stems(text: str) -> set[str]:
-    """Return the file names, without suffix, in the defaults list of YAML text that has been checked."""
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # such as a tag or a date that does not exist: Hydra reports it
-        return set()
-    entries = content.get("defaults") if isinstance(content, dict) else None
-    names = set[str]()
-    for entry in entries if isinstance(entries, list) else []:
-        for value in entry.values() if isinstance(entry, dict) else [entry]:
-            names |= {str(name) for name in (value if isinstance(value, list) else [value])}
-    return {Path(name.partition("@")[0]).name.removesuffix(".yaml") for name in names}
+    with mock.patch.object(loader, "load_config", check_and_load):
+        yield
 
 
-def _read_and_check(path: Path) -> str:
-    """Return the text of a YAML file. Raise `Refusal` if it is invalid or exceeds a limit."""
-    name = _format_path(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise Refusal(f"{name} cannot be read: {error.strerror}; make it readable") from None
+def _check_file(path: Path) -> None:
+    """Raise `Refusal` if a file is too large, not UTF-8, nested too deeply, or repeats too many values."""
+    name, content = _format_path(path), path.read_bytes()
     if len(content) > _MAX_BYTES:
-        fix = f"a configuration has at most {_MAX_BYTES // 1024} kB; split it with `parts`"
-        raise Refusal(f"{name} is too large: {fix}")
+        raise Refusal(
+            f"{name} is too large: a configuration has at most {_MAX_BYTES // 1024} kB; use `parts`"
+        )
+    sizes: dict[str | None, int] = {}  # anchor -> number of values in its value
+    parents: list[tuple[str | None, int]] = []  # (anchor, number of values before it) of each open collection
+    count = 0
+    with contextlib.suppress(yaml.YAMLError):  # which Hydra reports
+        for event in yaml.parse(_decode(name, content), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = parents.pop()
+                sizes[anchor] = count - before
+            elif isinstance(event, yaml.NodeEvent):
+                if isinstance(event, yaml.CollectionStartEvent):
+                    parents.append((event.anchor, count))
+                count += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+            if len(parents) > _MAX_DEPTH or count > _MAX_NODES:
+                limit = f"a file has at most {_MAX_NODES} values, those of an alias counted at each use, and"
+                line = event.start_mark.line + 1
+                raise Refusal(f"{name}, line {line}: {limit} is at most {_MAX_DEPTH} levels deep")
+
+
+def _decode(name: str, content: bytes) -> str:
     try:
-        text = content.decode("utf-8-sig")
-        _check_events(name, text)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Refusal(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-    except yaml.YAMLError as error:
-        raise Refusal(describe(error, name)) from None
-    return text
 
 
-def describe(error: yaml.YAMLError, name: str = "") -> str:
-    """Return a message with the location of a YAML error in the file `name`, the problem, and a fix."""
+def _describe(error: Exception, name: str) -> str:
+    """Return a message with the location of an error in the file `name`, the problem, and a fix."""
     mark = getattr(error, "problem_mark", None)
-    place = name or (_format_path(Path(mark.name)) if mark else "a configuration file")
-    place += f", line {mark.line + 1}" if mark is not None else ""
+    place = f"{name}, line {mark.line + 1}" if mark else name
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
     advice = "tags and tabs for indentation are not allowed, and text with special characters needs quotes"
-    if "duplicate key" in str(problem):
+    if isinstance(error, RecursionError):
+        problem, advice = "an alias is within the value that it names, which contains itself", "remove it"
+    elif isinstance(error, OSError):
+        advice = "make it readable" if error.strerror else "a file is a mapping, such as `workload: linear`"
+        problem = error.strerror or error
+    elif "duplicate key" in str(problem):
         advice = "write each key once; several values are a list, such as devices: [1, 2]"
     return f"{place}: {problem}; {advice}"
-
-
-def _check_events(name: str, text: str) -> None:
-    """Raise `Refusal` if YAML text is not a mapping, is nested too deeply, or expands to too many values."""
-    sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
-    parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before it) of each open collection
-    count = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        error = ""
-        if isinstance(event, yaml.NodeEvent) and count == 0:
-            error = _why_no_mapping(event)
-        if isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = parents.pop()
-            sizes[anchor] = count - before
-        elif isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in parents):
-                error = f"the alias *{event.anchor} is within the value that it names, which contains itself"
-            count += sizes.get(event.anchor, 1)
-        elif isinstance(event, yaml.NodeEvent):
-            sizes[event.anchor] = 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                parents.append((event.anchor, count))
-            count += 1
-        elif isinstance(event, yaml.DocumentStartEvent) and count:
-            error = "a second document begins, and a file contains one: remove the line ---"
-        if len(parents) > _MAX_DEPTH:
-            error = f"values are nested too deep; at most {_MAX_DEPTH} levels are allowed"
-        if count > _MAX_NODES:
-            error = f"more than {_MAX_NODES} values, those of an alias counted at each use: use fewer aliases"
-        if error:
-            raise Refusal(f"{name}, line {event.start_mark.line + 1}: {error}")
-
-
-def _why_no_mapping(event: yaml.NodeEvent) -> str:
-    is_scalar = isinstance(event, yaml.ScalarEvent)
-    is_null = is_scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
-    if isinstance(event, yaml.MappingStartEvent) or is_null:
-        return ""
-    described = repr(event.value) if is_scalar else "a list"
-    return f"a file is a mapping, such as `workload: linear`, not {described:.80}"
 
 
 def _format_path(path: Path) -> str:

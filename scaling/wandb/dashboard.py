@@ -24,10 +24,7 @@ _PLOTS = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Create or update the W&B workspace and W&B report of a study, and return text with their URLs.
-
-    `current` is a dict from `TrackedRun.series` to the ID of the verified run on the server.
-    """
+    """Save the W&B workspace and report of a study, given the run ID of each series. Return their URLs."""
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series
     current_runs = ws.And(is_from_study, ws.Tags().notin(["superseded"]))

@@ -69,6 +69,7 @@ class PublishJob:
     runs: tuple[TrackedRun, ...]  # the run of the study last
     plots: tuple[Plot, ...]
     sentences: tuple[str, ...]
+    destination: str  # a hash of the project, the entity and the tags
 
 
 def ideal_metric(baseline: int) -> str:

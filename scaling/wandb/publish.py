@@ -9,11 +9,11 @@ import base64
 import contextlib
 import os
 import pickle
-import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from scaling.analysis import findings, summary
 from scaling.core.formatting import count_of, list_first
 from scaling.results import store
 from scaling.wandb.job import FINISH_FACTOR, PublishJob, describe_error
-from scaling.wandb.runs import make_plots, study_runs
+from scaling.wandb.runs import digest_of, make_plots, study_runs
 from scaling.wandb.settings import TrackingSettings
 from scaling.workers.child_process import ChildProcess, Event
 
@@ -34,8 +34,8 @@ _ENVIRON = {
     "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
     "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
 }
-# Names of environment variables of the user, without WANDB_, that would change where wandb writes.
-_REDIRECTS = "RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED", "TAGS"
+# The variables WANDB_... that wandb sees: account and connection. It may send the value of others.
+_KEPT = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "INSECURE_DISABLE_SSL")
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies of its W&B runs, and return the outcome.
-
-    Runs that are already on the server are not uploaded again. Errors are part of the outcome. `loaded`
-    contains the records of the folder if they are loaded already.
-    """
+    """Publish a results folder to W&B, or write offline copies, and return the outcome, errors included."""
     events: list[Event] = [{"mode": settings.mode}]
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -72,8 +68,10 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
         return
     study = findings.read(folder, loaded=loaded)
     plots = make_plots(study)
-    runs = study_runs(study, plots)
-    job = PublishJob(settings, tuple(runs), tuple(plots), tuple(summary.answer_sentences(study)))
+    runs = [replace(run, tags=(*settings.tags, *run.tags)) for run in study_runs(study, plots, folder)]
+    destination = digest_of((settings.project, settings.entity, settings.tags))[:6]
+    sentences = tuple(summary.answer_sentences(study))
+    job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
     yield from ({"run": run.digest, "state": "lost"} for run in runs)
     with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
         (folder / "wandb").mkdir(exist_ok=True)
@@ -84,15 +82,18 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
 
     If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
-    inherits `lock`, the file descriptor of the results folder's lock.
+    inherits the file descriptor `lock`, and works in a temporary folder: the logs of wandb contain paths.
     """
-    redirects = {f"WANDB_{name}" for name in _REDIRECTS}
-    environ = {name: value for name, value in os.environ.items() if name not in redirects} | _ENVIRON
+    names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
+    environ = {name: os.environ[name] for name in names} | _ENVIRON
     text = base64.b64encode(pickle.dumps(job)).decode()
-    command = [sys.executable, "-P", "-m", "scaling.wandb.remote"]
-    process = ChildProcess(command, tagged=False, cwd=folder, env=environ, stdin_text=text, pass_fds=(lock,))
+    command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
     limit = _START_SECONDS + _GRACE_SECONDS
-    try:
+    with contextlib.ExitStack() as stack:
+        work = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        options: dict[str, Any] = {"cwd": Path(work), "env": environ, "pass_fds": (lock,)}
+        process = ChildProcess(command, tagged=False, stdin_text=text, **options)
+        stack.callback(process.close)
         while (event := process.receive(limit)) is not None:
             if event.get("event") == "exit":
                 if event["status"]:
@@ -102,19 +103,6 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
             yield event
             limit = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS
         yield {"reason": f"wandb fell silent for {limit:g} s"}
-    finally:
-        process.close()
-        _remove_caches_and_logs(folder / "wandb")
-
-
-def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Delete all wandb files but offline copies of runs. In these, delete the logs, which contain paths."""
-    for path in wandb_folder.glob("*"):
-        is_copy = path.name.startswith("offline-run-")
-        for unneeded in [path / "logs", path / "tmp"] if is_copy else [path]:
-            with contextlib.suppress(OSError):
-                is_folder = unneeded.is_dir() and not unneeded.is_symlink()
-                shutil.rmtree(unneeded) if is_folder else unneeded.unlink()
 
 
 def _format_outcome(

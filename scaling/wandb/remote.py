@@ -1,6 +1,6 @@
 """Main program of the W&B child process: upload runs and verify them, or write offline copies.
 
-publish.py starts a child process that runs this module in the results folder. wandb does not report every
+publish.py starts a child process that runs this module in a temporary folder. wandb does not report every
 failure, so a run counts as published only after it was read back. Each upload gets a new run ID to avoid
 duplicate rows. A digest in the config of a run identifies its content.
 """
@@ -31,20 +31,18 @@ _SUPERSEDED = "superseded"
 _THREADS = 8  # most of the time is spent waiting for the server
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
+_COPIES = Path(*sys.argv[1:2])  # the folder of the offline copies
 _MAX_ROWS = 10_000  # the server returns only part of a longer history
 
 
 def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
     """Upload the W&B runs of a job, and write offline copies of the runs that could not be uploaded.
 
-    In mode `auto`, upload runs only if wandb finds an API key. `send_event` sends its keyword arguments to
-    the parent process.
+    `send_event` sends its keyword arguments to the parent process.
     """
     server, settings, sent = wandb.setup().settings, job.settings, set[str]()
 
     def send_runs(send_run: Callable[[TrackedRun], tuple[str, str]], runs: Iterable[TrackedRun]) -> None:
-        """Call `send_run` with each run, and report the state and the problem that it returns or raises."""
-
         def report(run: TrackedRun) -> None:
             try:
                 state, problem = send_run(run)
@@ -75,19 +73,18 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
     """Write an offline copy of a W&B run, and return 'kept', or 'there before' if a complete copy exists."""
-    if any(map(_is_complete, Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb"))):
+    if any(map(_is_complete, _COPIES.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
-    _remove_copies(run.digest)
-    try:
-        _send_run(job, run, "offline")
-    except BaseException:
-        _remove_copies(run.digest)
-        raise
+    _remove_copies(job, run)
+    _, log = _send_run(job, run, "offline")
+    copy = _COPIES / log.parent.name
+    copy.mkdir()
+    shutil.move(log, copy)
     return "kept"
 
 
-def _remove_copies(digest: str) -> None:
-    for copy in Path("wandb").glob(f"offline-run-*-{digest}-*"):
+def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
+    for copy in _COPIES.glob(f"offline-run-*-{run.digest}-{job.destination}-*"):
         shutil.rmtree(copy, ignore_errors=True)
 
 
@@ -105,7 +102,7 @@ def _publish_online(
             wrong.add(run_id)
         else:
             current[run.series] = run_id
-            _remove_copies(run.digest)  # `wandb sync` would send them again
+            _remove_copies(job, run)  # `wandb sync` would send them again
         return state, problem
 
     send_runs(publish_run, job.runs)
@@ -116,14 +113,11 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a run to the W&B server unless the server has an equal run, and read the run back.
-
-    Return the state ('unchanged', 'published' or 'differs'), the run ID, and an error message or ''.
-    """
+    """Upload and read back a run unless the server has it. Return its state, its ID and an error or ''."""
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
             return "unchanged", stored.id, ""
-    run_id = _send_run(job, run, "online")
+    run_id, _ = _send_run(job, run, "online")
     difference, deadline = "it is not there", time.monotonic() + job.settings.timeout
     while difference and time.monotonic() < deadline:  # a run appears after a delay
         time.sleep(_POLL_SECONDS)
@@ -148,11 +142,8 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
         raise
 
 
-def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
-    """Upload a run, or write an offline copy if `mode` is 'offline', and return the new run ID.
-
-    Raise `OSError` if the offline copy is not complete.
-    """
+def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
+    """Upload a run, or write its offline copy if `mode` is 'offline', and return the run ID and the log."""
     settings = job.settings
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
@@ -162,8 +153,8 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
         ignore_globs=("config.yaml", "wandb-summary.json"),  # the server has both anyway
     )  # fmt: skip
     wandb_run = wandb.init(
-        id=f"{run.digest}-{uuid.uuid4().hex[:6]}", name=run.name, config=run.config,
-        group=run.config["study"], job_type=run.config["kind"], tags=(*settings.tags, *run.tags),
+        id=f"{run.digest}-{job.destination}-{uuid.uuid4().hex[:6]}", name=run.name, config=run.config,
+        group=run.config["study"], job_type=run.config["kind"], tags=run.tags,
         mode=mode,  # type: ignore[arg-type]
         project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new",
         settings=wandb_settings,
@@ -180,7 +171,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
         if time.monotonic() > deadline:
             raise OSError("wandb's copy on disk is not whole; is the disk full?")
         time.sleep(0.05)
-    return wandb_run.id
+    return wandb_run.id, log
 
 
 def _is_complete(log: Path) -> bool:
@@ -201,6 +192,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
         summary = {name: stored.summary_metrics.get(name) for name in run.summary}
         is_equal = {
             "name": (stored.name, stored.group) == (run.name, run.config["study"]),
+            "tags": {*run.tags} <= {*stored.tags},
             "config": run.config.items() <= stored.config.items(),
             "summary": summary == run.summary,
             "rows": rows == run.rows,
@@ -213,8 +205,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
 
-    A run is superseded if its ID is in `wrong`, or if `current`, a dict from series to run ID, has another
-    run of the same series.
+    Superseded are the run IDs in `wrong`, and those with another run of their series in `current`.
     """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from scaling.analysis.cases import Method, group_by, method_of
@@ -68,22 +69,27 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
         yield Plot("size", "time_by_size", title, "size", swept, "seconds", lines)
 
 
-def study_runs(findings: Findings, plots: Sequence[Plot]) -> list[TrackedRun]:
-    """Return the content of the W&B runs of a study. The last run is a summary of the whole study."""
+def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
+    """Return the content of the W&B runs of a study. The last run is a summary of the whole study.
+
+    A results `folder` with another name than its study has series of its own.
+    """
     groups = group_by(
         (record for record in findings.records if record.case.kind == "case"),
         lambda record: Line(record.setting, record.case.workload, method_of(record.case)),
     )
     environments = Counter(workload for _, workload in {line[:2] for line in groups})
+    study, name = findings.name, folder.resolve().name
+    identity = study if name == study else [study, name]
     methods = [
-        _method_run(findings.name, line, group, plots, environments[line.workload] > 1)
+        _method_run(study, identity, line, group, plots, environments[line.workload] > 1)
         for line, group in groups.items()
     ]
-    return [*methods, _study_run(findings, plots)]
+    return [*methods, _study_run(findings, identity, plots)]
 
 
 def _method_run(
-    study: str, line: Line, records: Sequence[Record], plots: Iterable[Plot], several: bool
+    study: str, identity: Any, line: Line, records: Sequence[Record], plots: Iterable[Plot], several: bool
 ) -> TrackedRun:
     name = f"{line.workload} {line.method.name}" + (f" [environment {line.environment}]" if several else "")
     rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
@@ -93,38 +99,36 @@ def _method_run(
             rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
     config = {"method": line.method.name, "environment": line.environment, "kind": "method", "study": study}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
-    return _make_run([study, line], name, records, tags, config, rows)
+    return _make_run(identity, [line], name, records, tags, config, rows)
 
 
-def _study_run(findings: Findings, plots: Iterable[Plot]) -> TrackedRun:
+def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> TrackedRun:
     ideal: defaultdict[int, Fields] = defaultdict(dict)
     for plot in plots:
         for base in plot.baselines:
             for devices in {x for line in plot.lines.values() for x in line if x >= base}:
                 ideal[devices] |= {"devices": devices, ideal_metric(base): devices / base}
-    name = findings.name
-    config = {"environments": " ".join(findings.environments), "kind": "study", "study": name}
-    return _make_run(name, name, findings.records, (), config, ideal)
+    config = {"environments": " ".join(findings.environments), "kind": "study", "study": findings.name}
+    return _make_run(identity, [], findings.name, findings.records, (), config, ideal)
 
 
 def _make_run(
-    identity: Any, name: str, records: Sequence[Record], tags: Iterable[str], config: Fields,
-    rows: Mapping[Any, Fields],
+    identity: Any, line: list[Line], name: str, records: Sequence[Record], tags: Iterable[str],
+    config: Fields, rows: Mapping[Any, Fields],
 ) -> TrackedRun:  # fmt: skip
     """Return the content of a W&B run that represents `records`.
 
-    `identity` is a JSON-serializable value that does not depend on the results, and `rows` is a dict from
-    sort key to row of the history. The case and environment fields that are equal in all records are added to
-    the config. The summary counts the replicates of cases with each status, in their newest environment.
+    `identity` is a JSON value that identifies the study, and `rows` is a dict from sort key to row of the
+    history. The fields that are equal in all records are added to the config.
     """
     newest = newest_by_replicate(records).values()
-    series, counts = digest_of(identity), Counter(record.status for record in newest)
+    series = digest_of([identity, *line] if line else identity)
+    counts = Counter(record.status for record in newest)
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
-    config = _encode_fields(common | config | {"study_digest": digest_of(config["study"]), "series": series})
+    config = _encode_fields(common | config | {"study_digest": digest_of(identity), "series": series})
     history, summary = [_encode_fields(rows[key]) for key in sorted(rows)], {"cases": len(newest), **counts}
-    failures = ["failures"] if counts["failed"] else []
-    all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *failures))
+    all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: counts["failed"]]))
     config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
     return TrackedRun(digest, series, _encode(name), all_tags, config, history, summary)
 
@@ -134,8 +138,9 @@ def _config_fields(record: Record) -> Fields:
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     facts = {name: environment.get(name) for name in _ENVIRONMENT}
-    facts |= {f"version_{name}": version for name, version in (environment.get("versions") or {}).items()}
-    return case | sizes | facts | {"host": ", ".join(map(str, environment.get("hosts") or ()))}
+    versions, hosts = environment.get("versions"), environment.get("hosts")
+    facts |= {f"version_{name}": v for name, v in (versions if isinstance(versions, dict) else {}).items()}
+    return case | sizes | facts | {"host": ", ".join(map(str, hosts if isinstance(hosts, list) else ()))}
 
 
 def _encode_fields(fields: Fields) -> Fields:
@@ -144,15 +149,11 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as W&B stores it: text, number, bool, JSON text or None.
-
-    Floats are rounded to six digits, because the last bits may differ between machines. NaN and infinity
-    become None, and lists and dicts become JSON text.
-    """
+    """Return a value as W&B stores it: text, number, bool, None (also for NaN), JSON text of a list."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return float(f"{value:.6g}") if math.isfinite(value) else None  # machines differ in the last bits
     return value if value is None or isinstance(value, bool | int) else json.dumps(value, sort_keys=True)
 
 

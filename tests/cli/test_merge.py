@@ -10,7 +10,6 @@ import pytest
 
 from scaling.analysis import findings
 from scaling.cli import merge as merging
-from scaling.cli.main import main
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.results import store
@@ -210,7 +209,22 @@ def test_an_unreadable_file_is_named_in_the_error(sources, tmp_path):
         merging.merge(sources, str(tmp_path / "c"))
 
 
-def test_a_folder_in_place_of_a_file_is_named_in_the_error(sources, tmp_path, capsys):
-    (tmp_path / "c" / "study.json").mkdir(parents=True)
-    assert main(["merge", *sources, "--output", str(tmp_path / "c")]) == 1
-    assert capsys.readouterr().err.startswith("scaling: cannot write study.json: Is a directory;")
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "Is a directory"), (b"{", "line 1"), (b"[]", "it is not a mapping")]
+)
+def test_an_unreadable_study_file_of_the_output_folder_is_not_replaced(sources, tmp_path, content, why):
+    path = tmp_path / "c" / "study.json"
+    path.parent.mkdir()
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(Refusal, match=rf"c: study\.json cannot be read \({why}.*or remove it"):
+        merging.merge(sources, str(tmp_path / "c"))
+    assert content is None or path.read_bytes() == content
+
+
+def test_a_plan_that_differs_from_one_of_the_same_name_is_reported(sources, tmp_path):
+    for name, title in zip("ab", ("one", "two"), strict=True):
+        store.write_json(tmp_path / name / "plan-v5p.json", store.schema_and_version() | {"title": title})
+    lines = merging.merge(sources, str(tmp_path / "c"))
+    (line,) = (line for line in lines if "plan-v5p.json" in line)
+    assert line.startswith(str(tmp_path / "b")) and "it differs from" in line and "is not copied" in line
+    assert store.read_json(tmp_path / "c" / "plan-v5p.json")["title"] == "one"

@@ -6,8 +6,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from scaling.core.case import FIELDS, Refusal, to_dict
-from scaling.study import arguments, yaml_files
-from scaling.study.grid import SCALINGS, GridCell, expand_study
+from scaling.study import arguments
+from scaling.study.compose import compose as compose_words
+from scaling.study.conditions import SCALINGS
+from scaling.study.grid import GridCell, expand_study, list_meshes
 from tests.support.composed import compose, configuration
 from tests.support.paths import CONF
 
@@ -69,9 +71,60 @@ def test_sizes_are_merged_per_name():
 
 @pytest.mark.parametrize(("alias", "mode"), [("vmap_jacfwd", "jacfwd"), ("vmap_jacrev", "jacrev")])
 def test_a_mode_alias_stands_for_a_mode_and_a_batch(alias, mode):
-    assert [(c.mode, c.batch) for c in cases({"workload": "linear", "batch": "whole", "mode": [mode, alias]})] == [
-        (mode, "whole"), (mode, "vmap"),
+    study = {"workload": "linear", "mode": alias}
+    assert [(c.mode, c.batch) for c in cases(study)] == [(mode, "vmap")]
+    assert [(c.mode, c.batch) for c in cases(study, batch="whole")] == [(mode, "whole")]
+    assert [(c.mode, c.batch) for c in cases({"workload": "linear", "batch": "whole"}, mode=alias)] == [
+        (mode, "vmap")
+    ]
+
+
+def test_an_alias_and_another_batch_at_one_place_are_rejected_with_what_the_alias_sets():
+    both = {"mode": ["jacfwd", "vmap_jacrev"], "batch": "whole"}
+    fix = "mode=vmap_jacrev already sets batch=vmap, not whole: write mode=jacrev, or leave out batch"
+    for study, overrides in ((both, {}), ({"grids": [both]}, {}), ({}, both)):
+        with pytest.raises(Refusal, match=fix):
+            cases({"workload": "linear"} | study, **overrides)
+
+
+def test_null_in_a_grid_replaces_the_value_that_all_grids_share():
+    study = {"workload": "linear", "chunk": 4, "where": "devices == 2", "sizes": {"p": 3}}
+    grids = [{"chunk": None, "where": None, "sizes": None}, {"devices": 2}]
+    assert [(c.chunk, c.devices, dict(c.sizes)) for c in cases(study | {"grids": grids})] == [
+        (None, 1, {}), (4, 2, {"p": 3}),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["points", "devices", "mode"])
+def test_null_for_a_field_that_needs_a_value_is_rejected(name):
+    with pytest.raises(Refusal, match=f"{name}.*None"):
+        cases({"workload": "linear", name: 2, "grids": [{name: None}]})
+
+
+def test_null_on_the_command_line_replaces_every_value_of_the_study():
+    for words, name in ((["study=memory", "chunk=null"], "chunk"), (["study=memory", "block=NULL"], "block")):
+        ((config, _),) = compose_words(words)
+        cells = expand_study(config["study"], {name: config[name] for name in (*FIELDS, "scaling", "where")})
+        assert {getattr(cell.case, name) for cell in cells} == {None}
+    ((config, _),) = compose_words(["study=linear", "where=null"])
+    found = expand_study(config["study"], {"where": config["where"]})
+    assert len(found) > len(expand_study(config["study"], {}))
+
+
+def test_mesh_all_is_every_factorization_and_counts_for_the_largest_number_of_cases():
+    study = {"workload": "linear", "split": "both", "mesh": ["all", "3x2"], "devices": [12, 7]}
+    meshes = {(case.devices, case.mesh) for case in cases(study)}
+    pairs = {(12, mesh) for mesh in ("12x1", "6x2", "4x3", "3x4", "2x6", "1x12", "3x2")}
+    assert meshes == pairs | {(7, mesh) for mesh in ("7x1", "1x7", "3x2")}
+    assert len(expand_study(study, {}, 10)) == 10
+    with pytest.raises(Refusal, match="10 cases before where, more than max_cases=9"):
+        expand_study(study, {}, 9)
+
+
+def test_the_meshes_of_a_huge_number_of_devices_are_found_without_a_loop_over_them():
+    assert len(list_meshes(2**40)) == 41
+    with pytest.raises(Refusal, match="devices must be a positive integer of at most"):
+        cases({"workload": "linear", "split": "both", "mesh": "all", "devices": 10**30})
 
 
 def test_an_alias_and_its_mode_give_the_same_case():
@@ -312,28 +365,54 @@ def test_scaling_and_devices_set_at_the_root_override_every_grid():
     assert {cell.case.devices for cell in cells} == {1, 2, 4}
 
 
-def test_a_file_that_no_defaults_list_names_is_not_checked(tmp_path):
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "mine.yaml").write_text("# defaults of rbf\ndefaults: [_self_]\ntitle: rbf\n")
-    (tmp_path / "study" / "rbf.yaml").write_text("grids: [")
-    yaml_files.check_selected(tmp_path, "study", "mine")
-    with pytest.raises(Refusal, match=r"rbf\.yaml, line 2"):
-        yaml_files.check_selected(tmp_path, "study", "rbf")
+@pytest.fixture
+def compose_file(tmp_path):
+    """Write files of a --config-dir, and return a function that composes a study of it."""
+
+    def run(word, **files):
+        for name, text in files.items():
+            path = tmp_path / f"{name.replace('__', '/')}.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return compose_words(["--config-dir", str(tmp_path), word])
+
+    return run
 
 
-def test_a_default_with_a_space_in_its_name_is_checked(tmp_path):
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "mine.yaml").write_text("defaults: ['my base']\n")
-    (tmp_path / "study" / "my base.yaml").write_text("grids: [")
+def test_a_file_is_checked_only_if_it_is_loaded(compose_file):
+    files = {
+        "study__mine": "# defaults of rbf\ndefaults: [_self_]\ntitle: rbf\n",
+        "study__rbf2": "a: 1\ngrids: [",
+    }
+    ((_, name),) = compose_file("study=mine", **files, other__mine="a: 1\ngrids: [")
+    assert name == "mine"
+    for word in ("study=rbf2", "study='rbf2'", "study=rbf2.yaml"):
+        with pytest.raises(Refusal, match=r"rbf2\.yaml, line 2"):
+            compose_file(word)
+
+
+def test_a_default_with_a_space_in_its_name_is_checked(compose_file):
     with pytest.raises(Refusal, match=r"my base\.yaml, line 2"):
-        yaml_files.check_selected(tmp_path, "study", "mine")
+        compose_file(
+            "study=mine", **{"study__mine": "defaults: ['my base']\n", "study__my base": "a: 1\ngrids: ["}
+        )
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
+def test_the_name_of_a_study_has_no_ending(compose_file):
+    ((config, name),) = compose_file("study=mine.yaml", study__mine="workload: linear")
+    assert (name, config["results"]) == ("mine", "results/mine")
+
+
+def test_a_file_that_cannot_be_read_is_named(compose_file, tmp_path):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and cannot be read
-    with pytest.raises(Refusal, match=r"mine\.yaml cannot be read: Input/output error"):
-        yaml_files.check_selected(tmp_path, "study", "mine")
+    with pytest.raises(Refusal, match=r"mine\.yaml: Input/output error; make it readable"):
+        compose_file("study=mine")
+
+
+def test_sizes_may_be_given_as_one_mapping(compose_file):
+    ((config, _),) = compose_file("sizes={p: 64, o: [3, 5]}")
+    assert config["sizes"] == {"p": 64, "o": [3, 5]}
 
 
 def test_a_configuration_folder_that_cannot_be_read_is_rejected(tmp_path, monkeypatch):

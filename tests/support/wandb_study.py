@@ -64,7 +64,7 @@ def write_weak_results(
 def runs_of(folder: Path) -> list[TrackedRun]:
     """Return the W&B runs of a folder, the run of the study last."""
     study = findings.read(folder)
-    return study_runs(study, make_plots(study))
+    return study_runs(study, make_plots(study), folder)
 
 
 def read_back(folder: Path, run: TrackedRun) -> list[dict]:

@@ -1,5 +1,6 @@
 """Tests of publishing without a server: offline copies are readable by W&B, unique, and contain no local paths or secrets."""
 
+import dataclasses
 import os
 import resource
 import shutil
@@ -84,6 +85,46 @@ def test_deleted_and_truncated_copies_are_written_again_once(copy):
     assert states(published(copy, OFFLINE)) == {"kept": 2, "there before": 2}
     assert len(offline_copies(copy)) == 4
     assert all(read_back(copy, run)[-1]["type"] == "exit" for run in runs_of(copy))
+
+
+def test_publishing_deletes_no_file_that_it_did_not_make(copy, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    files = ["settings", "run-1/a.wandb", "offline-run-1-other/logs/debug.log", "linked/file", "latest-run"]
+    (copy / "wandb" / "linked").symlink_to(tmp_path / "elsewhere")
+    for path in (copy / "wandb" / name for name in files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of the user")
+    shutil.rmtree(copy / "wandb" / next(name for name in offline_copies(copy) if len(name) > 30))
+    assert states(published(copy, OFFLINE)) == {"kept": 1, "there before": 3}
+    assert [(copy / "wandb" / name).read_text() for name in files] == ["of the user"] * len(files)
+    copies = {
+        name for name in os.listdir(copy / "wandb") if name not in {Path(name).parts[0] for name in files}
+    }
+    assert len(copies) == 4 and all(name.startswith("offline-run-") for name in copies)
+
+
+@pytest.mark.parametrize("change", [{"project": "other"}, {"entity": "other", "tags": ("x",)}])
+def test_a_copy_for_one_project_entity_and_tags_is_no_copy_for_another(copy, change):
+    before = offline_copies(copy)
+    assert states(published(copy, dataclasses.replace(OFFLINE, **change))) == {"kept": 4}
+    assert set(before) < set(offline_copies(copy)) and len(offline_copies(copy)) == 8
+
+
+def test_the_client_sees_no_variable_of_wandb_but_account_and_connection(tmp_path, monkeypatch):
+    folder = write_results(tmp_path / "made")
+    for name in ("NOTES", "HOST", "USERNAME", "RUN_ID", "CONFIG_PATHS", "DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", "hunter2")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+    started = {}
+
+    def start(command, **options):
+        started.update(options["env"])
+        raise OSError("not started")
+
+    monkeypatch.setattr(publish, "ChildProcess", start)
+    published(folder, OFFLINE)
+    assert [name for name, value in started.items() if value == "hunter2"] == []
+    assert started["HTTPS_PROXY"] == "http://proxy" and "WANDB_CONFIG_DIR" in started
 
 
 def test_changed_rows_make_new_copies_only_of_their_runs(copy):

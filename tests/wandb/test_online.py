@@ -66,9 +66,8 @@ def test_server_gets_exactly_the_rows_of_the_records_and_a_second_publish_adds_n
 
 def test_publishing_the_same_records_from_another_machine_adds_nothing(published, tmp_path):
     server, folder, _ = published
-    other = shutil.copytree(
-        folder, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("wandb*", ".wandb*")
-    )
+    ignored = shutil.ignore_patterns("wandb*", ".wandb*")
+    other = shutil.copytree(folder, tmp_path / "elsewhere" / folder.name, ignore=ignored)
     assert states(publish(other, SETTINGS)) == {"unchanged": 4} and is_published(server, other)
 
 

@@ -102,6 +102,24 @@ def test_config_of_a_run_has_the_common_fields_of_its_cases_and_its_environment(
     assert run.summary == {"cases": 3, "ok": 3}
 
 
+def test_two_results_folders_of_one_study_have_no_series_in_common(tmp_path):
+    folders = [write_results(tmp_path / name, study="a") for name in ("a", "b")]
+    series, other = [{run.series for run in runs_of(folder)} for folder in folders]
+    assert series & other == set() and len(series) == len(other)
+    digests = [runs_of(folder)[-1].config["study_digest"] for folder in folders]
+    assert digests == [runs_of(folder)[-1].series for folder in folders]
+
+
+@pytest.mark.parametrize("value", [5, "node-7", {"a": 1}, None])
+@pytest.mark.parametrize("name", ["hosts", "versions"])
+def test_an_environment_of_another_form_does_not_stop_a_publication(tmp_path, name, value):
+    folder = write_results(tmp_path / "made")
+    Writer(folder).append(
+        record("grad_of_sum", 2, environment={"digest": "e2", "platform": "cpu", name: value})
+    )
+    assert any(run.config.get("mode") == "grad_of_sum" for run in runs_of(folder))
+
+
 def test_method_with_only_failures_has_a_run_tagged_failures(folder):
     run = next(run for run in runs_of(folder) if run.config.get("mode") == "linearize")
     assert run.rows == [] and run.summary == {"cases": 1, "failed": 1} and run.tags[-1] == "failures"

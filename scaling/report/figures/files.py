@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from scaling.report.figures import FIGURE_NAMES
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
-from scaling.results.store import replace_file
+from scaling.results.store import read_json, replace_file, write_json
 
 _WIDTH = 400  # of a panel in pixels
 _TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # characters in the width of a panel and of a figure
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _CLIP = re.compile(r'(<clipPath id="|url\(#)clip(\d+)')
+_LIST = ".figures.json"  # the names of the figure files in a folder
 _ISOLATED = {"name": "isolated", "value": ""}
 _ZOOM = {
     "name": "zoom",
@@ -146,9 +147,12 @@ def _renumber_clip_paths(svg: str) -> str:
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
 
 
-def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Delete the figure files that were written to a folder before, except the files in `keep`."""
+def remove_stale(folder: Path, formats: Iterable[str], written: Collection[Path]) -> None:
+    """Delete the figure files of earlier calls in a folder, and remember `written`, the files of this call."""
+    listed = read_json(folder / _LIST)
+    names = {str(name) for name in listed} if isinstance(listed, list) else set()
     patterns = (f"{name}.{extension}" for name in FIGURE_NAMES for extension in formats)
-    written = {path for pattern in patterns for path in folder.glob(pattern)}
-    for path in written - set(keep):
+    earlier = {path for pattern in patterns for path in folder.glob(pattern) if path.name in names}
+    for path in earlier.difference(written):
         path.unlink()
+    write_json(folder / _LIST, sorted((names - {path.name for path in earlier}) | {p.name for p in written}))
