@@ -42,10 +42,10 @@ def test_a_run_that_ends_with_cases_without_a_record_exits_with_status_1(
 ):
     found = types.SimpleNamespace(records=[], missing=["a case"] * missing)
     monkeypatch.setattr(report, "write_and_print", lambda *_, **__: found)
-    job = types.SimpleNamespace(folder=None, baseline=None, checked=())
+    job = types.SimpleNamespace(folder=None, baseline=None, tracking=None, checked=())
     schedule = types.SimpleNamespace(environments={}, queued=queued)
     loaded = types.SimpleNamespace(records=[])
-    assert run._report_and_publish(job, schedule, loaded, None, None) == status
+    assert run._report_and_publish(job, schedule, loaded, None) == status
 
 
 @pytest.fixture
