@@ -131,9 +131,9 @@ def record_table(findings: Findings) -> "DataFrame":
         row = _case_cells(record) | {name: getattr(record, name) for name in fields}
         row |= {column: _nested_cell(record, column, kind) for column, kind in _NESTED_COLUMNS.items()}
         if record.status == "ok":
-            low, high = ratios.case_interval([record]) or (None, None)
-            row |= {"samples": len(record.seconds), "median": ratios.case_median([record])}
-            row |= {"low": low, "high": high, "certainty": certainties.get((record.setting, record.case))}
+            row |= zip(("median", "low", "high"), ratios.estimate_time([record]), strict=True)
+            certainty = certainties.get((record.setting, record.case))
+            row |= {"samples": len(record.seconds), "certainty": certainty}
             row |= _scaling_cells(findings, record)
         rows.append(row | {"honest": record.honest, "nodes": nodes_of(record)} | _environment_cells(record))
     columns = (

@@ -64,7 +64,6 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
     for group in groups.values():
         rivals = [timing for timing in group if is_candidate(timing.case)]
         if first := least_time(rivals):
-            first = find_fastest([first, *_other_methods(first, rivals)])
             second, ratio = find_runner_up(first, _other_methods(first, rivals))
             by_hand = compare_with_handwritten(first, group)
             excluded = tuple(t for t in group if not is_candidate(t.case))
@@ -76,14 +75,6 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 def _other_methods(first: Timing, rivals: Sequence[Timing]) -> list[Timing]:
     other_modes = [timing for timing in rivals if timing.base_method != first.base_method]
     return other_modes or [timing for timing in rivals if timing.method != first.method]
-
-
-def find_fastest(timings: Iterable[Timing]) -> Timing:
-    """Return the timing with the shortest median, unless `time_ratio` shows that another one is faster."""
-    first, *others = sorted(timings, key=lambda timing: timing.median)
-    ratios = ((timing, time_ratio(timing, first)) for timing in others)
-    faster = [(timing, ratio.value) for timing, ratio in ratios if (ratio.high or 1) < 1]
-    return min(faster, key=lambda pair: pair[1], default=(first, 1))[0]
 
 
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:

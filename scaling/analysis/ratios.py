@@ -29,7 +29,6 @@ from scaling.core.timing import median_interval
 LEAST_VARIANCE = 1e-18  # smallest variance of the logarithm of a time, for a relative error of 1e-9
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated
 _LEAST_SAMPLES = 6  # with fewer samples, their range contains the median with a probability below 95 %
-_VISIBLE = 0.02  # largest difference of the logarithms that needs no note
 _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrelation
 
 
@@ -38,7 +37,6 @@ class Ratio:
     """The ratio of two times with its 95 % interval, which is unknown if there are too few samples."""
 
     value: float
-    of_medians: float  # the ratio of the two displayed times
     low: float | None = None
     high: float | None = None
     pairs: int = 0  # number of pairs of processes that took samples alternately
@@ -54,11 +52,6 @@ class Ratio:
         """Return the ratio with the limits of its 95 % confidence interval."""
         return Estimate(self.value, self.low, self.high)
 
-    @property
-    def differs_from_medians(self) -> bool:
-        """Return whether the ratio differs by over 2 % from the ratio of the medians."""
-        return abs(math.log(self.value / self.of_medians)) > _VISIBLE
-
 
 class _LevelEstimate(NamedTuple):
     """A time in seconds, or a ratio of times, with its error estimated at one level of nesting."""
@@ -69,11 +62,6 @@ class _LevelEstimate(NamedTuple):
     members: Mapping[Hashable, float]  # process or allocation -> log(time); empty at lower levels
 
 
-def process_median(record: Record) -> float:
-    """Return the time per call of one process in seconds: the median over compilations of median times."""
-    return statistics.median(map(statistics.median, samples_by_compilation(record)))
-
-
 def samples_by_compilation(record: Record) -> list[list[float]]:
     """Return one list of time samples, in seconds, for each compilation of a process, in order."""
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
@@ -82,34 +70,22 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
     return [part for part in parts if part]
 
 
-def case_median(records: Sequence[Record]) -> float:
-    """Return the time per call of a case in seconds: the median over processes, or jobs if there are several.
+def estimate_time(records: Sequence[Record]) -> Estimate:
+    """Return the time per call of a case in seconds, with its 95 % interval. `records` has one per process.
 
-    The time of a process is its `process_median`. The time of a job is the geometric mean over its processes.
-    """
-    jobs = group_by(records, _job_of)
-    if len(jobs) == 1:
-        return statistics.median(map(process_median, records))
-    return statistics.median(statistics.geometric_mean(map(process_median, job)) for job in jobs.values())
-
-
-def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a case's time in seconds. `records` has one record per process.
-
-    It describes the variation between allocations, or between processes if there is one allocation. For six
-    or more of them, it is computed from order statistics, otherwise from Student's t on the logarithms. With
-    a single process, it covers the intervals of all compilations, widened for autocorrelation. The
-    result is None if one of these compilations has too few samples.
+    The time is the geometric mean over processes, or over jobs if there are several. The time of a process is
+    the median of its samples, or the geometric mean of the medians of its compilations. The interval
+    describes the variation between jobs or processes. With a single process, it covers the intervals of all
+    compilations, widened for autocorrelation, and is unknown if one of these has too few samples.
     """
     level = _estimate_time(records)
-    if not level.members:
-        parts = [_widened_interval(samples) for samples in samples_by_compilation(records[0])]
-        intervals = [part for part in parts if part]
-        return (min(intervals)[0], max(high for _, high in intervals)) if all(parts) else None
-    if ranked := median_interval(list(map(math.exp, level.members.values()))):
-        return ranked
-    half_width = float(stdtrit(level.freedom, 0.975)) * math.sqrt(level.error or 0.0)
-    return level.value * math.exp(-half_width), level.value * math.exp(half_width)
+    if level.members:
+        return _t_interval(level)
+    parts = [_widened_interval(samples) for samples in samples_by_compilation(records[0])]
+    intervals = [part for part in parts if part]
+    if len(intervals) < len(parts):
+        return Estimate(level.value, None, None)
+    return Estimate(level.value, min(intervals)[0], max(high for _, high in intervals))
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
@@ -133,7 +109,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     else:
         levels = [_estimate_time(top), _estimate_time(bottom)]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
-    ratio = Ratio(value, case_median(top) / case_median(bottom), pairs=len(pairs))
+    ratio = Ratio(value, pairs=len(pairs))
     errors = [level.error for level in levels if level.error is not None]
     if len(errors) < len(levels):
         return ratio
@@ -156,9 +132,9 @@ def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
     members = _average_by_process_or_job([(record,) for record in records])
     if len(members) > 1:
         return _estimate_from_members(members)
-    compilations = list(map(statistics.median, samples_by_compilation(records[0])))
+    compilations = _log_medians(records[0])
     if len(compilations) > 1:
-        return _estimate_from_members(dict(enumerate(map(math.log, compilations))))._replace(members={})
+        return _estimate_from_members(dict(enumerate(compilations)))._replace(members={})
     return _estimate_from_samples(records[0].seconds)
 
 
@@ -197,12 +173,23 @@ def _job_of(record: Record) -> str:
 
 
 def _log_time(run: Sequence[Record]) -> float:
-    return math.log(process_median(run[0]) / math.prod(map(process_median, run[1:])))
+    first, *others = (statistics.fmean(_log_medians(record)) for record in run)
+    return first - sum(others)
+
+
+def _log_medians(record: Record) -> list[float]:
+    """Return the logarithm of the median time, in seconds, of each compilation of a process."""
+    return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
+
+
+def _t_interval(level: _LevelEstimate | Ratio) -> Estimate:
+    factor = math.exp(float(stdtrit(level.freedom, 0.975)) * math.sqrt(level.error or 0.0))
+    return Estimate(level.value, level.value / factor, level.value * factor)
 
 
 def _with_interval(ratio: Ratio) -> Ratio:
-    factor = math.exp(float(stdtrit(ratio.freedom, 0.975)) * math.sqrt(ratio.error))
-    return replace(ratio, low=ratio.value / factor, high=ratio.value * factor)
+    _, low, high = _t_interval(ratio)
+    return replace(ratio, low=low, high=high)
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import stdtrit
 
-from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ratios import LEAST_VARIANCE
 from scaling.analysis.timings import is_empty_call
@@ -105,22 +105,6 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     laws = [_fit_law(form, logs) for form in forms]
     best = _best_law(laws, len(devices))
     return tuple(replace(law, best=law is best) for law in laws)
-
-
-def karp_flatt(point: CurvePoint) -> Estimate | None:
-    """Return the Karp-Flatt serial fraction at a point of a strong scaling curve.
-
-    Return None on one device, or if the baseline has several devices. Source: Karp and Flatt 1990, Measuring
-    parallel processor performance.
-    """
-    if point.devices == 1 or point.baseline_devices > 1:
-        return None
-
-    def serial(speedup: float) -> float:
-        return (1 / speedup - 1 / point.devices) / (1 - 1 / point.devices)
-
-    value, low, high = point.speedup
-    return Estimate(serial(value), high and serial(high), low and serial(low))
 
 
 def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:

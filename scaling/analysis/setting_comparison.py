@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scaling.analysis.cases import group_by, without_memory_setting
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.fastest import Ranking, find_fastest, find_runner_up
+from scaling.analysis.fastest import Ranking, find_runner_up
 from scaling.analysis.timings import Timing, break_even_calls, least_time, time_ratio
 from scaling.core import memory
 from scaling.core.case import defaults
@@ -28,11 +28,10 @@ def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingCompa
     programs = group_by(timings, lambda t: (replace(t.case, **defaults([field])), t.environment, t.honest))
     comparisons = []
     for subject, group in programs.items():
-        first = find_fastest(group)
-        ranked = sorted(group, key=lambda timing: (timing is not first, timing.median))
-        second, ratio = find_runner_up(first, ranked[1:])
+        first, *others = sorted(group, key=lambda timing: timing.median)
+        second, ratio = find_runner_up(first, others)
         if second:
-            comparisons.append(SettingComparison(*subject, first, second, ratio, tuple(ranked)))
+            comparisons.append(SettingComparison(*subject, first, second, ratio, (first, *others)))
     return comparisons
 
 

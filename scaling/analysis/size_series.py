@@ -50,8 +50,6 @@ class SizeExponent:
     sweep: SizeSweep
     method: Method
     exponent: Estimate
-    sizes: int  # the number of sizes in the fit
-    left_out: int  # the number of sizes omitted because their times are less than ten empty calls
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,7 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
         for method, line in sweep.lines.items():
             usable = [(size, timing) for size, timing in line if near_floor(timing) is None]
             if len(usable) >= _LEAST_SIZES:
-                omitted = len(line) - len(usable)
-                exponents.append(SizeExponent(sweep, method, _fit_exponent(usable), len(usable), omitted))
+                exponents.append(SizeExponent(sweep, method, _fit_exponent(usable)))
     return exponents
 
 

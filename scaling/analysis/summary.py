@@ -1,21 +1,21 @@
 """Write the summary of a results folder in sentences: fastest modes, device counts, speed-up and failures."""
 
 import itertools
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.analysis import forecast, plan_scores, summary_details, timings
+from scaling.analysis.answers import describe_efficiency, measured_answers
 from scaling.analysis.cases import group_by, is_candidate, least_by
-from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note, format_relative
+from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note
 from scaling.analysis.estimate import Estimate, format_ratio
-from scaling.analysis.fastest import FastestMethod, find_runner_up, largest_problems
+from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import Timing
 from scaling.core.case import AUTO, problem
-from scaling.core.formatting import count_of, format_duration, format_number
+from scaling.core.formatting import count_of
 from scaling.core.record import REASONS
 
 
@@ -53,124 +53,7 @@ def describe_fastest(findings: Findings) -> list[str]:
         return [
             "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
         ]
-    sentences = []
-    for family, rows in largest_problems(findings.fastest):
-        row = rows[0]
-        is_largest = row.volume == max(each.volume for each in family)
-        parts = [
-            _describe_verdict(findings, row, "at the largest size" if is_largest else "at the size"),
-            *([] if row.empty else _describe_speedup(findings, row.first)),
-            *_describe_devices(findings, rows),
-            *describe_by_hand(row),
-        ]
-        suffix = findings.suffix(row.environment, row.honest)
-        sentences.append(f"{row.family}: {'. '.join(parts)}.{suffix}")
-    return sentences
-
-
-def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
-    mode, devices = timings.name_with_blocks(row.first), _format_devices(findings, row.first)
-    at = f"on {devices} {size} ({row.size}): {timings.format_time(row.first)}, {row.call}"
-    if row.empty:
-        floor = (
-            f"not distinguishable from an empty call ({format_duration(timings.dispatch_floor(row.first))})"
-        )
-        return f"no mode is called the fastest; {mode} takes the shortest time, {at}, {floor}"
-    if row.second is None:
-        return f"{mode} is the only automatic mode that was measured, {at}"
-    second = row.second.method.name
-    verb = "is fastest" if row.distinguished else f"is not distinguished from {second},"
-    name = f"the next, {second}," if row.distinguished else "the latter"
-    factor = timings.describe_slower(name, row.second, row.first)
-    doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
-    return f"{mode} {verb} {at}; {factor}{doubts}"
-
-
-def _format_devices(findings: Findings, timing: Timing) -> str:
-    nodes = timings.nodes_of(timing.record)
-    if not nodes or all((timings.nodes_of(each.record) or 1) == 1 for each in findings.timings):
-        return timing.devices_text
-    hours = format_number(nodes * timing.median / 3600 * 1e6)
-    return f"{timing.devices_text} of {count_of(nodes, 'node')} ({hours} node-hours for a million calls)"
-
-
-def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    curve, point = findings.curves_of(timing).get("strong", (None, None))
-    if curve is None or point is None or point.is_baseline:
-        return []
-    too_large = findings.too_large_on(timing, "strong")
-    fewest = ", the fewest that it fits on," if too_large and too_large < point.baseline_devices else ""
-    speedup = format_ratio(*point.speedup) + timings.note_on_ratio(curve.timings[0], timing)
-    text = f"Its speed-up over the same program on {curve.baseline}{fewest} is {speedup}"
-    text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
-    if point.against_jit:
-        text += f", and over the best plain jit program on one device {format_ratio(*point.against_jit)}"
-    return [text]
-
-
-def describe_by_hand(row: FastestMethod) -> list[str]:
-    """Return a list with a sentence that compares the handwritten derivative with `row.first`, or []."""
-    if row.by_hand is None:
-        return []
-    ratio = format_ratio(*row.by_hand.inverse)
-    if not row.by_hand.is_determined:
-        return [f"The ratio to the derivative written by hand is {ratio}"]
-    return [f"Written by hand it would take {ratio} as long"]
-
-
-def compare_with_more_devices(rows: Sequence[FastestMethod]) -> tuple[Timing | None, str]:
-    """Return the best timing on more devices than the fastest one uses, and text on whether more devices pay.
-
-    `rows` contains the fastest method on each device count, in ascending order of time. `find_runner_up`
-    selects the timing, which is None if the fastest timing uses the most devices.
-    """
-    first, *others = [row.first for row in rows]
-    more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
-    pay = "do not pay" if ratio and ratio.above_one else "are not distinguished"
-    return more, f"More devices {pay}"
-
-
-def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
-
-    `rows` contains the fastest method on each device count, in ascending order of time.
-    """
-    first, *others = [row.first for row in rows]
-    if not first.honest or rows[0].empty or not others:
-        return []
-    sentences = []
-    more, pay = compare_with_more_devices(rows)
-    if more:
-        slower = timings.describe_slower(f"the fastest mode on {more.devices_text}", more, first)
-        sentences.append(f"{pay}: {slower}")
-    chosen, doubt = timings.recommend_devices([first, *others])
-    text = f"Recommended: {first.devices_text}"
-    if doubt:
-        text = f"No number of devices can be recommended: {doubt}"
-    elif chosen is not first:
-        takes = timings.describe_slower(chosen.method.name, chosen, first)
-        text = f"Recommended: {_format_devices(findings, chosen)}"
-        text += f", not distinguished from {first.devices_text} ({takes})"
-    curve, point = findings.curves_of(chosen).get("strong", (None, None))
-    if curve and point and len(curve.points) > 1:
-        text += "" if doubt else f", efficiency {format_relative(point, point.efficiency, '')}"
-        text += f"; {_describe_efficiency(findings, curve)}"
-    return [*sentences, text]
-
-
-def _describe_efficiency(findings: Findings, curve: Curve) -> str:
-    required = f"{findings.efficiency:g}"
-    if not all(point.efficiency.is_determined for point in curve.points):
-        return f"the largest number of devices with an efficiency of at least {required} is not determined"
-    efficient = list(itertools.takewhile(lambda p: p.efficiency.value >= findings.efficiency, curve.points))
-    last, all_efficient = efficient[-1], len(efficient) == len(curve.points)
-    devices = last.timing.devices_text + (", the most measured" if all_efficient else "")
-    following = curve.points[len(efficient) : len(efficient) + 1]
-    is_unsure = any((point.efficiency.low or 0.0) < findings.efficiency for point in efficient) or any(
-        (point.efficiency.high or math.inf) >= findings.efficiency for point in following
-    )
-    doubt = ", not surely" if is_unsure else ""
-    return f"efficiency stays at {required} or above up to {devices}{doubt}"
+    return [answer.sentence for answer in measured_answers(findings)]
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
@@ -209,7 +92,7 @@ def _describe_scaling(findings: Findings) -> list[str]:
             f"{curve.kind.capitalize()} scaling of {curve.family} on {last.timing.devices_text}: "
             f"{'scaled speed-up' if weak else 'speed-up'} {format_ratio(*last.speedup)}{last.relative}, "
             f"efficiency {format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, "
-            f"{describe_choice(curve)} there, at {curve.size}; {_describe_efficiency(findings, curve)}"
+            f"{describe_choice(curve)} there, at {curve.size}; {describe_efficiency(findings, curve)}"
             f"{note and f'; compulsory bytes{note}'}.{findings.suffix(curve.environment)}"
         )
     return sentences

@@ -10,11 +10,12 @@ from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject, group_by
 from scaling.analysis.estimate import Estimate, format_time_ratio
 from scaling.core import memory
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
+from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.results.store import latest
 
 _LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
+_VISIBLE = 0.02  # largest difference of the logarithms of two ratios that needs no note
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
 SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
 DISTURBED = 0.2  # largest fraction of disturbed samples in a reliable time
@@ -32,7 +33,7 @@ class Timing(Subject):
     """The measured time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # seconds; median of the times of the processes, or of the jobs if there are several
+    median: float  # seconds; `ratios.estimate_time`, the median of the samples of a single process
     # 95 % confidence interval in seconds, or None if there are too few samples. With a single record, it
     # describes the samples of one process.
     interval: tuple[float, float] | None
@@ -71,7 +72,8 @@ def pool_processes(records: Iterable[Record]) -> list[Timing]:
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
     timings = []
     for (environment, _, honest), group in groups.items():
-        median, interval = ratios.case_median(group), ratios.case_interval(group)
+        median, low, high = ratios.estimate_time(group)
+        interval = None if low is None or high is None else (low, high)
         timings.append(Timing(group[0].case, environment, honest, tuple(group), median, interval))
     return sorted(timings, key=_sort_key)
 
@@ -164,18 +166,14 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     return fewest, ""
 
 
-def note_on_ratio(top: Timing, bottom: Timing) -> str:
-    """Return a note such as ' (from 3 pairs in turns; the medians give 1.2x)', or '' if the medians agree."""
-    ratio = ratios.estimate_ratio(top.records, bottom.records)
-    if not ratio.differs_from_medians:
-        return ""
-    source = f"{ratio.pairs} pairs in turns" if ratio.pairs > 1 else "geometric means"
-    return f" (from {source}; the medians give {format_number(ratio.of_medians)}x)"
-
-
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`."""
-    return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_ratio(top, bottom)
+    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`.
+
+    It notes if the ratio is not that of the two times, because only some of the processes alternated.
+    """
+    ratio = time_ratio(top, bottom)
+    is_visible = abs(math.log(ratio.value * bottom.median / top.median)) > _VISIBLE
+    return format_time_ratio(name, *ratio) + (" (in the processes that alternated)" if is_visible else "")
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:

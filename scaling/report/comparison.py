@@ -8,7 +8,7 @@ from scaling.analysis import folder_comparison
 from scaling.analysis.cases import group_by
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.folder_comparison import ComparedCase, FolderComparison
-from scaling.analysis.ratios import case_median
+from scaling.analysis.ratios import estimate_time
 from scaling.analysis.timings import automatic_blocks, pool_processes, reasons_for_doubt
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
@@ -75,11 +75,10 @@ def _format_row(row: ComparedCase) -> tuple[str, ...]:
     ratio, remarks, b_over_a = row.ratio, row.text[:100], ""
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
-        medians = f"; the medians give {format_ratio(ratio.of_medians)}" if ratio.differs_from_medians else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{medians}"
+        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}"
         remarks += _describe_blocks(row) + _describe_doubts(row)
         b_over_a = format_ratio(ratio.value, ratio.low, ratio.high)
-    times = (format_duration(case_median(side)) if side else "" for side in (row.a, row.b))
+    times = (format_duration(estimate_time(side).value) if side else "" for side in (row.a, row.b))
     p_value = "" if row.p is None else f"{row.p:.2g}"
     return row.verdict, label(row.case), *times, b_over_a, p_value, remarks
 

@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from scaling.analysis import summary_details
+from scaling.analysis.answers import FastestAnswer, measured_answers
 from scaling.analysis.cases import join_words
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
@@ -23,7 +24,6 @@ from scaling.analysis.summary import summarize
 from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES
 from scaling.report import answer_tables, page_tables
-from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
@@ -72,8 +72,10 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
         (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
         for timing in findings.case_timings
     )
-    provenance, cards = files.describe_provenance(findings), answer_tables.make_cards(findings)
-    return render_page(title, provenance, _list_badges(findings), sections, panels, cards)
+    provenance, answers = files.describe_provenance(findings), measured_answers(findings)
+    if not findings.timings:
+        answers = [each for plan in findings.forecasts for each in answer_tables.predicted_answers(plan)]
+    return render_page(title, provenance, _list_badges(findings), sections, panels, answers)
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
@@ -108,7 +110,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 def render_page(
     title: str, provenance: str, badges: Sequence[tuple[str, str]], sections: Sequence[Section],
-    panels: Mapping[str, Any], cards: Sequence[Card] = (),
+    panels: Mapping[str, Any], answers: Sequence[FastestAnswer] = (),
 ) -> str:  # fmt: skip
     """Return an HTML page with a title, badges, summary cards, sections and detail panels.
 
@@ -119,7 +121,7 @@ def render_page(
     cases = {"spec": samples_spec(), "cases": panels}
     vega = (_TEMPLATE_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = _load_template().render(
-        title=title, provenance=provenance, badges=badges, sections=sections, cards=cards,
+        title=title, provenance=provenance, badges=badges, sections=sections, answers=answers,
         light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
         themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
         panels=Markup(files.to_script_json(cases)), vega=Markup(vega),

@@ -6,15 +6,15 @@ Each function *_rows yields the rows of one table, as dicts from column name to 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scaling.analysis import lint, published_results
+from scaling.analysis import lint
+from scaling.analysis.answers import problem_name
 from scaling.analysis.cases import group_by, join_words
 from scaling.analysis.curves import CurvePoint, format_relative
 from scaling.analysis.environments import environment_columns
-from scaling.analysis.estimate import Estimate, format_exponent, format_percentage, format_ratio, format_share
+from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.plan_scores import PlanScores
-from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.timings import (
     SHORT,
     SPARSITY_STAGES,
@@ -33,7 +33,7 @@ from scaling.core.case import PEAKS, label
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
-from scaling.report.answer_tables import device_table, name_with_time, problem_name
+from scaling.report.answer_tables import device_table, name_with_time
 from scaling.report.text import Table, file_stems, make_table
 
 Row = dict[str, object]
@@ -41,7 +41,7 @@ _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on one device, or on the fewest devices that were measured. "
-    "With several processes a time is the median of theirs, and a ratio that of their geometric means. "
+    "With several processes a time is the geometric mean of theirs. "
     "One-device program: the speed-up over the fastest plain jit program on one device. By hand: the time "
     "divided by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of "
     "the machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
@@ -51,15 +51,11 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "relative to the fewest devices that were planned. Communication is a fraction of the time. By formula: "
     "more devices than programs were compiled for.",
     "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
-    "published": "Published numbers and those measured here.",
     "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. The largest "
-    "speed-up is relative to one device by the law. Karp-Flatt: "
-    "the serial fraction computed from the speed-up on the most devices alone.",
+    "speed-up is relative to one device by the law.",
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
     "program. Communication and imbalance between processes are part of the rest where they are not known. "
     "Left out: cases that take no longer than an empty call.",
-    "growth": "Time grows with the size to the power of the exponent. Left out: sizes that take less than "
-    "ten empty calls.",
     "sparsity": "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. "
     "Pays after: the number of evaluations after which colored seeds are faster in total, with detection, "
     "coloring and compilation.",
@@ -78,10 +74,8 @@ def folded_tables(findings: Findings) -> list[Table]:
         _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
         _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
         *_plan_tables(findings),
-        _table("published", "Published and measured", published_results.published_rows(findings)),
         _table("laws", "Laws of scaling", _law_rows(findings)),
         _table("losses", "Where the efficiency goes", _loss_rows(findings)),
-        _table("growth", "Growth with size", _growth_rows(findings)),
         _table("sparsity", "Sparse derivatives", _sparse_rows(findings)),
         _table("systems", "Other systems", _peer_rows(findings)),
         _table("machine", "What the machine can do", _machine_rows(findings)),
@@ -255,7 +249,6 @@ def _score_rows(scores: PlanScores) -> Iterator[Row]:
 
 def _law_rows(findings: Findings) -> Iterator[Row]:
     for curve, fitted in findings.scaling_fits:
-        serial = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
             parts = {name: format_share(*estimate) for name, estimate in law.parts.items()}
             limit = law.limit_estimate if law.determined else None
@@ -269,7 +262,6 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
                 "largest speed-up": limit and format_ratio(*limit) + doubt,
                 "at devices": format_number(law.peak) if certain and law.peak else "",
                 "off by": f"{law.spread:.1%}",
-                "Karp-Flatt": serial and format_share(*serial),
             }
 
 
@@ -291,19 +283,6 @@ def _loss_rows(findings: Findings) -> Iterator[Row]:
 
 def _format_percent(share: float | None) -> str:
     return "" if share is None else f"{round(100 * share)} %"
-
-
-def _growth_rows(findings: Findings) -> Iterator[Row]:
-    for growth in findings.size_exponents:
-        sweep = growth.sweep
-        yield {
-            "problem": f"{sweep.family}, {sweep.constants}{findings.suffix(sweep.environment)}",
-            "swept": sweep.swept,
-            "mode": growth.method.name,
-            "exponent": format_exponent(*growth.exponent),
-            "sizes": growth.sizes,
-            "left out": growth.left_out or "",
-        }
 
 
 def _sparse_rows(findings: Findings) -> Iterator[Row]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from scaling.analysis.answers import describe_certainty
 from scaling.analysis.cases import method_of, without_memory_setting
 from scaling.analysis.curves import Curve, format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
@@ -21,7 +22,6 @@ from scaling.analysis.summary import count_unmeasured, describe_choice, fastest_
 from scaling.analysis.summary_details import describe_fit
 from scaling.analysis.timings import Timing, format_time, nodes_of, recommend_devices
 from scaling.core.formatting import count_of, format_interval, format_number, list_first
-from scaling.report.answer_tables import describe_certainty
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
 from scaling.report.page_tables import environment_table
@@ -47,8 +47,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
-    files.remove_stale(target)
-    files.write_figures(figures, findings, target, ["png"])
+    files.remove_stale(target, ["png"], files.write_figures(figures, findings, target, ["png"]))
     several = [curve for curve in findings.curves if len(curve.points) > 1]
     planned = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
     text = render_markdown(

@@ -12,13 +12,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scaling.analysis import lint, summary
+from scaling.analysis.answers import measured_answers
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate import format_ratio
-from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
-from scaling.analysis.timings import describe_slower, format_time, name_with_blocks
 from scaling.core.formatting import count_of, format_duration
-from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
+from scaling.report.answer_tables import answer_table
 from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
 
 _MAX_CURVES = 6  # number of curves in the table of one problem
@@ -111,8 +110,8 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     for verb, purpose in verbs.items():
         command, comment = f"scaling {verb} {folder}", f"  # {purpose}"
         last_lines.append(command + comment if len(command + comment) <= width else command)
-    rows = [row for _, (row, *_) in largest_problems(findings.fastest)]
-    sentences = [_describe_fastest(findings, row) for row in rows] or summary.summarize(findings)
+    headlines = [f"{answer.headline}." for answer in measured_answers(findings)]
+    sentences = headlines or summary.summarize(findings)
     paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
     max_lines = LINES - _RESERVED_LINES - len(last_lines)
     return [*_fit_paragraphs(paragraphs, max_lines, f"scaling report {folder}"), *last_lines]
@@ -127,15 +126,6 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
             return [*lines, f"{len(paragraphs) - index} more: {command}"]
         lines += paragraph
     return lines
-
-
-def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
-    time = f"{format_time(row.first)} on {row.devices_text}"
-    verb = "is fastest" if row.distinguished else "takes"
-    words = f"{problem_name(findings, row)}: {name_with_blocks(row.first)} {verb} {time}"
-    if row.second is not None and not row.empty:
-        words += f"; {describe_slower(row.second.method.name, row.second, row.first)}"
-    return f"{words}; {describe_certainty(row)}."
 
 
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:

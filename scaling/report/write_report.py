@@ -7,7 +7,6 @@ from scaling.analysis.findings import Findings, read
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.summary import answer_sentences
 from scaling.report import answer_tables, page, page_tables
-from scaling.report.figures import files
 from scaling.report.markdown import render_markdown
 from scaling.results.store import read_json, replace_file
 
@@ -21,7 +20,6 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     folded = page_tables.folded_tables(findings)
     target = folder / "report"
     target.mkdir(exist_ok=True)
-    files.remove_stale(target)
     planned = [
         (f"Planned for {forecast.title}", [describe_plan(forecast), *plan_answers(forecast)])
         for forecast in findings.forecasts

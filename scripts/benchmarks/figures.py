@@ -35,6 +35,7 @@ EXAMPLES = {  # file in docs/ -> modules and arguments that measure its data, an
     ),
     "memory": (["examples.memory.measure"], ["examples.memory.page"]),
     "gradbench": (["examples.gradbench.measure"], ["examples.gradbench.table"]),
+    "sources": ([], ["examples.sources.table"]),  # docs/sources.md names the commands that measure its data
 }
 
 
@@ -74,7 +75,7 @@ def make_example(name: str, is_measured: bool) -> None:
 
     If `is_measured` is true, the data are measured first.
     """
-    for module in EXAMPLES[name][0 if is_measured else 1 :]:
+    for module in filter(None, EXAMPLES[name][0 if is_measured else 1 :]):
         subprocess.run([sys.executable, "-m", *module], cwd=TOP, check=True)
 
 

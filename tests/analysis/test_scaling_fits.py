@@ -1,4 +1,4 @@
-"""Tests of scaling_fits.py: fits to curves that follow a scaling law with noise, and serial fractions of Karp and Flatt."""
+"""Tests of scaling_fits.py: fits to curves that follow a scaling law with noise."""
 
 import dataclasses
 import math
@@ -191,22 +191,6 @@ def test_very_small_parts_are_recovered_on_thousands_of_devices(curve_of):
     contention, coherency = fit_of(curve_of(UNIVERSAL, (1e-4, 1e-7), counts, noise), UNIVERSAL).parts.values()
     assert 0 < contention.low < 1e-4 < contention.high < 2e-4
     assert 0 < coherency.low < 1e-7 < coherency.high < 2e-7
-
-
-def test_karp_flatt_fraction_matches_amdahls_law(curve_of):
-    generator = np.random.default_rng(4)
-    curve = curve_of(AMDAHL, (0.1,), (1, 2, 4), jitter=0.01 * generator.normal(size=(3, SAMPLES)))
-    assert scaling_fits.karp_flatt(curve.points[0]) is None
-    for point in curve.points[1:]:
-        fraction = scaling_fits.karp_flatt(point)
-        assert fraction.low < fraction.value < fraction.high
-        assert fraction.value == pytest.approx(0.1, abs=0.05)
-        amdahl = lambda part, d=point.devices: 1 / (part + (1 - part) / d)  # noqa: E731
-        assert [amdahl(part) for part in fraction] == pytest.approx(
-            [point.speedup.value, point.speedup.high, point.speedup.low]
-        )
-    (single,) = curve_of(AMDAHL, (0.1,), (4,)).points
-    assert scaling_fits.karp_flatt(single) is None
 
 
 @pytest.mark.parametrize("devices", [(1, 2, 4, 8), (1, 2, 4, 8, 16)])

@@ -15,6 +15,7 @@ from scaling.analysis import findings
 from scaling.contrib import extrap
 from scaling.core.case import Refusal
 from scaling.report import export
+from scaling.report import figures as figure_files
 from tests.support import made_up
 from tests.support.paths import TOP
 
@@ -314,16 +315,21 @@ def test_outdated_experiment_files_are_removed_and_user_files_kept(tmp_path, fol
     assert "mine.txt" in names and "old.txt" not in names and first.name in names
 
 
-def test_outdated_figures_are_removed_from_the_default_folder_only(tmp_path):
+def test_only_figures_of_an_earlier_export_are_removed_and_only_from_the_default_folder(
+    tmp_path, monkeypatch
+):
     folder = made_up.write(tmp_path / "results", made_up.study(100))
-    for output in (folder / "export", tmp_path / "paper"):
-        output.mkdir()
-        (output / "plan-old.svg").touch()
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "size.svg").touch()
     export.write_exports(folder, ["svg"])
-    export.write_exports(folder, ["svg"], tmp_path / "paper")
-    figures = {path.name for path in (folder / "export").iterdir()}
-    assert figures and "plan-old.svg" not in figures
-    assert (tmp_path / "paper" / "plan-old.svg").exists()
+    figures = {path.name for path in (folder / "export").glob("*.svg")}
+    (folder / "export" / "plan-mine.svg").touch()
+    make_figures = figure_files.make_figures
+    monkeypatch.setattr(figure_files, "make_figures", lambda findings: make_figures(findings)[:1])
+    for output in (None, tmp_path / "paper"):
+        (first,) = export.write_exports(folder, ["svg"], output)["svg"]
+    assert "size.svg" in figures - {first.name} and (tmp_path / "paper" / "size.svg").exists()
+    assert {path.name for path in (folder / "export").glob("*.svg")} == {first.name, "plan-mine.svg"}
 
 
 BAD_OPTIONS = {

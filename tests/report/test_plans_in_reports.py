@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from scaling.analysis import answers, findings, plan_scores, summary
 from scaling.analysis import dataframe as one_table
-from scaling.analysis import findings, plan_scores, summary
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
 from scaling.report import answer_tables, export, figures, page_tables, proposal, write_report
@@ -169,16 +169,18 @@ def test_empty_folder_says_that_nothing_was_measured(tmp_path):
     assert summary.answer_sentences(tmp_path)[0].startswith("Nothing has been measured")
 
 
-def test_card_of_a_plan_shows_the_shortest_time_as_predicted_not_measured(plans_only):
+def test_answer_of_a_plan_shows_the_shortest_time_as_predicted_not_measured(plans_only):
     rbf = next(
-        card for card in answer_tables.make_cards(findings.read(plans_only)) if card.problem.startswith("rbf")
+        answer
+        for answer in answer_tables.predicted_answers(findings.read(plans_only).forecasts[0])
+        if answer.problem.startswith("rbf")
     )
     assert rbf.problem.endswith("planned for A far machine")
     assert (rbf.mode, rbf.certainty) == ("jacfwd (vmap)", "predicted, not measured")
     assert rbf.layout.startswith("512 devices") and rbf.time.startswith("119 µs")
     at_64 = 0.01 * made_up.amdahl(64, 0.2) / (0.01 * made_up.amdahl(512, 0.01))
     assert rbf.ratio == f"jacrev (vmap) on 64 devices takes {at_64:.1f}x as long"
-    assert rbf.notes == ("Efficiency 16 %",)
+    assert rbf.parts == ("Efficiency 16 %",)
 
 
 def test_plan_answers_appear_once_in_an_open_section(plans_only, page):
@@ -238,7 +240,7 @@ def test_plans_do_not_appear_among_measurements(tmp_path):
     assert one_table.record_table(mixed).equals(one_table.record_table(plain))
     measured_figures = [d for d in figures.make_figures(mixed) if d.name != "plan-far"]
     assert files.page_specs(figures.make_figures(plain)) == files.page_specs(measured_figures)
-    assert answer_tables.make_cards(mixed) == answer_tables.make_cards(plain)
+    assert answers.measured_answers(mixed) == answers.measured_answers(plain)
     added = [s for s in summary.answer_sentences(mixed) if s not in summary.answer_sentences(plain)]
     assert len(added) == 1
     assert added[0].startswith("Planned for A far machine: 3 cases, 1 skipped on 1 to 64 devices")

@@ -9,7 +9,7 @@ import pytest
 from scaling.analysis import findings, summary
 from scaling.core.case import Refusal, to_dict
 from scaling.core.record import Writer
-from scaling.report import answer_tables, export, page_tables, write_report
+from scaling.report import answer_tables, export, freshness, page_tables, proposal, write_report
 from scaling.results.store import write_json
 from tests.support.records import record, weak
 
@@ -66,7 +66,7 @@ def test_figures_are_exported_on_request_and_outdated_ones_are_removed(folder):
     Writer(folder).append(record())
     with pytest.raises(Refusal, match="no figure"):
         export.write_exports(folder, ["png"])
-    assert {path.suffix for path in (folder / "export").iterdir()} == {".svg", ".pdf"}
+    assert {path.suffix for path in (folder / "export").glob("[!.]*")} == {".svg", ".pdf"}
 
 
 def test_repeated_reports_are_byte_identical(folder):
@@ -76,13 +76,19 @@ def test_repeated_reports_are_byte_identical(folder):
     assert first == {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
 
 
-def test_figures_of_an_earlier_version_are_removed(folder):
-    (folder / "report").mkdir()
-    (folder / "report" / "size.png").write_bytes(b"old")
-    (folder / "report" / "my.png").write_bytes(b"of the user")
+def test_a_report_and_a_proposal_delete_no_file_of_the_user(folder):
+    files = [folder / "report" / name for name in ("size.png", "plan-b.svg", "proposal/size.png")]
+    files[-1].parent.mkdir(parents=True)
+    for path in files:
+        path.write_bytes(b"of the user")
     write_report.write_report(folder)
-    names = {path.name for path in (folder / "report").iterdir()}
-    assert names == {"index.html", "table.md", "table.csv", "my.png"}
+    proposal.write_proposal(folder, findings.read(folder))
+    assert [path.read_bytes() for path in files] == [b"of the user"] * len(files)
+
+
+def test_the_inputs_of_a_report_have_a_digest_whatever_bytes_are_in_the_folder_name(folder):
+    renamed = folder.rename(folder.parent / "caf\udce9")
+    assert freshness.inputs_digest(renamed) == freshness.inputs_digest(renamed)
 
 
 def test_text_of_a_record_is_escaped(folder):

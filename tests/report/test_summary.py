@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scaling.analysis import findings
+from scaling.analysis import answers, findings
 from scaling.cli import report
-from scaling.report import answer_tables
 from scaling.report.terminal import summary_lines
 from scaling.report.text import wrap_text
 from tests.support import made_up
@@ -45,7 +44,10 @@ def test_answer_comes_first_then_the_warnings_then_the_next_commands(tmp_path):
         read_study(tmp_path, [record(seconds=2.0), record(seconds=3.0, mode="jacrev")]), tmp_path
     )
     text = " ".join(" ".join(lines).split())
-    assert "jacfwd (vmap) is fastest 2.00 s (2.00 to 2.00) on 1 device; jacrev (vmap) takes 1.50x" in text
+    assert (
+        "jacfwd (vmap) is fastest, 2.00 s (2.00 to 2.00) on 1 device, shard_map, points split; jacrev (vmap) takes 1.50x"
+        in text
+    )
     assert "not sure: measured in one process." in text
     heads = [
         " ".join(line.split()[:2]) for line in lines if line.startswith(("error: ", "warning: ", "scaling "))
@@ -94,60 +96,63 @@ def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name)
     assert any("other environments" in line for line in lines)
 
 
-def test_a_card_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes(tmp_path):
+def test_an_answer_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes(tmp_path):
     small = processes(("jacfwd", 1.0), ("jacrev", 2.0), points=8)
     large = [
         record(seconds=level + noise, mode=mode, replicate=process, points=16, turns=[STEADY])
         for mode, level in (("jacrev", 4.0), ("jacfwd", 4.01))
         for process, noise in enumerate((0.0, 0.3, -0.3) if mode == "jacrev" else (0.3, -0.3, 0.0))
     ]
-    (card,) = answer_tables.make_cards(read_study(tmp_path, [*small, *large]))
-    assert card.mode == "jacrev (vmap) or jacfwd (vmap)"
-    assert card.certainty.startswith("not distinguished from the runner-up")
-    assert card.layout.endswith(", by jacrev (vmap)"), "which mode the time belongs to"
-    assert card.other_sizes == "the largest of 2 sizes; fastest at others: jacfwd (vmap)"
+    (answer,) = answers.measured_answers(read_study(tmp_path, [*small, *large]))
+    assert answer.mode == "jacrev (vmap) or jacfwd (vmap)"
+    assert answer.certainty.startswith("not distinguished from the runner-up")
+    assert answer.layout.endswith(", by jacrev (vmap)"), "which mode the time belongs to"
+    assert answer.parts[-1] == "The largest of 2 sizes; fastest at others: jacfwd (vmap)"
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        ({1: 4.0}, "Measured on 1 device only"),
-        ({1: 4.0, 2: 2.0}, "Slower on fewer devices; 2 devices are the most measured"),
-        ({1: 2.0, 2: 4.0}, "More devices do not pay"),
+        ({1: 4.0}, ["Measured on 1 device only"]),
+        ({1: 4.0, 2: 2.0}, [
+            "Its speed-up over the same program on one device is 2.00x (2.00 to 2.00), efficiency 1.00 (1.00 to 1.00)",
+            "Recommended: 2 devices; efficiency stays at 0.5 or above up to 2 devices, the most measured",
+        ]),
+        ({1: 2.0, 2: 4.0}, [
+            "More devices do not pay: the fastest mode on 2 devices takes 2.00x (2.00 to 2.00) as long",
+            "Recommended: 1 device; efficiency stays at 0.5 or above up to 1 device",
+        ]),
     ],
-)
-def test_a_card_compares_the_device_counts(seconds, expected, tmp_path):
+)  # fmt: skip
+def test_an_answer_compares_the_device_counts_and_states_each_number_once(seconds, expected, tmp_path):
     rows = [
         row
         for devices, level in seconds.items()
         for row in processes(("jacfwd", level), ("jacrev", 2 * level), devices=devices, api="shard_map")
     ]
-    (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
-    assert card.notes[0] == expected
-    speedups = [
-        note for note in card.notes if note.startswith("Speed-up over the same program on one device")
-    ]
-    assert [note.endswith("efficiency 1.00 (1.00 to 1.00)") for note in speedups] == [True] * (
-        seconds == {1: 4.0, 2: 2.0}
-    )
+    (answer,) = answers.measured_answers(read_study(tmp_path, rows))
+    assert list(answer.parts) == expected
+    assert answer.sentence == f"{answer.headline}. {'. '.join(expected)}."
 
 
-def test_a_card_recommends_no_devices_and_has_no_efficiency_if_the_ratio_is_not_determined(tmp_path):
+def test_an_answer_recommends_no_devices_and_has_no_efficiency_if_the_ratio_is_not_determined(tmp_path):
     rows = [
         record(devices, s, replicate=i, api="shard_map", points=16)
         for devices, times in ((1, (1.0, 1.6)), (8, (0.3, 0.5)))
         for i, s in enumerate(times)
     ]
-    (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
-    assert card.notes[0].startswith("No number of devices can be recommended: the ratio to jacfwd (vmap) on")
-    assert ", efficiency not determined (0." in card.notes[1]
+    (answer,) = answers.measured_answers(read_study(tmp_path, rows))
+    assert answer.parts[1].startswith(
+        "No number of devices can be recommended: the ratio to jacfwd (vmap) on"
+    )
+    assert ", efficiency not determined (0." in answer.parts[0]
 
 
-def test_a_card_has_no_notes_on_devices_if_the_time_is_not_distinguishable_from_an_empty_call(tmp_path):
+def test_an_answer_has_no_notes_on_devices_if_the_time_is_not_distinguishable_from_an_empty_call(tmp_path):
     rows = [
         row
         for devices, level in ((1, 4e-5), (2, 1e-5))
         for row in processes(("jacfwd", level), devices=devices, api="shard_map", floor_seconds=1.2e-5)
     ]
-    (card,) = answer_tables.make_cards(read_study(tmp_path, rows))
-    assert card.certainty.startswith("not distinguishable from an empty call") and card.notes == ()
+    (answer,) = answers.measured_answers(read_study(tmp_path, rows))
+    assert answer.certainty.startswith("not distinguishable from an empty call") and answer.parts == ()

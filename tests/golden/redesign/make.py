@@ -16,6 +16,9 @@ two cores. Each command ends with results=results/FOLDER:
 QUICK is sampling.seconds=0.05 sampling.least=7 sampling.most=7 sampling.warm_up=0.001. `results/made_up`
 holds records of tests/made_up.py, with up to eight devices.
 
+`reading.json` was adapted once: a time over processes is their geometric mean, no longer their median, and
+Karp-Flatt fractions and the table of growth are gone.
+
 Only `case_keys` imports the package. Everything else runs commands and reads what they print and write:
 names, statuses and numbers.
 """
