@@ -57,7 +57,7 @@ class Reduction:
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
     # "products" of J with random vectors, "columns" of J^T J, or None.
     sampling: str | None = None
-    along_point: bool = False  # whether forward mode needs only one tangent, the point x itself
+    along_point: bool = False  # whether forward mode needs only one tangent, `Workload.direction`
     sums_points: bool = False  # whether the result is also summed over the points
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:

@@ -157,7 +157,7 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def library_name(instruction: HloInstruction) -> str:
-    """Return the name of the unknown work of an instruction, such as a library function, or "" without any."""
+    """Return the name of the unknown work of an instruction, such as a library function, or "" if none."""
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNKNOWN else ""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)

@@ -1,9 +1,9 @@
-"""Differentiate a workload without a closed form by JAX for its reference: choose a dtype, verify the result.
+"""Compute a reference with JAX for a workload that has no closed form, and verify its derivative.
 
-A workload without a closed form is differentiated by JAX in float64. If the values of the function in float64
-differ from those in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed
-dtype), it is differentiated in the dtype of the case instead. Each reference is verified by finite
-differences, once for each function and size.
+A workload without a closed form is differentiated by JAX in float64. If the function has different values in
+float64 and in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed dtype), it
+is differentiated in the dtype of the case instead. Each reference is verified by finite differences, once for
+each function and size.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.rounding import RoundingProperties, has_custom_rules, rounding_properties
 
 _POINTS = 16  # the number of points, and of suspect points, at which the derivative is verified
-_MAX_ELEMENTS_PER_CALL = 2**22  # limit on the elements of the intermediate results of all points of a call
-_MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls; further points are not screened
+_MAX_ELEMENTS_PER_CALL = 2**20  # limit on the elements of the intermediate results of all points of a call
+_MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls, which are spread over all points
 _MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed outputs; the others may be too small
 _EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
@@ -72,7 +72,7 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Return a copy of a workload with a `reference` that JAX computes, and its `ComputedReference`.
+    """Return a copy of a workload with a `reference` that JAX computes, and the `ComputedReference`.
 
     `workload_key` is a cache key that is equal for equal workloads.
     """
@@ -90,10 +90,7 @@ def session(computed: ComputedReference) -> contextlib.AbstractContextManager[No
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Choose the dtype of the reference that JAX computes for a case, and verify its derivative.
-
-    The dtype is float64 if possible, otherwise that of the case.
-    """
+    """Compute the reference of a case, in float64 if possible, else in the case's dtype, and verify it."""
     arrays = _inputs_at(case, workload, _sample_points(case))
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -120,7 +117,7 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
-    """Return the evaluation by JAX of a workload's function and derivative in the dtype of the case."""
+    """Return the `Evaluation` of a workload's function and derivative in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
         return _make_unverified_reference(case, workload, case.dtype, arrays).native
 
@@ -139,7 +136,7 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
 
 @functools.lru_cache(maxsize=8)  # programs are cached by their function
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the gradient of the sum of the outputs of a function by the inputs `names`, concatenated."""
+    """Return a function that computes the raveled gradient of the summed outputs with respect to `names`."""
 
     def gradient(**named: Any) -> Any:
         total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
@@ -179,9 +176,9 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the rounding properties of the JVP of a function by the inputs `names` at one point.
+    """Return the rounding properties of the JVP of a function with respect to the inputs `names`.
 
-    Without a rule for forward mode, they are those of the function itself, with twice as many terms.
+    If the function has no rule for forward mode, return its own properties with twice as many terms.
     """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
@@ -204,7 +201,7 @@ def _describe_difference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> str | None:
-    """Return a message if the values in both dtypes differ by more than rounding explains, otherwise None."""
+    """Return a message if the values in the two dtypes differ by more than rounding explains, else None."""
     roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
     scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
@@ -245,19 +242,24 @@ def _verify(
         is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
         if not (is_unsure or is_wrong):
             continue
-        structs = point_structs(case, workload)
-        if evaluation.dtype == "float64" and not has_custom_rules(workload.function, structs):
+        is_refuted = np.mean(result.is_wrong) > max_wrong_share and not is_unsure
+        may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(
+            workload.function, point_structs(case, workload)
+        )
+        if not (may_be_wrong or is_refuted):
             continue  # only a rule of the function can be wrong, and it has none
-        if np.mean(result.is_wrong) > max_wrong_share and not is_unsure:
+        if is_refuted and may_be_wrong:
             wrong = (
                 "the function's own derivative differs from finite differences of its values by "
-                f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, stop_gradient) "
-                "is wrong, or a solver within it stops at a tolerance"
+                f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, "
+                "stop_gradient, primitive) is wrong, or a solver within it stops at a tolerance"
             )
             return dataclasses.replace(computed, wrong=wrong)
         confirmed = "neither confirm nor refute its derivative at some points"
         if result.confirmed_share < _MIN_CONFIRMED_SHARE:
             confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
+        elif is_refuted:
+            confirmed = f"deviate by {result.largest_difference:.3g} from its derivative by JAX's own rules"
         share = f"finite differences in {evaluation.dtype} {confirmed}"
         hint = f"{share}; add a reference to the workload"
         unsure = f"{float64_obstacle}, and {share}" if float64_obstacle else hint
@@ -287,15 +289,16 @@ def _compare_with_differences(
 def _find_suspects(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the indices of up to `_POINTS` points whose derivative differs most from finite differences."""
-    most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // evaluation.width))
+    """Return the indices of some points whose derivative by any input differs most from differences."""
+    most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
-    difference = np.zeros(most)
-    for start in (*range(0, most - size, size), most - size):
-        arrays = inputs.exact_inputs(case, workload, start, start + size)
-        difference[start : start + size] = fd_check.screen(evaluation, arrays, roundoff, generator)
-    worst = np.argsort(-difference, kind="stable")[:_POINTS]
-    return worst[difference[worst] > fd_check.SUSPICIOUS]
+    starts = np.linspace(0, case.points - size, -(-most // size)).astype(int)
+    blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + size) for start in starts)
+    by_block = [fd_check.screen(evaluation, arrays, roundoff, generator) for arrays in blocks]
+    difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(size)).ravel()
+    worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _POINTS // len(difference))]
+    is_suspect = np.take_along_axis(difference, worst, axis=1) > fd_check.SUSPICIOUS
+    return np.unique(points[worst[is_suspect]])
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:

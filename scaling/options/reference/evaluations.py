@@ -1,4 +1,4 @@
-"""Evaluate a function in a given dtype by JAX on the CPU (`Evaluation`): values, JVPs, columns and rows.
+"""Evaluate a function and its derivatives with JAX on the CPU in a given dtype (`Evaluation`).
 
 Derivatives are computed in forward mode. If a function has a rule for reverse mode only (`jax.custom_vjp`),
 its JVP is the transpose of its VJP. The inputs `arrays` are a dict from input name to array, in which the
@@ -166,10 +166,10 @@ def measure_with_noise(
     generator: np.random.Generator,
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `measure(evaluation, arrays)`, and the largest change of each element by rounding errors.
+    """Return `measure(evaluation, arrays)`, and the largest change of each element due to rounding errors.
 
-    The absolute change is the largest of `count` repetitions with the random errors of `with_rounding`, in
-    which `relative` is the relative error of the inputs.
+    The change is the maximum absolute change in `count` repetitions with random rounding errors from
+    `with_rounding`, where `relative` is the relative error of the inputs.
     """
     center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
@@ -178,7 +178,7 @@ def measure_with_noise(
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the per-point inputs and the shared inputs in their dtypes."""
+    """Return a dict of the per-point inputs and a dict of the shared inputs, converted to their dtypes."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
@@ -190,9 +190,9 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
 def _jitted(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
     """Return the jitted function that computes the quantity `kind`, such as "jvp", of an evaluation.
 
-    The function takes (per-point inputs, shared inputs, *seeds), and returns an array of shape (points, ...).
-    `kind` is a key of `_QUANTITIES`. Evaluations with different nonzero rounding keys use the same compiled
-    program, to which the key is an argument.
+    The function f(per_point, shared, *seeds) returns an array of shape (points, ...). `kind` is a key of
+    `_QUANTITIES`. Evaluations with different nonzero rounding keys use the same compiled program, which takes
+    the key as an argument.
     """
     key = evaluation.rounding_key
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), kind)
@@ -201,9 +201,9 @@ def _jitted(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
-    """Return a jitted function (rounding key, per-point inputs, shared inputs, *seeds) -> array.
+    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes the quantity `kind`.
 
-    `kind` is a key of `_QUANTITIES`.
+    `kind` is a key of `_QUANTITIES`. `per_point` and `shared` are dicts from input name to array.
     """
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kind, (None,))

@@ -19,19 +19,19 @@ from scaling.options.reference.evaluations import (
 )
 
 _DIRECTIONS = 4  # the number of random directions
-_SINGLE_INPUTS = 8  # the maximum number of inputs that are also moved one at a time
+_MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also moved one at a time
 _EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
-# Relative to the size of an input. The steps are the first axis of the arrays of differences.
+# Step lengths relative to the size of an input, along the first axis of the arrays of differences.
 _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 1, 1))
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _USED_NOISE_STEPS = 3  # the number of these steps that are used, the shortest that change the value
-_RELATIVE_TOLERANCE = 1e-5  # of the size of a derivative, in addition to the estimated error of a difference
-_CONFIRMING_ERROR = 0.05  # of the size of a derivative; a difference with a larger error confirms nothing
-_ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of it
+_RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
+_CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
+_ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
-_LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square of its input
+_LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
 ValuesAtStep = Callable[[float], np.ndarray]  # step along a direction -> values, of shape (points, outputs)
 
@@ -40,14 +40,14 @@ ValuesAtStep = Callable[[float], np.ndarray]  # step along a direction -> values
 class Confirmation:
     """The result of the comparison of a derivative with finite differences.
 
-    The size of the derivative of an output is its root mean square over the random directions, or its
-    magnitude along a direction of one input, or the magnitude of the finite difference if that is larger.
+    The size of an output's derivative is its root mean square over the random directions, or its magnitude
+    along the direction of a single input. If the finite difference is larger, its magnitude is used.
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 % of their size
     largest_difference: float  # the largest difference of a wrong derivative, relative to its size, or 0
-    is_unresolved: bool  # whether an oscillation makes a finite difference useless
+    is_unresolved: bool  # whether an oscillation or jumps make finite differences contradict each other
 
 
 @np.errstate(invalid="ignore")  # at infinite values
@@ -60,9 +60,8 @@ def confirm(
     infinite, such as a log density outside of its support, its derivative is neither wrong nor confirmed.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
-    if len(evaluation.names) > 1:  # the derivative by one input may be much larger than that by another
-        zeros = {name: np.zeros_like(x) for name, x in directions[0].items()}
-        directions += [zeros | {name: directions[0][name]} for name in evaluation.names[:_SINGLE_INPUTS]]
+    if len(evaluation.names) > 1:
+        directions += split_direction(evaluation, arrays, directions[0])
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
@@ -75,7 +74,7 @@ def confirm(
     typical = [norm] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
     is_nonzero = norm > 8 * rounding
     center, least_noise, noise = _value_noise(evaluation, arrays, roundoff, generator)
-    # A derivative may contain the value of the function, for example that of exp.
+    # A derivative may contain the value of the function, for example for exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
     is_finite = np.isfinite(center)
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
@@ -86,15 +85,20 @@ def confirm(
         difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
         size = np.maximum(typical_size, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
-        differs = ~(np.abs(derivative - difference) <= allowed + 4 * error)
-        differs &= is_finite & ~_agrees_at_two_steps(differences, derivative, allowed, least_noise)
+        agrees = np.abs(derivative - difference) <= allowed + 4 * error
+        is_right, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
+        is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
+        changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
+        jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
+        differs = is_finite & (is_refuted | ~(agrees | is_right))
         if differs.any():
             differs &= ~_is_between_one_sided_slopes(values_at, center, least_noise, derivative, allowed)
         unresolved = differs & (error > np.abs(difference))
         if unresolved.any():
             unresolved &= _oscillates(values_at, center, least_noise, noise)
-            is_unresolved |= bool(unresolved.any())
-            differs &= ~unresolved
+        unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
+        is_unresolved |= bool(unresolved.any())
+        differs &= ~unresolved
         is_wrong |= differs
         is_confirmed |= (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
         is_counted = differs & (size > 0)
@@ -107,29 +111,31 @@ def confirm(
 def screen(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the relative error of the derivative at each point, estimated by a few finite differences.
+    """Return the relative error of the derivative by each input, estimated by a few finite differences.
 
-    The result has the shape (points,). For each output, the part of the difference between the derivative and
-    a finite difference that rounding does not explain is divided by the sum of their magnitudes. The smallest
-    ratio of all steps counts, and the result is the largest of all outputs. NaN and infinity are ignored.
-    At a kink, a derivative between the one-sided slopes is correct.
+    The result has the shape (directions, points), with the directions of `split_direction`. For each output
+    and step, the difference between the derivative and a finite difference, minus the effect of rounding, is
+    divided by the sum of the two magnitudes. For each output, the smallest ratio of all steps is used. The
+    result is the largest of these ratios. NaN and infinity are ignored. At a kink, a derivative between the
+    one-sided slopes is correct.
     """
-    direction = random_direction(evaluation, arrays, generator)
-    derivative = directional_derivative(evaluation, arrays, direction)
-    center = values(evaluation, arrays)
+    center, largest = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
-    least, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
-    for step in _SCREENING_STEPS:
-        near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
-        with np.errstate(all="ignore"):
-            slopes, longer = np.sort([(near - center) / step, (center - far) / step], axis=0), distance
-            distance = slopes[1] - slopes[0]
-            is_kink = distance > longer / 2  # the one-sided slopes do not approach each other
-            difference = np.where(is_kink, np.clip(derivative, *slopes), np.mean(slopes, axis=0))
-            excess = np.abs(difference - derivative) - noise / step
-            relative = excess / (np.abs(difference) + np.abs(derivative))
-        least = np.fmin(least, np.nan_to_num(relative, nan=0.0, posinf=0.0))
-    return np.max(least, axis=1, initial=0.0)
+    for direction in split_direction(evaluation, arrays, random_direction(evaluation, arrays, generator)):
+        derivative = directional_derivative(evaluation, arrays, direction)
+        least, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
+        for step in _SCREENING_STEPS:
+            near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
+            with np.errstate(all="ignore"):
+                slopes, longer = np.sort([(near - center) / step, (center - far) / step], axis=0), distance
+                distance = slopes[1] - slopes[0]
+                is_kink = distance > longer / 2  # the one-sided slopes do not approach each other
+                difference = np.where(is_kink, np.clip(derivative, *slopes), np.mean(slopes, axis=0))
+                excess = np.abs(difference - derivative) - noise / step
+                relative = excess / (np.abs(difference) + np.abs(derivative))
+            least = np.fmin(least, np.nan_to_num(relative, nan=0.0, posinf=0.0))
+        largest.append(np.max(least, axis=1, initial=0.0))
+    return np.array(largest)
 
 
 def random_direction(
@@ -147,6 +153,25 @@ def random_direction(
         size = np.where(np.abs(x) > least, np.abs(x), least or 1.0)
         direction[name] = size * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
     return direction
+
+
+def split_direction(
+    evaluation: Evaluation, arrays: InputArrays, direction: dict[str, np.ndarray]
+) -> list[dict[str, np.ndarray]]:
+    """Return a direction for each input, in which the other inputs do not move.
+
+    The derivative by one input may be much smaller than by another, which would hide it. Of more than
+    `_MAX_GROUPS` inputs, those with derivatives of similar size move together.
+    """
+    zeros = {name: np.zeros_like(x) for name, x in direction.items()}
+    singles = [zeros | {name: x} for name, x in direction.items()]
+    if len(singles) <= _MAX_GROUPS:
+        return singles
+    sizes = [np.linalg.norm(directional_derivative(evaluation, arrays, single)) for single in singles]
+    order, names = np.argsort(sizes), np.array(list(direction))
+    ratios = np.diff(np.log(np.maximum(np.array(sizes)[order], 1e-300)))
+    groups = np.split(names[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)
+    return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
 def _value_noise(
@@ -191,9 +216,9 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
     """Return the most accurate finite difference and its error, two arrays of shape (points, outputs).
 
     For each output, the step with the smallest estimated error is selected. The estimate is the effect of the
-    rounding error `noise` of the values, plus the change of the difference to the next shorter step, or to
-    any shorter step if that is larger and rounding does not explain it, because two steps can agree by chance
-    near kinks. `differences` has the shape (steps, points, outputs).
+    rounding error `noise` of the values, plus the change of the difference from this step to the next shorter
+    step. If the change to any shorter step, minus the effect of rounding, is larger, it is used instead,
+    because two steps can agree by chance near kinks. `differences` has the shape (steps, points, outputs).
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     rounding = 1.5 * noise / _STEPS
@@ -218,23 +243,28 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(least), least, 0.0)
 
 
-def _agrees_at_two_steps(
+def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
-) -> np.ndarray:
-    """Return whether each derivative agrees with the differences of two consecutive steps within `allowed`.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return whether each derivative is right at two consecutive steps, right at one step, and refuted.
 
-    A step whose rounding error exceeds the allowed error is ignored. This criterion accepts correct
-    derivatives near kinks, where the fourth differences overestimate the rounding error of short steps, so
-    that `_select_difference` fails.
+    It is right at a step if it agrees with the difference within `allowed`. A step whose rounding error
+    exceeds the allowed error is ignored. Two steps accept correct derivatives near kinks, where the fourth
+    differences overestimate the rounding error of short steps, so that `_select_difference` fails. The
+    shortest two consecutive steps that agree with each other refute a derivative that differs from both.
     """
-    agrees = (np.abs(differences - derivative) <= allowed) & (1.5 * noise / _STEPS <= allowed)
-    return np.any(agrees[1:] & agrees[:-1], axis=0)
+    is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
+    agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
+    is_equal = is_exact[1:] & is_exact[:-1] & (np.abs(np.diff(differences, axis=0)) <= allowed)
+    shortest = len(is_equal) - 1 - np.argmax(is_equal[::-1], axis=0)[None]
+    refutes = np.take_along_axis(is_equal & is_far[1:] & is_far[:-1], shortest, axis=0)[0]
+    return np.any(agrees[1:] & agrees[:-1], axis=0), agrees.any(axis=0), refutes
 
 
 def _oscillates(
     values_at: ValuesAtStep, center: np.ndarray, least_noise: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether short steps change each output almost as much as the longest, beyond rounding errors.
+    """Return whether short steps change each output almost as much as the longest step, beyond rounding.
 
     An oscillation that is shorter than all steps appears as noise, so that differences prove nothing.
     """

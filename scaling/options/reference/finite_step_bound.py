@@ -23,7 +23,7 @@ ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> val
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of a result by forward differences at each point, of shape (points,)."""
+    """Return a bound at each point on the error of a forward-difference result, of shape (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -36,10 +36,10 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
     The bound holds at the points [start, stop) for all outputs, or for their sum if the result is a sum. It
     is a safety factor times the sum of two errors. The truncation error is half the step h times the larger
-    of the second derivatives at both ends of the step. The rounding error is that of the two values, which
-    are sums of `terms` terms, and of x + h, divided by h. If there are many inputs, only some are evaluated,
-    and the largest bound is returned for all. For a product J x, a single difference along x, the shape is
-    (points, 1).
+    of the second derivatives at both ends of the step. The rounding error is the error of the two values,
+    which are sums of `terms` terms, and of x + h, divided by h. If there are many inputs, only some are
+    evaluated, and the largest bound is returned for all. For a product J x, which is a single difference
+    along x, the shape is (points, 1).
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -82,7 +82,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the largest magnitude of the terms whose sum is a function value, of shape (points,)."""
+    """Return the largest magnitude of the terms in the sum for a function value, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -95,7 +95,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| at each point, or their sum if the result is a sum over the outputs."""
+    """Return the largest |output| at each point, or the sum of |output| if the result sums the outputs."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -103,7 +103,7 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: InputArrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of a raveled input at each point, and the values as a function of its shift."""
+    """Return an element of a raveled input at each point, and a function from its shift to the values."""
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:
@@ -117,9 +117,9 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest magnitudes of the first and second derivatives of any output by x, at each point.
+    """Return the largest magnitudes of the first and second derivatives of any output with respect to x.
 
-    The derivatives are computed by central differences at x and at x + step.
+    The derivatives at each point are computed by central differences at x and at x + step.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

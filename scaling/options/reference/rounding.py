@@ -8,6 +8,7 @@ Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 
 from scaling.options.jaxpr_evaluation import bind, evaluate
 from scaling.options.program.jaxpr_flops import subjaxprs, trip_count
@@ -56,13 +57,14 @@ _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp c
     reduce_min reduce_window_max reduce_window_min reshape rev round select_n sign sort split squeeze
     stop_gradient top_k transpose"""
 _EXACT_NAMES = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
-_CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call")  # beginnings of primitive names
+# The beginnings of the names of JAX's own primitives whose derivative is not a rule of JAX.
+_CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linear_call", "call_")
 _ROUNDINGS = 2  # the largest relative error of an intermediate result, in unit roundoffs of its dtype
 
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The properties of the jaxpr of a function that determine its rounding error."""
+    """The properties of a function's jaxpr that determine the rounding error of the function."""
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
@@ -79,12 +81,16 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
     """Return whether `function(**arguments)` contains a `custom_jvp`, `custom_vjp` or `stop_gradient`.
 
-    Functions of JAX that are defined by such rules count too, such as `jax.nn.relu` and `jnp.linalg.solve`.
+    Primitives that no module of JAX defines count too, and so do functions of JAX that are defined by such
+    rules, such as `jax.nn.relu` and `jnp.linalg.solve`.
     """
+    modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
+    own = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
     pending = [jax.make_jaxpr(function)(**arguments).jaxpr]
     while pending:
         for equation in pending.pop().eqns:
-            if equation.primitive.name.startswith(_CUSTOM_RULES):
+            primitive = equation.primitive
+            if primitive.name.startswith(_CUSTOM_RULES) or id(primitive) not in own:
                 return True
             pending += _inner_jaxprs(equation)
     return False
@@ -106,9 +112,9 @@ class _JaxprAnalysis:
         return max(self._terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars)), default=0.0)
 
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
-        """Return the number of summed terms on the longest path to each output, given those to each input.
+        """Return the number of summed terms on the longest path to each output of a jaxpr.
 
-        The number of a constant is None.
+        `input_terms` contains the number of terms on the longest path to each input, or None for a constant.
         """
         terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -240,8 +246,8 @@ class _Interpreter:
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
         """Return the results of a `while` loop with as many iterations as without rounding errors.
 
-        With them, it might not terminate. With a batched condition, from `jax.vmap`, the loop ends when no
-        element continues, and an element that does not continue keeps its values.
+        With rounding errors, the loop might not terminate. If `jax.vmap` batches the condition, the loop ends
+        when no element continues, and an element that does not continue keeps its values.
         """
         params = equation.params
         first = params["cond_nconsts"]
@@ -277,7 +283,7 @@ def _mix(bits: jax.Array) -> jax.Array:
 
 
 def _called_jaxpr(equation: Any) -> Any:
-    """Return the jaxpr that an equation calls, as a nested `jax.jit` does, or None if it is not a call."""
+    """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it is not a call."""
     jaxprs = [value for value in equation.params.values() if isinstance(value, (ClosedJaxpr, Jaxpr))]
     if len(jaxprs) != 1 or (isinstance(jaxprs[0], Jaxpr) and jaxprs[0].constvars):
         return None
@@ -295,7 +301,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where a condition holds, otherwise `old`. Its axes are the first axes of both arrays."""
+    """Return `new` where a condition holds, otherwise `old`; both begin with the axes of the condition."""
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

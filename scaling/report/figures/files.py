@@ -148,7 +148,7 @@ def _renumber_clip_paths(svg: str) -> str:
 
 
 def remove_stale(folder: Path, formats: Iterable[str], written: Collection[Path]) -> None:
-    """Delete the figure files of earlier calls in a folder, and remember `written`, the files of this call."""
+    """Delete figure files of earlier calls in a folder, and remember `written`, the files of this call."""
     listed = read_json(folder / _LIST)
     names = {str(name) for name in listed} if isinstance(listed, list) else set()
     patterns = (f"{name}.{extension}" for name in FIGURE_NAMES for extension in formats)

@@ -1,0 +1,121 @@
+"""Tests of the finite differences that confirm a derivative: each input, point and rule is examined."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from scaling.core import check, workload
+from scaling.core import reference as references
+from scaling.core.case import Case
+from scaling.core.shape import derivative_shape
+from scaling.core.workload import InputSpec, Workload, normal
+from scaling.options.reference import computed_reference, fd_check
+from scaling.study import completion
+
+
+def verify(function, specs, **fields):
+    """Return the verified reference of a function that is differentiated with respect to all its inputs."""
+    case = Case("mine", **{"api": "jit", "points": 20, "mode": "jacfwd", "dtype": "float32"} | fields)
+    return computed_reference.make_verified_reference(case, Workload(function, specs, wrt="+".join(specs)))
+
+
+def with_rule(function, derivative):
+    """Return a function with its own rule for the derivative."""
+    ruled = jax.custom_jvp(function)
+    ruled.defjvp(lambda x, v: (ruled(*x), derivative(*x) * v[0]))
+    return ruled
+
+
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
+def test_a_wrong_rule_of_a_primitive_that_is_not_of_jax_is_found(factor, is_wrong):
+    sine = Primitive("sine")
+    sine.def_impl(jnp.sin)
+    sine.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(sine, mlir.lower_fun(jnp.sin, multiple_results=False))
+    ad.defjvp(sine, lambda v, x: factor * v * jnp.cos(x))
+    batching.defvectorized(sine)
+    assert bool(verify(lambda x: sine.bind(x), {"x": normal(3)}).wrong) == is_wrong
+
+
+def test_a_derivative_by_rules_of_jax_that_differences_refute_is_neither_right_nor_wrong():
+    def shift(x):  # JAX does not differentiate through the integer, but the values have the slope 1
+        integers = jax.lax.bitcast_convert_type(x, jnp.int64 if x.dtype == jnp.float64 else jnp.int32)
+        return jnp.sin(x) + jax.lax.bitcast_convert_type(integers, x.dtype)
+
+    computed = verify(shift, {"x": normal(3)})
+    assert computed.wrong is None and "JAX's own rules" in computed.unsure
+
+
+@pytest.mark.parametrize("groups", [4, 32])
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
+def test_a_wrong_rule_for_any_of_many_inputs_of_small_influence_is_found(
+    factor, is_wrong, groups, monkeypatch
+):
+    monkeypatch.setattr(fd_check, "_MAX_GROUPS", groups)
+    ruled = with_rule(jnp.sin, lambda x: factor * jnp.cos(x))
+    names = [f"a{k}" for k in range(11)]
+
+    def function(**x):
+        return sum(jnp.sin(x[name]) for name in names[:-1]) + 1e-7 * ruled(x[names[-1]])
+
+    computed = verify(function, {name: normal(2) for name in names}, points=4)
+    assert bool(computed.wrong) == is_wrong and not computed.unsure
+
+
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
+def test_a_rule_that_is_wrong_at_one_point_by_an_input_of_small_influence_is_found(factor, is_wrong):
+    def draw(generator, rows):
+        return np.where(rows[:, None] == 321, 5.5, generator.uniform(-1, 1, (len(rows), 2)))
+
+    ruled = with_rule(jnp.sin, lambda x: jnp.where(x > 5, factor, 1.0) * jnp.cos(x))
+    points = {"a": normal(2), "b": InputSpec((2,), draw)}
+    assert bool(verify(lambda a, b: jnp.sin(a) + 1e-7 * ruled(b), points, points=500).wrong) == is_wrong
+
+
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (2.0, True)])
+def test_points_are_screened_in_every_part_of_the_batch(factor, is_wrong, monkeypatch):
+    def draw(generator, rows):
+        is_late = (rows[:, None] > 870) & (rows[:, None] < 930)  # no sampled point
+        return np.where(is_late, 5.5, generator.uniform(-1, 1, (len(rows), 2)))
+
+    monkeypatch.setattr(computed_reference, "_MAX_SCREENED_ELEMENTS", 2 * 200)
+    monkeypatch.setattr(computed_reference, "_MAX_ELEMENTS_PER_CALL", 2 * 4)
+    ruled = with_rule(jnp.sin, lambda x: jnp.where(x > 5, factor, 1.0) * jnp.cos(x))
+    assert bool(verify(lambda x: ruled(x), {"x": InputSpec((2,), draw)}, points=1000).wrong) == is_wrong
+
+
+@pytest.mark.parametrize("spacing", [2.0**-12, 2.0**-20, 2.0**-26])
+def test_a_function_of_small_jumps_refutes_no_derivative_that_is_right_between_them(spacing):
+    jumps = lambda x: jax.nn.relu(x) + jnp.floor(x / spacing) * spacing  # noqa: E731
+    assert verify(jumps, {"x": normal(5)}).wrong is None
+
+
+@pytest.mark.parametrize("spacing", [2.0**-12, 2.0**-20])
+def test_a_derivative_that_ignores_the_jumps_of_its_function_is_not_confirmed(spacing):
+    rounded = with_rule(lambda x: jnp.floor(x / spacing) * spacing, jnp.ones_like)
+    computed = verify(lambda x: rounded(x) ** 2, {"x": normal(5)})
+    assert computed.wrong or computed.unsure
+
+
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.2, "wrong_answer")])
+def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason, monkeypatch):
+    weights = np.linspace(1.0, 2.0, 5)
+
+    def function(a, b):
+        return jnp.sum(jnp.sin(a)) * jnp.ones(5, a.dtype) + 1e-6 * weights * jnp.sum(jnp.sin(b))
+
+    built = Workload(function, {"a": normal(40), "b": normal(30)}, wrt="a+b")
+    module = workload.module
+    mine = SimpleNamespace(workload=lambda case: built)
+    monkeypatch.setattr(workload, "module", lambda name: mine if name == "mine" else module(name))
+    monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
+    case = completion.complete(Case("mine", api="jit", points=3, mode="jacfwd", wrt="a+b"))
+    arrays = computed_reference.inputs.exact_inputs(case, built, 0, 3)
+    by_a, by_b = (np.cos(arrays[name])[:, None].repeat(5, axis=1) for name in ("a", "b"))
+    result = np.concatenate([by_a, factor * 1e-6 * weights[:, None] * by_b], axis=2).astype(np.float32)
+    assert check.verdict(case, built, derivative_shape(case, built), result, "cpu").reason == reason
