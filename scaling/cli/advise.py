@@ -190,7 +190,7 @@ def _run_in_process(request: Request, is_bound: bool) -> tuple[dict[str, Any], b
     with tempfile.TemporaryFile("w+") as file:
         json.dump(request | {"cores": bound_to, "parent": os.getpid()}, file)
         file.seek(0)
-        # In a session of its own, the process receives signals only from this one, and not before it is ready.
+        # In a session of its own, the process receives only signals from this one, once it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         command = [sys.executable, "-P", "-m", "scaling.cli.advise"]
         process = subprocess.Popen(command, stdin=file, env=os.environ | variables, start_new_session=True)
