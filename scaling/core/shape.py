@@ -134,7 +134,8 @@ def _linear_maps(
     parts = []
     if forward_names:
         is_product = case.target == "hvp" or workload.reduction.along_point
-        along = workload.direction_names if is_product else ()
+        pairs = zip(names, workload.direction_names, strict=True) if is_product else ()
+        along = tuple(vector for name, vector in pairs if name in forward_names)
         seeds = 1 if along else sum(input_sizes[name] for name in forward_names)
         parts.append(LinearMapPart(forward_mode, forward_names, seeds, along))
     if reverse_names:

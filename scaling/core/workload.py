@@ -81,8 +81,8 @@ class Workload:
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the `reduce` of the workload module, before `build` applies the `reduce` of the case.
-        direction: the names of the inputs that form the vector of a product, such as J v, joined by "+" and
-            in the order of `wrt`. By default the vector is the point itself.
+        direction: the names of the inputs that form the vector v of a product H v or J v in forward mode,
+            joined by "+" in the order of `wrt`. By default v is the point itself.
     """
 
     function: Callable[..., Any]

@@ -220,6 +220,11 @@ def test_mixed_mode_gives_the_whole_jacobian(forward, split, mesh, devices):
     assert record.passes == (21 + 21 if forward == "d" else 1 + 21)
 
 
+@pytest.mark.default
+def test_a_product_in_mixed_mode_has_as_tangents_the_inputs_of_its_forward_part():
+    run_and_check(PROBLEMS["residual by both"] | {"mode": "mixed", "reduce": "vector", "api": "jit"})
+
+
 @pytest.mark.parametrize("forward", ["x", "m+d", "m+m", ""])
 def test_invalid_forward_inputs_of_mixed_mode_are_rejected(forward):
     with pytest.raises(Refusal, match="forward"):
