@@ -54,12 +54,12 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in jobs of their own: in Slurm jobs, or in a local background job."""
+        """Return whether the cases run in separate jobs (of Slurm, or a local one), not in this process."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the fields of a record's environment that only a process on the nodes can determine."""
+        """Return the names of environment fields that are known only on the compute nodes."""
         set_by_setup = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
 

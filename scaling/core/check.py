@@ -80,8 +80,9 @@ class CheckProgress:
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
-            # Below this scale, an error within the tolerance may be an underflow that proves nothing.
-            is_tiny = spec.max_tolerance * np.max(comparison.scale, axis=0) < spec.tolerance * least
+            # If all entries are below this scale, an error within the tolerance may be an underflow.
+            largest = np.max(comparison.scale, initial=0.0)
+            is_tiny = spec.max_tolerance * largest < spec.tolerance * least
             scale, provable = np.maximum(comparison.scale, least), comparison.provable
             if provable is None:
                 provable = np.where(is_tiny, 0.0, spec.max_tolerance * scale)

@@ -99,7 +99,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(name: ast.expr, other: ast.expr) -> Iterator[str]:
-    """Yield a name if it is compared with a constant. Raise `Refusal` if it never has this value."""
+    """Yield the field that is compared with a constant. Raise `Refusal` if it can never have this value."""
     if isinstance(name, ast.Name):
         for value in (getattr(each, "value", None) for each in getattr(other, "elts", [other])):
             if value is not None:

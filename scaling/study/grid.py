@@ -113,7 +113,7 @@ def _expand_grids(
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper`, also null, come first."""
+    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper`, even null, win."""
     if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
         raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
     merged = {**lower, **upper}

@@ -43,10 +43,10 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in a constant of a workload module, such as "VARIANTS", or () if it is not defined.
+    """Return the names that a workload module lists in the constant `name`, such as "VARIANTS".
 
-    FORMULATIONS may be a dict from variant to names. In this case, return the names of `variant`. Raise
-    `Refusal` if the value is not a tuple or list of names.
+    Return () if the module does not define it. FORMULATIONS may be a dict from variant to names: return the
+    names for `variant`. Raise `Refusal` if the value is not a tuple or list of names.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):

@@ -45,7 +45,7 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` at one point, computed by products with ones, as a vector."""
+    """Return the derivative of `(x @ W).sum()` at one point as a vector, computed from its closed form."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 

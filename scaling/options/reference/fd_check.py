@@ -158,10 +158,10 @@ def random_direction(
 def split_direction(
     evaluation: Evaluation, arrays: InputArrays, direction: dict[str, np.ndarray]
 ) -> list[dict[str, np.ndarray]]:
-    """Return a direction for each input, in which the other inputs do not move.
+    """Return directions that each change one input only.
 
-    The derivative by one input may be much smaller than by another, which would hide it. Of more than
-    `_MAX_GROUPS` inputs, those with derivatives of similar size move together.
+    Otherwise a large derivative with respect to one input could hide an error in a small one. If there are
+    more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size change together.
     """
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     singles = [zeros | {name: x} for name, x in direction.items()]

@@ -135,7 +135,7 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return a scale (points, outputs, inputs), raised to the part of the row that rounding does not hide."""
+    """Return `scale`, of shape (points, outputs, inputs), at least a fraction of the largest in its row."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 

@@ -53,12 +53,13 @@ def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield pairs of a lower bound on the number of colors, and `by_row`: whether the row owns each entry.
+    """Yield candidate partitions (bound, by_row) of the entries into entries owned by rows and by columns.
 
-    Rows and columns with more entries than a threshold own their entries. If both the row and the column of
-    an entry exceed the threshold, the one with more entries owns the entry. The remaining entries are all
-    owned by columns, or all by rows. At the highest threshold, all entries remain, so that columns alone and
-    rows alone are candidates.
+    The color of its owner identifies an entry. `bound` is a lower bound on the number of colors, and `by_row`
+    is true for entries owned by rows. Rows and columns with more entries than a threshold own their entries.
+    If both the row and the column of an entry exceed the threshold, the one with more entries owns the entry.
+    The remaining entries are all owned by columns, or all by rows. At the highest threshold, all entries
+    remain, so that columns alone and rows alone are candidates.
     """
     in_row, in_column = (np.bincount(lines)[lines] for lines in (pattern.rows, pattern.cols))
     fullest = np.maximum(in_row, in_column)
