@@ -83,7 +83,11 @@ def _reevaluate_comparison(
         allowed = spec.tolerance + relative_error(noise, size[block])
         # Noise may hide the derivative by one input, such as a zero, and still be small beside the others.
         is_hidden = ~(allowed <= spec.max_tolerance)
-        errors = relative_error(difference[block], np.where(is_hidden, row_size[block], size[block]))
+        divisor = size[block]
+        if (is_hidden & ~is_wrong[block]).any():
+            natural_size = _estimate_size(spec, native, points.inputs, rows, divisor.shape)
+            divisor = np.where(is_hidden, np.maximum(row_size[block], natural_size), divisor)
+        errors = relative_error(difference[block], divisor)
         is_excluded = is_hidden & ~is_wrong[block] & ~(errors <= tolerance)
         progress.undecided_entries += int(is_excluded.sum())
         is_allowed = ~is_hidden & (errors > tolerance)
@@ -128,21 +132,55 @@ def _estimate_noise(
     """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
     padded = _pad(points)
-    assert arrays is not None
     if comparison.measure is not None:
         measure = functools.partial(comparison.measure, points=padded)
     elif isinstance(columns, slice):
         measure = functools.partial(_evaluate_columns, spec, columns)
     else:
         measure = functools.partial(_evaluate_columns, spec, _pad(columns))
-    if not spec.reduction.sums_points:
-        arrays = {name: x[padded] if name in native.per_point else x for name, x in arrays.items()}
+    arrays = _select_points(spec, native, arrays, padded)
     with evaluations.evaluation_context(native.dtype):
         pairs = evaluations.with_rounding(native, arrays, relative, generator, _EVALUATIONS)
         rounded = np.array([measure(*pair) for pair in pairs])
     noise = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
     noise[~np.isfinite(noise)] = np.inf
     return noise[: len(points)] if isinstance(columns, slice) else noise[: len(points), ..., : len(columns)]
+
+
+def _select_points(
+    spec: ReferenceSpec, native: Evaluation, arrays: InputArrays | None, points: np.ndarray
+) -> InputArrays:
+    """Return the inputs at the given points, or at all points if the result is a sum over points."""
+    assert arrays is not None
+    if spec.reduction.sums_points:
+        return arrays
+    return {name: x[points] if name in native.per_point else x for name, x in arrays.items()}
+
+
+def _estimate_size(
+    spec: ReferenceSpec,
+    native: Evaluation,
+    arrays: InputArrays | None,
+    points: np.ndarray,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    """Return a magnitude below which entries are zero but for rounding: |f(x)| / |x| for a derivative.
+
+    It is a power of this ratio for a reduction of higher degree, and |f(x)| for a value or a product of the
+    derivative and a vector. The result broadcasts to `shape`, the shape of the entries.
+    """
+    arrays = _select_points(spec, native, arrays, points)
+    with evaluations.evaluation_context(native.dtype):
+        value = np.nan_to_num(np.abs(evaluations.values(native, arrays)), nan=0.0, posinf=0.0)
+    value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
+    is_product = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"
+    typical_input = np.sqrt(np.mean([np.mean(arrays[name] ** 2) for name in native.names])) or 1.0
+    size = value if is_product else (value / typical_input) ** spec.reduction.degree
+    if spec.reduction.sums_points:
+        return np.full((1,) * len(shape), size.sum())
+    if shape[1:2] != size.shape[1:]:
+        size = size.max(axis=1, keepdims=True)
+    return size.reshape(*size.shape, *[1] * (len(shape) - 2))
 
 
 def _evaluate_columns(
