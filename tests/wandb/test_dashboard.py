@@ -51,7 +51,9 @@ def test_open_sections_show_time_speedup_and_size_with_dotted_ends_of_intervals(
     (size,) = (panel["config"] for panel in panels_by_title["Time against size"])
     assert size["xAxis"] == "size" and size["xAxisTitle"] == "m"
     assert set(panels_by_title) <= set(strings(views(server)["runs"]))
-    assert any(text.startswith("rbf grad_map m=48 points=32: jacfwd") for text in strings(views(server)["runs"]))
+    assert any(
+        text.startswith("rbf grad_map m=48 points=32: jacfwd") for text in strings(views(server)["runs"])
+    )
     configs = [time, speedup, size]
     drawn = {name for config in configs for name in config["metrics"]}
     ends_of_runs = {
