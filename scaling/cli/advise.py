@@ -84,7 +84,7 @@ def _advise_on_devices(request: Request, console: Console) -> None:
         _split_location(request["name"])  # refuse a missing file before JAX starts
     where = f"this machine ({platform})" if platform else request["hardware"]["name"]
     is_measured = request["budget"] and not request["hardware"]
-    how = f"measured for {request['budget']:g} s" if is_measured else "by compiling alone"
+    how = f"measured for up to {request['budget']:g} s" if is_measured else "by compiling alone"
     print_lines(console, [f"{request['name']} on {where}, devices={request['devices']}: {how}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     groups = [[count] for count in request["devices"]] if is_bound else [request["devices"]]

@@ -111,7 +111,7 @@ def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
     )  # without a µ
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("spring.py:force on this machine (cpu), devices=[1]: measured for 1 s")
+    assert lines[0].startswith("spring.py:force on this machine (cpu), devices=[1]: measured for up to 1 s")
     assert "from spring import force" in lines and any(
         line.startswith("jacobian = jax.jit(") for line in lines
     )
