@@ -294,7 +294,8 @@ def _find_suspects(
     size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - size, -(-most // size)).astype(int)
     blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + size) for start in starts)
-    by_block = [fd_check.screen(evaluation, arrays, roundoff, generator) for arrays in blocks]
+    groups = fd_check.group_inputs(evaluation, _inputs_at(case, workload, _sample_points(case)), generator)
+    by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(size)).ravel()
     worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _POINTS // len(difference))]
     is_suspect = np.take_along_axis(difference, worst, axis=1) > fd_check.SUSPICIOUS

@@ -33,6 +33,7 @@ SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
+Groups = list[list[str]]  # names of inputs
 ValuesAtStep = Callable[[float], np.ndarray]  # step along a direction -> values, of shape (points, outputs)
 
 
@@ -61,7 +62,7 @@ def confirm(
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
-        directions += split_direction(evaluation, arrays, directions[0])
+        directions += split_direction(directions[0], group_inputs(evaluation, arrays, generator))
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
@@ -109,11 +110,15 @@ def confirm(
 
 
 def screen(
-    evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation,
+    arrays: InputArrays,
+    roundoff: float,
+    generator: np.random.Generator,
+    groups: Groups,
 ) -> np.ndarray:
-    """Return the relative error of the derivative by each input, estimated by a few finite differences.
+    """Return the relative error of the derivative by each group of inputs, estimated by finite differences.
 
-    The result has the shape (directions, points), with the directions of `split_direction`. For each output
+    The result has the shape (groups, points). `groups` is the result of `group_inputs`. For each output
     and step, the difference between the derivative and a finite difference, minus the effect of rounding, is
     divided by the sum of the two magnitudes. For each output, the smallest ratio of all steps is used. The
     result is the largest of these ratios. NaN and infinity are ignored. At a kink, a derivative between the
@@ -121,7 +126,7 @@ def screen(
     """
     center, largest = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
-    for direction in split_direction(evaluation, arrays, random_direction(evaluation, arrays, generator)):
+    for direction in split_direction(random_direction(evaluation, arrays, generator), groups):
         derivative = directional_derivative(evaluation, arrays, direction)
         least, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
         for step in _SCREENING_STEPS:
@@ -155,22 +160,26 @@ def random_direction(
     return direction
 
 
-def split_direction(
-    evaluation: Evaluation, arrays: InputArrays, direction: dict[str, np.ndarray]
-) -> list[dict[str, np.ndarray]]:
-    """Return directions that each change one input only.
+def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
+    """Return the groups of inputs that change together: one group for each input.
 
     Otherwise a large derivative with respect to one input could hide an error in a small one. If there are
-    more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size change together.
+    more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size share a group.
     """
+    names = [[name] for name in evaluation.names]
+    if len(names) <= _MAX_GROUPS:
+        return names
+    singles = split_direction(random_direction(evaluation, arrays, generator), names)
+    sizes = np.array([np.linalg.norm(directional_derivative(evaluation, arrays, each)) for each in singles])
+    order = np.argsort(sizes)
+    ratios = np.diff(np.log(np.maximum(sizes[order], 1e-300)))
+    groups = np.split(np.array(evaluation.names)[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)
+    return [group.tolist() for group in groups]
+
+
+def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
+    """Return one direction for each group, which changes the inputs of this group only."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
-    singles = [zeros | {name: x} for name, x in direction.items()]
-    if len(singles) <= _MAX_GROUPS:
-        return singles
-    sizes = [np.linalg.norm(directional_derivative(evaluation, arrays, single)) for single in singles]
-    order, names = np.argsort(sizes), np.array(list(direction))
-    ratios = np.diff(np.log(np.maximum(np.array(sizes)[order], 1e-300)))
-    groups = np.split(names[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
 

@@ -81,7 +81,7 @@ def _reevaluate_comparison(
         noise = np.where(is_noise, np.max(noise, axis=0, where=is_noise, initial=0.0), noise)
         is_wrong[block] = ~(difference[block] <= limit[block] + noise)
         allowed = spec.tolerance + relative_error(noise, size[block])
-        # Noise may hide the derivative by one input, such as a zero, and still be small beside the others.
+        # Noise may hide a small derivative by one input, such as a zero, but not the derivatives by others.
         is_hidden = ~(allowed <= spec.max_tolerance)
         divisor = size[block]
         if (is_hidden & ~is_wrong[block]).any():

@@ -113,7 +113,8 @@ def _compare_jacobians(
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
     random = [fd_check.random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
-    directions = [single for each in random for single in fd_check.split_direction(evaluation, arrays, each)]
+    groups = fd_check.group_inputs(evaluation, arrays, generator)
+    directions = [single for each in random for single in fd_check.split_direction(each, groups)]
     measure = _measure("jvp", directions, is_summed)
     expected = measure(evaluation, arrays)
     flat = [flatten_inputs(evaluation.names, evaluation.per_point, each, len(result)) for each in directions]
