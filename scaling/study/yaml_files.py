@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import yaml
 
@@ -41,8 +40,11 @@ def checked_files() -> Iterator[None]:
         except (yaml.YAMLError, OSError, RecursionError) as error:
             raise Refusal(_describe(error, _format_path(path))) from None
 
-    with mock.patch.object(loader, "load_config", check_and_load):
+    loader.load_config = check_and_load
+    try:
         yield
+    finally:
+        loader.load_config = load
 
 
 def _check_file(path: Path) -> None:
