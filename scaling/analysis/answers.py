@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaling.analysis import timings
-from scaling.analysis.cases import least_by
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio
-from scaling.analysis.fastest import FastestMethod, find_runner_up, largest_problems
+from scaling.analysis.fastest import FastestMethod, best_device_counts, find_runner_up, largest_problems
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.core.formatting import count_of, format_duration, format_number
@@ -159,7 +158,7 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def _describe_other_sizes(rows: Sequence[FastestMethod], row: FastestMethod) -> list[str]:
-    sizes = least_by(rows, lambda each: each.problem_key, lambda each: each.first.median).values()
+    sizes = best_device_counts(rows)
     if len(sizes) < 2:
         return []
     names = dict.fromkeys(timings.name_with_blocks(each.first) for each in sizes if each.distinguished)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.cases import Subject, group_by, is_candidate
+from scaling.analysis.cases import Subject, group_by, is_candidate, least_by
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, is_empty_call, least_time, reasons_for_doubt, time_ratio
 
@@ -96,6 +96,11 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
     return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
+
+
+def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
+    """Return the row with the shortest time for each problem, of its rows on different device counts."""
+    return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
 
 
 def largest_problems(

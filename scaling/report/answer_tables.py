@@ -6,10 +6,10 @@ A problem is a function with fixed input sizes. The tables contain measured time
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.answers import FastestAnswer, describe_certainty, problem_name
-from scaling.analysis.cases import family_key, group_by, least_by
+from scaling.analysis.cases import family_key, group_by
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_percentage, format_ratio, format_time_ratio
-from scaling.analysis.fastest import FastestMethod
+from scaling.analysis.fastest import FastestMethod, best_device_counts
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.timings import (
@@ -37,7 +37,7 @@ def name_with_time(timing: Timing) -> str:
 
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode of each problem, its device count, and the runner-up."""
-    rows = (_format_row(findings, row) for row in _keep_best_device_counts(findings.fastest))
+    rows = (_format_row(findings, row) for row in best_device_counts(findings.fastest))
     return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
 
@@ -46,10 +46,6 @@ def device_table(findings: Findings) -> Table:
     rows = (_format_row(findings, row) for row in findings.fastest)
     note = "The same for each number of devices."
     return make_table("each", "Fastest mode on each number of devices", note, rows)
-
-
-def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
 
 
 def _format_row(findings: Findings, row: FastestMethod) -> dict[str, object]:

@@ -137,14 +137,14 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _count_cells(axes: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of swept values, where mesh=all stands for every mesh."""
+    """Return the number of combinations of swept values, where mesh=all means every mesh."""
     others = math.prod(len(values) for name, values in axes.items() if name not in ("devices", "mesh"))
     pairs = itertools.product(axes.get("devices", [1]), axes.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return the meshes that a mesh stands for: all meshes for mesh=all, otherwise the mesh itself."""
+    """Return all meshes of a number of devices for mesh=all, otherwise the mesh itself."""
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 

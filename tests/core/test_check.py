@@ -204,7 +204,7 @@ def test_an_error_that_rounding_may_cause_proves_nothing_if_it_is_large_and_no_e
     assert check.verdict(case, built, sizes, got, "cpu").reason == reason
 
 
-def test_entries_that_underflow_are_right_beside_larger_ones():
+def test_entries_that_underflow_are_right_among_larger_ones():
     case = completion.complete(Case("residual", points=64, wrt="m", api="jit", dtype="float32"))
     assert run_once(case).status == "ok"  # far from the mean the derivative is below the smallest float32
 

@@ -1,4 +1,4 @@
-"""Tests of examples/sources: published times of four workloads beside those of a results folder, and the table of the page."""
+"""Tests of examples/sources: published times of four workloads and those of a results folder, and the table of the page."""
 
 import pytest
 
