@@ -170,7 +170,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
     largest, size = scale.max(), np.abs(expected)
     leaf_scale = largest if spec.case.ad_mode.finite_step else rounding.largest_by_leaf(scale)
-    # The sum may be much smaller than its scale. An error that is not much smaller than the sum proves nothing.
+    # The sum may be much smaller than its scale. An error that is not much smaller than it proves nothing.
     tolerance = min(spec.tolerance, spec.max_tolerance)
     provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
