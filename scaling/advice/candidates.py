@@ -12,7 +12,7 @@ from scaling.core import load_option, shape, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
-from scaling.options.program import jaxpr_flops
+from scaling.options import program_stats
 from scaling.options.sparse.coloring import Coloring
 from scaling.study import applicability, completion
 
@@ -136,7 +136,7 @@ def sum_operations(jaxpr: Any) -> float:
     """Return the number of arithmetic operations and transcendental functions in a jaxpr, or 0 if unknown."""
     if jaxpr is None:
         return 0.0
-    counts = jaxpr_flops.count_operations(jaxpr)
+    counts = program_stats.count_operations(jaxpr)
     return (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 

@@ -25,7 +25,7 @@ _OPTIONS = {
     "peer_program": "scaling.peers.peer_program",  # engine
     "peers": "scaling.peers.interface",  # engine
     "pmap": "scaling.options.pmap",  # api=pmap
-    "program_stats": "scaling.options.program.program_stats",
+    "program_stats": "scaling.options.program_stats",
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance

@@ -108,7 +108,7 @@ class Record:
     # The fields of `scaling plan`: the program compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimized program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = None  # equal kernels once, with a count; see hlo_cost.py
+    kernels: list[dict[str, Any]] | None = None  # equal kernels once, with a count; see plan/kernel_work.py
     messages: list[dict[str, Any]] | None = None  # collectives: kind, bytes, group (devices), times
     program: str | None = None  # a digest of the work of each device, before optimization
     compiled_as: str | None = None  # key of the compiled case with equal work per device

@@ -18,8 +18,8 @@ import os
 import re
 import signal
 import tempfile
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,11 @@ from scaling.core import compile_case, environment, layout, memory, shape, timin
 from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
-from scaling.options.program import hlo_cost, llvm_instructions, program_stats
+from scaling.options import hlo, program_stats
 from scaling.options.sparse.coloring import coloring_fields
+from scaling.plan import kernel_work, llvm_instructions
 from scaling.plan.compile_pool import RecordFields
+from scaling.plan.kernel_work import KernelWork
 from scaling.workers import event_channel
 
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -170,18 +172,19 @@ class TracedCase:
         except shape.TooLarge as error:
             return fields | describe_failure(error)
         operations = getattr(compiled_case.stages, "operations", None)
-        cost = hlo_cost.read(compiled_case.stages.compiled.as_text(), operations)
+        program = hlo.read(compiled_case.stages.compiled.as_text())
+        kernels = kernel_work.count_kernels(program, operations)
         fields |= {
-            **program_stats.program_work(compiled_case, self.devices, cost), **compiled_case.needs,
+            **program_stats.program_work(compiled_case, self.devices, program), **compiled_case.needs,
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
-            **_optimized_work(cost, compiled_case.steps),
+            **_optimized_work(kernels, compiled_case.steps),
             "passes": shape.count_passes(compiled_case.case, self.workload, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
-            "messages": [hlo_cost.as_work(message) for message in cost.messages],
+            "messages": [kernel_work.as_work(message) for message in program.messages or ()],
         }  # fmt: skip
-        if text := program_stats.unexpected_collectives(self.case, cost.collectives):
+        if text := program_stats.unexpected_collectives(self.case, program.collectives):
             return fields | {"status": "failed", "reason": "collective", "text": text}
         return fields | {"status": "planned"}
 
@@ -287,21 +290,19 @@ def _device_jaxpr(jaxpr: Any) -> Any:
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
-def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
+def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
     """Return record fields with the kernels and operation counts of a program that a call runs `steps` times.
 
     Equal kernels are merged, and `times` is their total number of executions.
     """
-    counts: Counter[hlo_cost.Kernel] = Counter()
-    for kernel in cost.kernels:
-        counts[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps  # type: ignore[assignment]
-    flops = sum(
-        (k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items()
-    )
+    times: dict[KernelWork, float] = defaultdict(float)
+    for kernel in kernels:
+        times[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
+    merged = [dataclasses.replace(kernel, times=count) for kernel, count in times.items()]
     return {
-        "kernels": [hlo_cost.as_work(dataclasses.replace(k, times=times)) for k, times in counts.items()],
-        "program_flops": flops,
-        "program_transcendentals": sum(k.transcendentals * times for k, times in counts.items()),
+        "kernels": [kernel_work.as_work(kernel) for kernel in merged],
+        "program_flops": sum(kernel.flops * kernel.times for kernel in merged),
+        "program_transcendentals": sum(kernel.transcendentals * kernel.times for kernel in merged),
     }
 
 

@@ -19,7 +19,7 @@ import jax
 from scaling.core import memory, shape, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.environment import hide_secrets, scrub
-from scaling.options.program.jaxpr_flops import ELEMENTWISE, subjaxprs
+from scaling.options.program_stats import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks

@@ -13,7 +13,7 @@ from scaling.advice import advisor, candidates, local_peaks, measurement, predic
 from scaling.core.case import Case, Refusal
 from scaling.core.modes import MODES
 from scaling.core.record import Record
-from scaling.options.program import cpu_overhead
+from scaling.plan import cpu_overhead
 from tests.support import ceilings, devices  # noqa: F401
 from tests.support.paths import TOP
 

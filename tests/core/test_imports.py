@@ -27,7 +27,7 @@ record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devic
 assert record.status == "ok", record.text
 print(json.dumps([name for name in sys.modules if name.startswith("scaling.")]))
 """
-LOADED_BY_ALL = {"scaling.options.host_monitor", "scaling.options.program.program_stats"}  # by every case
+LOADED_BY_ALL = {f"scaling.options.{name}" for name in ("host_monitor", "hlo", "program_stats")}
 
 
 def loaded_options(**fields):
@@ -40,7 +40,7 @@ def loaded_options(**fields):
     modules = {
         name for name in json.loads(process.stdout) if name.startswith(("scaling.options.", "scaling.peers."))
     }
-    return {name for name in modules - LOADED_BY_ALL if not name.startswith("scaling.options.program")}
+    return modules - LOADED_BY_ALL
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.stem)

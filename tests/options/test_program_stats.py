@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.core import layout, workload
 from scaling.core.case import Case
-from scaling.options.program import hlo_cost, jaxpr_flops
-from scaling.options.program.jaxpr_flops import OperationCounts
+from scaling.options import hlo, program_stats
+from scaling.options.program_stats import OperationCounts
 from scaling.options.reference import rounding
 from scaling.study import completion, preflight_process
 
@@ -34,12 +34,12 @@ def array(*shape: int, dtype="float32") -> jax.ShapeDtypeStruct:
 
 def count(function, *arguments) -> OperationCounts:
     """Return the operations of a function, which is traced and not run."""
-    return jaxpr_flops.count_operations(jax.jit(function).trace(*arguments).jaxpr)
+    return program_stats.count_operations(jax.jit(function).trace(*arguments).jaxpr)
 
 
 def read_costs(function, *arguments):
     compiled = jax.jit(function).lower(*arguments).compile()
-    return hlo_cost.read(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
+    return hlo.read(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
 
 
 def on_devices(function, devices=2):
@@ -98,7 +98,7 @@ def test_operations_equal_a_count_by_hand(name):
     counts = count(function, *arguments)
     assert counts == OperationCounts(flops, transcendentals)
     assert type(counts.flops) is type(counts.transcendentals) is int  # serializable as JSON
-    assert jaxpr_flops.count_operations(jax.make_jaxpr(function)(*arguments)) == counts
+    assert program_stats.count_operations(jax.make_jaxpr(function)(*arguments)) == counts
 
 
 @pytest.mark.parametrize("name", ["log2", "tanh", "arcsin", "arctanh", "interp", "polyval"])
@@ -162,7 +162,7 @@ def program(**fields) -> layout.Program:
 def count_case(**fields) -> OperationCounts:
     """Return the operations of a case. A `pmap` function has no `trace`."""
     laid_out = program(**fields)
-    return jaxpr_flops.count_operations(jax.make_jaxpr(laid_out.function)(*laid_out.arguments.values()))
+    return program_stats.count_operations(jax.make_jaxpr(laid_out.function)(*laid_out.arguments.values()))
 
 
 N, LAYER = 8, {"workload": "linear", "sizes": {"p": 6, "o": 4}, "points": 8}
@@ -206,7 +206,7 @@ def test_without_loops_traffic_agrees_with_the_cost_analysis_of_xla(problem, mod
     laid_out = program(**problem, mode=mode, api=api, devices=2)
     compiled = laid_out.function.lower(*laid_out.arguments.values()).compile()
     accessed = compiled.cost_analysis()["bytes accessed"]  # more, if a fusion broadcasts a parameter
-    costs = hlo_cost.read(compiled.as_text())
+    costs = hlo.read(compiled.as_text())
     assert 0.9 * accessed <= costs.hbm_bytes <= accessed
     assert type(costs.hbm_bytes) is type(costs.collective_bytes) is int
     assert costs.collective_bytes == 0 and not any(costs.collectives.values())
@@ -224,7 +224,7 @@ def test_the_traffic_of_a_chunked_jacobian_does_not_depend_on_the_chunk_size():
     for chunk in (16, 32):
         laid_out = program(**layer, mode="jacfwd", chunk=chunk)
         compiled = laid_out.function.lower(*laid_out.arguments.values()).compile()
-        traffic[chunk] = hlo_cost.read(compiled.as_text()).hbm_bytes
+        traffic[chunk] = hlo.read(compiled.as_text()).hbm_bytes
         seeds = 4 * (64 * 4) ** 2  # float32, written once and read once
         assert 2 * seeds < traffic[chunk] < 3 * seeds
         assert traffic[chunk] > 3 * compiled.cost_analysis()["bytes accessed"]
@@ -337,13 +337,13 @@ ENTRY %main (x: f32[64,256], k: s32[]) -> f32[64,256] {
 
 def test_a_loop_that_slices_and_updates_arrays_moves_only_their_rows():
     row = 4 * 256
-    costs = hlo_cost.read(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
+    costs = hlo.read(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
     per_trip = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
     assert costs.hbm_bytes == 2 * 64 * row + 64 * per_trip
     assert costs.collective_bytes == 64 * (row + 2 * row)
     assert {kind: n for kind, n in costs.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
     for unknown in (LOOP.replace("TRIPS", ""), LOOP.replace("body=", "corpus=")):
-        partial = hlo_cost.read(unknown)
+        partial = hlo.read(unknown)
         assert (partial.hbm_bytes, partial.collective_bytes) == (None, None)
         assert partial.collectives == costs.collectives
 
@@ -403,9 +403,9 @@ ENTRY %main (a: bf16[40], b: pred[9,16], i: s32[3,1], u: pred[3,16]) -> pred[9,1
 def test_calls_branches_scatters_and_library_calls_count_the_bytes_they_move():
     large = (80 + 80) + (80 + 80)  # an operand used twice is read once
     library, slices, filled, scatter = 80 + 40, 8 + 8, 8 + 4 + 80, 48 + 12 + 48 + 48
-    assert hlo_cost.read(PARTS).hbm_bytes == 2 * large + library + slices + filled + scatter
+    assert hlo.read(PARTS).hbm_bytes == 2 * large + library + slices + filled + scatter
 
 
 def test_text_that_is_not_an_hlo_program_is_an_error():
     with pytest.raises(AssertionError):
-        hlo_cost.read("")
+        hlo.read("")

@@ -11,7 +11,7 @@ import jax
 
 from scaling.core import layout, memory, timing, workload
 from scaling.core.case import Case
-from scaling.options.program import jaxpr_flops
+from scaling.options import program_stats
 from scaling.study import completion
 
 pytestmark = pytest.mark.thin(4, "thorough")
@@ -101,7 +101,7 @@ def count_work(devices=1, **fields):
     program = layout.lay_out(case, workload.build(case), jax.devices()[:devices])
     stages = timing.compile_stages(program.function, list(program.arguments.values()))
     needs = memory.program_bytes(stages.compiled)
-    return jaxpr_flops.count_operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]
+    return program_stats.count_operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 
 from scaling.options.jaxpr_evaluation import bind, evaluate
-from scaling.options.program.jaxpr_flops import subjaxprs, trip_count
+from scaling.options.program_stats import subjaxprs, trip_count
 
 # An elementwise operation counts as this fraction of a term, because the tolerance of a term allows sixteen
 # roundings.

@@ -8,10 +8,8 @@ an AMD EPYC with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 
-from scaling.options.program.hlo import HloInstruction
-from scaling.options.program.hlo_ops import count_fft
+from scaling.options.hlo import HloInstruction, Instructions, Kernel
 
 START = 35_000  # the start of a kernel: 0.4 to 0.8 us
 START_IN_LOOP = 2800  # the start of a kernel in a while loop, whose code is in the cache: 40 ns
@@ -40,31 +38,40 @@ SLOWDOWN_OF_SCALAR_CONVOLUTION = 3
 _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication or addition: 2.5 to 5
 
 
-def start(instruction: HloInstruction, in_loop: bool) -> int:
-    """Return the time to start the kernel of an instruction, in the unit of this module."""
-    if instruction.is_library_fusion:
-        return YNN_FUSION_IN_LOOP if in_loop else YNN_FUSION
-    return START_IN_LOOP if in_loop else START
+def kernel_overhead(kernel: Kernel, executed: float, arithmetic: int) -> int:
+    """Return the time to start a kernel and to compute its result in a library, in the unit of this module.
+
+    `executed` is the number of operations in its compiled loops, or 0 if a library computes the result.
+    `arithmetic` is the number of operations that kernel_work.py counts.
+    """
+    instruction, in_loop = kernel.instruction, kernel.in_loop
+    if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
+        return (YNN_FUSION_IN_LOOP if in_loop else YNN_FUSION) + _ynn_overhead(kernel.body)
+    start = START_IN_LOOP if in_loop else START
+    return start if executed else start + _library_overhead(kernel, arithmetic)
 
 
-def library_fusion_overhead(fused: Mapping[str, HloInstruction]) -> int:
+def _ynn_overhead(fused: Instructions) -> int:
     """Return the overhead of the reductions and broadcasts in a fusion that YNNPACK computes."""
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
-def library_overhead(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+def _library_overhead(kernel: Kernel, arithmetic: int) -> int:
     """Return the library overhead of a product, convolution, transform, sort or custom call, otherwise 0."""
+    instruction = kernel.instruction
+    operands = [kernel.operands[name] for name in instruction.operands]
+    operand_size = sum(operand.size for operand in operands)
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
         products = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
-        return PRODUCT * products + PACKED * (instruction.size + sum(operand.size for operand in operands))
+        return PRODUCT * products + PACKED * (instruction.size + operand_size)
     if instruction.opcode == "custom-call":
-        return ROUTINES.get(routine_name(instruction), 0) * sum(operand.size for operand in operands)
+        return ROUTINES.get(routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":
-        return FFT * count_fft(instruction, operands)
+        return FFT * arithmetic
     if instruction.opcode == "sort":
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT * operands[0].size * math.log2(max(2, sorted_elements)))

@@ -11,27 +11,33 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scaling.options.program import cpu_overhead as co
-from scaling.options.program import hlo_cost, llvm_instructions
+from scaling.options import hlo
+from scaling.plan import cpu_overhead as co
+from scaling.plan import kernel_work, llvm_instructions
 from tests.support.hlo_text import fusion_text
+
+
+def count_kernels(text, operations):
+    """Return the work of the kernels of a module."""
+    return kernel_work.count_kernels(hlo.read(text), operations)
 
 
 def compiled_products(function, *arguments):
     """Return the overhead of the matrix products and convolutions in a compiled program."""
     text = jax.jit(function).lower(*arguments).compile().as_text()
-    return [kernel.overhead for kernel in hlo_cost.read(text, {}).kernels if kernel.products]
+    return [kernel.overhead for kernel in count_kernels(text, {}) if kernel.products]
 
 
 def test_plans_for_accelerators_have_no_overhead_of_a_cpu():
     text = fusion_text("f32[5,7]{1,0} parameter(0)", "f32[5,7]{1,0} negate(%p)")
-    overheads = [hlo_cost.read(text, operations).kernels[0].overhead for operations in (None, {})]
+    overheads = [count_kernels(text, operations)[0].overhead for operations in (None, {})]
     assert overheads == [0, co.START]
 
 
 def test_a_fusion_within_a_fusion_is_not_a_further_start():
     inner = "%inner (q: f32[5,7]) -> f32[5,7] {\n  %q = f32[5,7]{1,0} parameter(0)\n  ROOT %s = f32[5,7]{1,0} negate(%q)\n}\n\n"
     outer = fusion_text("f32[5,7]{1,0} parameter(0)", "f32[5,7]{1,0} fusion(%p), kind=kLoop, calls=%inner")
-    (kernel,) = hlo_cost.read(inner + outer, {}).kernels
+    (kernel,) = count_kernels(inner + outer, {})
     assert kernel.overhead == co.START
 
 
@@ -78,9 +84,7 @@ ENTRY %main (a: {first}, b: {second}) -> {result} {{
   ROOT %r = {result} {opcode}(%a, %b), {attributes}
 }}
 """
-    (in_library,), (in_loops,) = (
-        hlo_cost.read(text, operations).kernels for operations in ({}, {"r": 1000.0})
-    )
+    (in_library,), (in_loops,) = (count_kernels(text, operations) for operations in ({}, {"r": 1000.0}))
     assert (in_library.overhead, in_library.operations) == (co.START + expected, 0)
     assert (in_loops.overhead, in_loops.operations) == (co.START, 1000)
     assert (in_library.library, in_loops.library) == (opcode if name == "random bits" else "", "")
@@ -103,9 +107,9 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
   ROOT %f = f32[8,4]{1,0} fusion(%a), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
 }
 """
-    (kernel,) = hlo_cost.read(text, {}).kernels
+    (kernel,) = count_kernels(text, {})
     assert kernel.overhead == co.YNN_FUSION
-    (in_loops,) = hlo_cost.read(text.replace("__ynn_fusion", "another"), {"f": 10.0}).kernels
+    (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {"f": 10.0})
     assert (in_loops.overhead, in_loops.operations) == (co.START, 10)
 
 
@@ -133,8 +137,8 @@ ENTRY %main (a: f32[6,4], c: f32[6,3,4]) -> f32[6,3] {
   ROOT %f = f32[6,3]{1,0} fusion(%a, %c), kind=kCustom, calls=%fused, backend_config={"fusion_config":{"kind":"__ynn_fusion"}}
 }
 """
-    (in_library,) = hlo_cost.read(text, {}).kernels
-    (in_loops,) = hlo_cost.read(text.replace("__ynn_fusion", "another"), {}).kernels
+    (in_library,) = count_kernels(text, {})
+    (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {})
     assert in_library.overhead == co.YNN_FUSION + 6 * 3 * co.YNN_SUM + 6 * co.YNN_BROADCAST
     assert in_loops.overhead == co.START
 
@@ -168,7 +172,7 @@ ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
   ROOT %w = (s32[], f32[8]{0}) while(%first), condition=%end, body=%body, backend_config={"known_trip_count":{"n":"5"}}
 }
 """
-    overheads = {(kernel.times, kernel.overhead) for kernel in hlo_cost.read(text, {}).kernels}
+    overheads = {(kernel.times, kernel.overhead) for kernel in count_kernels(text, {})}
     assert (5, co.YNN_FUSION_IN_LOOP) in overheads
     assert co.START_IN_LOOP < co.YNN_FUSION_IN_LOOP < co.YNN_FUSION
 
@@ -191,7 +195,7 @@ def test_a_convolution_in_a_loop_executes_the_operations_of_its_code(layouts, tm
     text = lowered.compile(compiler_options=options).as_text()
     (found,) = [
         kernel
-        for kernel in hlo_cost.read(text, llvm_instructions.count_operations(tmp_path)).kernels
+        for kernel in count_kernels(text, llvm_instructions.count_operations(tmp_path))
         if kernel.products
     ]
     assert (found.operations > 0) == CONVOLUTIONS[layouts]

@@ -1,11 +1,11 @@
-"""Count the floating-point operations of a jaxpr, one equation at a time, before XLA optimizes the program.
+"""Count the work of a compiled case: its operations in the jaxpr, its memory traffic and collectives in HLO.
 
-Dead code is not counted, and the body of a loop is counted once per iteration. The count is None if the trip
-count of a loop is known only at run time. See hlo_cost.py for the costs of the optimized program.
+The operations are counted one equation at a time, before XLA optimizes the program. Dead code is not counted,
+and the body of a loop is counted once per iteration. plan/kernel_work.py counts the optimized program.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,11 @@ from jax.dtypes import issubdtype
 from jax.extend.core import Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from scaling.core.case import CEILING, Case
+from scaling.core.compile_case import CompiledCase, trace_program
+from scaling.options import hlo
 
-@dataclass(frozen=True)
-class OperationCounts:
-    """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
-
-    flops: int | None
-    transcendentals: int | None
-
-
+_COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose programs contain a collective
 _PRIMITIVES = {  # name of a counting rule -> the JAX primitives it applies to
     "free": """
         all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim
@@ -45,6 +41,57 @@ _PRIMITIVES = {  # name of a counting rule -> the JAX primitives it applies to
 _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES.items() for primitive in names.split()}
 # All primitives that are not a product or a factorization of matrices.
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
+
+
+@dataclass(frozen=True)
+class OperationCounts:
+    """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
+
+    flops: int | None
+    transcendentals: int | None
+
+
+def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
+    """Return record fields with the work of a case, and an error message about unexpected collectives.
+
+    The message is None if the collectives are as expected, or if the case has no executable.
+    """
+    executable = compiled.stages.compiled
+    program = None if executable is None else hlo.read(executable.as_text())
+    unexpected = unexpected_collectives(compiled.case, program.collectives) if program else None
+    return program_work(compiled, devices, program), unexpected
+
+
+def program_work(
+    compiled: CompiledCase, devices: Sequence[Any], program: hlo.HloProgram | None
+) -> dict[str, Any]:
+    """Return record fields with the work that each device does to compute one result.
+
+    The fields are the operations, the memory traffic and the collectives, each None if unknown. The program
+    is traced for `devices` if `compiled` contains no jaxpr.
+    """
+    operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
+    work: dict[str, Any] = {
+        **vars(operations), "hbm_bytes": program and program.hbm_bytes,
+        "collective_bytes": program and program.collective_bytes,
+    }  # fmt: skip
+    totals = {name: amount and amount * compiled.steps for name, amount in work.items()}
+    return {**totals, "collectives": program and program.collectives}
+
+
+def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
+    """Return an error message if a program has unexpected collectives or lacks required ones, otherwise None.
+
+    Collectives are required only by cases with `split=data` on more than one device, and by some targets of
+    the workload `ceiling`. `collectives` maps each kind to its number in the program.
+    """
+    communicates = any(collectives.values())
+    is_data_parallel = case.split == "data" and case.devices > 1
+    expected = case.target in _COMMUNICATING if case.workload == CEILING else is_data_parallel
+    if communicates == expected:
+        return None
+    verb = "communicates" if communicates else "does not communicate"
+    return f"the compiled program {verb}: {dict(collectives)}"
 
 
 def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:

@@ -10,7 +10,8 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import jax.numpy as jnp
 
-from scaling.options.program import hlo_cost, llvm_instructions
+from scaling.options import hlo
+from scaling.plan import kernel_work, llvm_instructions
 
 LOOP = """
 define ptr @kernel(ptr %0) {{
@@ -50,7 +51,8 @@ def count_compiled(function, *arguments, folder):
     )
     operations = llvm_instructions.count_operations(folder)
     assert operations
-    return sum(kernel.operations for kernel in hlo_cost.read(compiled.as_text(), operations).kernels)
+    kernels = kernel_work.count_kernels(hlo.read(compiled.as_text()), operations)
+    return sum(kernel.operations for kernel in kernels)
 
 
 @pytest.mark.parametrize(("start", "step", "end", "trips"), [(0, 1, 7, 7), (3, 2, 13, 5), (10, -1, 4, 6)])

@@ -1,0 +1,437 @@
+"""Read the text of an HLO module: its instructions, and the bytes that each kernel and collective moves.
+
+A kernel is a fusion or a single instruction. It reads its operands from memory and writes its results to
+memory, without caching between kernels. Only the slices of a sliced operand are read. Only the update of an
+in-place update is written. plan/kernel_work.py counts the operations of the kernels.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+)  # fmt: skip
+NO_KERNEL = {  # opcodes of instructions that execute no kernel
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
+    "partition-id", "replica-id",
+}  # fmt: skip
+SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their result from their first operand
+# Opcode -> index of the operand that contains the update of operand 0. If operand 0 is a parameter of the
+# fusion, XLA updates it in place.
+UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^)]*)(.*)")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=\{?((?:%[\w.\-]+(?:, )?)+)")
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ARRAY = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?")
+_SCRATCH = re.compile(r", [su]8\[\d+\]\{0\}\)$")  # the workspace of a library call is its last result
+_TILE = re.compile(r"T\(([\d,]+)\)")  # the outermost tile; inner tiles add no padding
+_ON_CHIP = re.compile(r"S\([1-46-9]\)")  # memory spaces other than device (no number) and host (5)
+_COPIES = ("copy", "bitcast")
+_ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
+_DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
+_GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
+
+Instructions = Mapping[str, "HloInstruction"]
+Computations = Mapping[str, Instructions]
+
+
+class HloInstruction(NamedTuple):
+    """An instruction of an HLO computation.
+
+    The sizes of an asynchronous start, such as "copy-start", exclude the operands that its result contains.
+
+    Attributes:
+        bytes: the bytes of the result in device memory, with the padding of its layout.
+        unpadded_bytes: the bytes of the result in all memory spaces, without padding.
+        dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
+        minor_axis: the minor-most axis of this array that is longer than one, or None if there is none.
+        operands, called: the names of the operands, and of the computations that the instruction calls.
+        argument_text: the text in the parentheses, such as the number of a parameter.
+        attributes: the text after the parentheses, such as ", dimensions={0,1}, to_apply=%add".
+    """
+
+    name: str
+    bytes: int
+    unpadded_bytes: int
+    dims: tuple[int, ...]
+    dtype: str
+    minor_axis: int | None
+    opcode: str
+    operands: list[str]
+    called: list[str]
+    root: bool
+    argument_text: str
+    attributes: str
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements of the result."""
+        return math.prod(self.dims)
+
+    @property
+    def kind(self) -> str:
+        """Return the opcode, without the ending "-start" of an asynchronous instruction."""
+        return self.opcode.removesuffix("-start")
+
+    def axes(self, attribute: str) -> tuple[int, ...] | None:
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if absent."""
+        match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
+        return parse_integers(match[1]) if match else None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a program: its instruction, and the bytes that one execution reads and writes.
+
+    Attributes:
+        operands: the instructions that compute the operands, by name.
+        body: the instructions of the fused computation, or of a fusion of this single instruction.
+        in_loop: whether the kernel is in a while loop.
+        times: the number of executions, or infinity if it is unknown.
+    """
+
+    instruction: HloInstruction
+    operands: Instructions
+    body: Instructions
+    in_loop: bool
+    bytes: int
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """One execution of a collective operation on one device.
+
+    Attributes:
+        kind: opcode, such as "all-reduce".
+        bytes: bytes of the input or of the output of a device, whichever is larger.
+        group: number of participating devices.
+        times: number of executions, or infinity if it is unknown.
+    """
+
+    kind: str
+    bytes: int
+    group: int
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class HloProgram:
+    """The kernels and collectives that each device executes, or None if the format of the text is unknown.
+
+    `collectives` is a dict from each collective opcode, such as "all-reduce", to its number of instructions.
+    """
+
+    computations: Computations
+    kernels: Sequence[Kernel] | None
+    messages: Sequence[Message] | None
+    collectives: dict[str, int]
+
+    @property
+    def hbm_bytes(self) -> int | None:
+        """Return the bytes that all kernels read and write, or None if a trip count is unknown."""
+        return _known_bytes(self.kernels)
+
+    @property
+    def collective_bytes(self) -> int | None:
+        """Return the bytes of all collectives, or None if a trip count is unknown."""
+        return _known_bytes(self.messages)
+
+
+def _total_bytes(parts: Iterable[Kernel | Message]) -> float:
+    return sum(part.bytes * part.times for part in parts if part.bytes)
+
+
+def _known_bytes(parts: Iterable[Kernel | Message] | None) -> int | None:
+    total = math.inf if parts is None else _total_bytes(parts)
+    return None if math.isinf(total) else int(total)
+
+
+def read(text: str) -> HloProgram:
+    """Return the kernels and collectives of an optimized HLO module, given as `Compiled.as_text` returns it.
+
+    Of the branches of a conditional, only the one with the most bytes is counted. If XLA does not report the
+    trip count of a loop, its kernels and collectives have an infinite number of executions.
+    """
+    computations, entry = parse(text)
+    opcodes = Counter(x.kind for each in computations.values() for x in each.values())
+    collectives = {kind: opcodes[kind] for kind in COLLECTIVES}
+    devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
+    try:
+        parts = _list_parts(computations, entry, devices)
+    except (LookupError, ValueError):  # the format of another version of XLA
+        return HloProgram(computations, None, None, collectives)
+    kernels = [part for part in parts if isinstance(part, Kernel)]
+    messages = [part for part in parts if isinstance(part, Message)]
+    return HloProgram(computations, kernels, messages, collectives)
+
+
+def _list_parts(computations: Computations, entry: str, devices: int) -> list[Kernel | Message]:
+    """Return the kernels and collectives of the computation `entry` and of the computations that it calls."""
+
+    @functools.cache
+    def parts_of(name: str, in_loop: bool = False) -> list[Kernel | Message]:
+        parts, instructions = list[Kernel | Message](), computations[name]
+        for instruction in instructions.values():
+            kind, called = instruction.kind, instruction.called
+            if kind in ("call", "async"):
+                parts += (part for each in called for part in parts_of(each, in_loop))
+            elif kind == "conditional":
+                parts += max((parts_of(each, in_loop) for each in called), key=_total_bytes)
+            elif kind == "while":
+                if len(called) != 2:
+                    raise ValueError(f"the loop {instruction.name} does not call a condition and a body")
+                trips = _count_trips(instruction, instructions, computations)
+                iteration = [part for each in called for part in parts_of(each, True)]
+                parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
+            elif _executes_kernel(instruction):
+                operands = {x: instructions[x] for x in instruction.operands}
+                fused = computations[called[0]] if kind == "fusion" else {}
+                parts += _collectives(fused, instruction, operands, devices)
+                body = fused or _as_fusion(instruction, operands)
+                size = _kernel_bytes(body, computations)
+                parts.append(Kernel(instruction, operands, body, in_loop, size))
+        return parts
+
+    return parts_of(entry)
+
+
+def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
+    """Return the trip count of a loop in the computation `instructions`, or infinity if it is unknown.
+
+    If XLA does not report it, as on TPUs, the loop must have the form `while counter < end: counter += step`
+    with constants, to which JAX lowers `scan` and `fori_loop`.
+    """
+    if reported := _TRIP_COUNT.search(loop.attributes):
+        return float(reported[1])
+    condition, body = (computations[name] for name in loop.called)
+    test, carried = _root(condition), instructions[loop.operands[0]].operands
+    try:
+        counter, end = (source_of(name, condition, _COPIES) for name in test.operands)
+        index = _tuple_index(counter)
+        update, start = body[_root(body).operands[index]], source_of(carried[index], instructions, _COPIES)
+        terms = [source_of(name, body, _COPIES) for name in update.operands]
+        (step,) = (_integer(term) for term in terms if term.opcode == "constant")
+        (updated,) = (_tuple_index(term) for term in terms if term.opcode != "constant")
+        trips = math.ceil((_integer(end) - _integer(start)) / step)
+    except (LookupError, ValueError, ZeroDivisionError):
+        return math.inf
+    is_counter = (test.opcode, update.opcode, updated) == ("compare", "add", index) and step > 0
+    return float(max(0, trips)) if is_counter and "direction=LT" in test.attributes else math.inf
+
+
+def _tuple_index(instruction: HloInstruction) -> int:
+    """Return the index of a get-tuple-element. Raise `ValueError` for any other instruction."""
+    return int(instruction.attributes.partition(", index=")[2].partition(",")[0])
+
+
+def _integer(constant: HloInstruction) -> int:
+    """Return the value of an integer constant. Raise `ValueError` for any other instruction."""
+    return int(constant.argument_text if constant.opcode == "constant" else "")
+
+
+def _executes_kernel(instruction: HloInstruction) -> bool:
+    if instruction.opcode.endswith(("-done", "-update")) or _ALLOCATION in instruction.attributes:
+        return False
+    return instruction.kind not in NO_KERNEL
+
+
+def _as_fusion(instruction: HloInstruction, operands: Instructions) -> dict[str, HloInstruction]:
+    """Return the instructions of a fusion that contains only `instruction` and parameters."""
+    parameters = {
+        name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
+    }
+    return parameters | {instruction.name: instruction._replace(root=True)}
+
+
+def _collectives(
+    fused: Instructions, instruction: HloInstruction, operands: Instructions, devices: int
+) -> Iterator[Message]:
+    """Yield a `Message` for each collective of a kernel: `instruction` itself, or instructions fused into it.
+
+    All `devices` of the program take part in a collective without `replica_groups`.
+    """
+    for candidate, instructions in [(instruction, operands), *((inner, fused) for inner in fused.values())]:
+        if candidate.kind in COLLECTIVES:
+            match = _GROUPS.search(candidate.attributes)
+            group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
+            inputs = sum(instructions[name].unpadded_bytes for name in set(candidate.operands))
+            yield Message(candidate.kind, max(candidate.unpadded_bytes, inputs), group)
+
+
+def _kernel_bytes(instructions: Instructions, computations: Computations) -> int:
+    """Return the bytes that one execution of a fusion reads and writes."""
+    in_place = _in_place_updates(instructions, computations)
+    written = sum(in_place.get(x.name, (x, x.bytes))[1] for x in _result_instructions(instructions))
+    return written + _bytes_read(instructions, in_place, computations).total()
+
+
+def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
+    """Return the instructions that produce the results of a computation, with bitcasts skipped."""
+    root = _root(instructions)
+    names = root.operands if root.opcode == "tuple" else [root.name]
+    return [source_of(name, instructions) for name in names]
+
+
+def _root(instructions: Instructions) -> HloInstruction:
+    (root,) = (instruction for instruction in instructions.values() if instruction.root)
+    return root
+
+
+def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
+    """Return the instruction that computes the value of `name`, skipping instructions with these opcodes."""
+    while instructions[name].opcode in opcodes:
+        name = instructions[name].operands[0]
+    return instructions[name]
+
+
+def _in_place_updates(
+    instructions: Instructions, computations: Computations
+) -> dict[str, tuple[HloInstruction, int]]:
+    """Return a dict of (parameter, written bytes) for each fusion result that updates a parameter in place.
+
+    The keys are the names of the instructions that produce the results.
+    """
+    updates = {}
+    for result in _result_instructions(instructions):
+        target, size = None, 0
+        if result.opcode in UPDATES:
+            target = source_of(result.operands[0], instructions)
+            size = instructions[result.operands[UPDATES[result.opcode]]].bytes
+        elif result.opcode == "fusion":
+            nested = _in_place_updates(computations[result.called[0]], computations)
+            if len(nested) == 1:
+                ((parameter, size),) = nested.values()
+                target = source_of(result.operands[int(parameter.argument_text)], instructions)
+        if target is not None and target.opcode == "parameter":
+            updates[result.name] = target, size
+    return updates
+
+
+def _bytes_read(
+    instructions: Instructions, in_place: Mapping[str, tuple[HloInstruction, int]], computations: Computations
+) -> Counter[str]:
+    """Return the number of bytes that a fusion reads from each parameter, by parameter name.
+
+    `in_place` is the result of `_in_place_updates`.
+    """
+    reads: Counter[str] = Counter()
+    for instruction in instructions.values():
+        if instruction.opcode == "bitcast":
+            continue
+        opcode, is_updated = instruction.opcode, instruction.name in in_place
+        nested = _bytes_read_by_operand(instruction, is_updated, computations) if opcode == "fusion" else {}
+        for index, operand in enumerate(instruction.operands):
+            source = source_of(operand, instructions)
+            if source.opcode != "parameter":
+                continue
+            size = nested.get(index, 0) if opcode == "fusion" else source.bytes
+            if index == 0 and opcode in SLICES:
+                size = instruction.bytes
+            elif index == 0 and opcode in UPDATES and is_updated:
+                size = in_place[instruction.name][1] if opcode == "scatter" else 0  # a scatter accumulates
+            reads[source.name] += size
+    return Counter({name: min(size, instructions[name].bytes) for name, size in reads.items()})
+
+
+def _bytes_read_by_operand(
+    instruction: HloInstruction, is_updated: bool, computations: Computations
+) -> dict[int, int]:
+    """Return the number of bytes that a nested fusion reads from each operand, by operand index.
+
+    If `is_updated` is true, the nested fusion updates a parameter of the enclosing fusion in place.
+    """
+    instructions = computations[instruction.called[0]]
+    in_place = _in_place_updates(instructions, computations) if is_updated else {}
+    reads = _bytes_read(instructions, in_place, computations)
+    returned = {x.name: x.bytes for x in _result_instructions(instructions)}
+    return {
+        int(x.argument_text): reads[x.name] or returned.get(x.name, 0)
+        for x in instructions.values()
+        if x.opcode == "parameter"
+    }
+
+
+def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
+    """Return the computations of an HLO module, each a dict of instructions, and the name of the entry."""
+    computations = dict[str, dict[str, HloInstruction]]()
+    instructions, entry = dict[str, HloInstruction](), ""
+    for row in text.splitlines():
+        if header := _HEADER.match(row):
+            instructions = computations[header[2]] = {}
+            entry = header[2] if header[1] else entry
+        elif match := _INSTRUCTION.match(row):
+            instruction = _parse_instruction(match, instructions)
+            instructions[instruction.name] = instruction
+    assert entry, "not the text of an HLO module"
+    return computations, entry
+
+
+def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloInstruction:
+    root, name, shape, opcode, argument_text, attributes = match.groups()
+    operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
+    arrays = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
+    size = sum(_array_bytes(array, padded=True) for array in arrays)
+    unpadded_bytes = sum(_array_bytes(array) for array in arrays)
+    if opcode.endswith("-start"):
+        included = [instructions[x] for x in operands if x in instructions]
+        is_copy = opcode == "copy-start"
+        size = _without_operands(size, sum(x.bytes for x in included), is_copy)
+        unpadded_bytes = _without_operands(unpadded_bytes, sum(x.unpadded_bytes for x in included), is_copy)
+    return HloInstruction(
+        name, size, unpadded_bytes, *_describe_first(arrays), opcode, operands, called, bool(root),
+        argument_text, attributes,
+    )  # fmt: skip
+
+
+def _without_operands(size: int, operands: int, is_copy: bool) -> int:
+    """Return the result bytes of an asynchronous start, without the operands that the result may contain.
+
+    `size` is the size of the whole result in bytes, and `operands` is the size of the operands. The result of
+    a copy-start always contains the operand. Any other result is assumed to contain the operands if it is
+    larger than the operands; the result of some asynchronous all-reduces does not contain them.
+    """
+    return max(0, size - operands) if size > operands or is_copy else size
+
+
+def _array_bytes(array: tuple[str, ...], padded: bool = False) -> int:
+    """Return the size in bytes of an array, given as a match of `_ARRAY`.
+
+    If `padded` is true, the axes are padded to whole tiles, and arrays in on-chip memory have size 0.
+    """
+    bits = int(array[1] or 8)  # pred has no number in its name
+    dims, order, tile = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
+    if padded and _ON_CHIP.search(array[5]):
+        return 0
+    if padded and tile and len(order) == len(dims):
+        lengths = [dims[axis] for axis in order]  # minor to major, as the reversed sides of the tile
+        sides = parse_integers(tile[1])[::-1]
+        pairs = itertools.zip_longest(lengths, sides, fillvalue=1)
+        dims = tuple(-(-length // side) * side for length, side in pairs)
+    return math.prod(dims) * bits // 8
+
+
+def _describe_first(arrays: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], str, int | None]:
+    """Return the dimensions and dtype of the first array, and its minor-most axis that is longer than one."""
+    if not arrays:
+        return (), "", None
+    letters, bits, _, dims_text, order_text, _ = arrays[0]
+    dims = parse_integers(dims_text)
+    order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
+    minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)
+    return dims, letters + bits, minor_axis
+
+
+def parse_integers(text: str) -> tuple[int, ...]:
+    """Return the nonnegative integers in a string such as "2,1,0"."""
+    return tuple(int(n) for n in re.findall(r"\d+", text))

@@ -1,1 +1,0 @@
-"""Static cost analysis of a program from its jaxpr and HLO: operations, memory traffic, collectives."""

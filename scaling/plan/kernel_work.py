@@ -1,0 +1,251 @@
+"""Count the work of HLO kernels (`KernelWork`): operations by kind, and on a CPU also their overhead.
+
+The kernels may come from the CPU, GPU or TPU backend. Each element of a result counts once, although the
+loops of XLA may evaluate it several times. Of library calls, only matrix products, convolutions and common
+routines of LAPACK are counted. options/hlo.py counts the bytes.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.options import hlo
+from scaling.options.hlo import Computations, HloInstruction, HloProgram, Instructions
+from scaling.plan import cpu_overhead
+
+_ANNOTATIONS = {  # targets of custom calls that do no work
+    "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
+    "MoveToDevice", "Pin", "Unpin", "ConcatBitcast", "AssumeGatherIndicesInBound",
+    "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
+}  # fmt: skip
+_CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
+_DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->\w+")
+_WINDOW = re.compile(r"window=\{size=([\dx]+)")
+_UNKNOWN = {"topk", "rng", "rng-bit-generator"}  # opcodes whose number of operations is not known
+_WITHOUT_OPERATIONS = hlo.NO_KERNEL | hlo.SLICES | _UNKNOWN | {
+    *hlo.COLLECTIVES, "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
+    "dynamic-update-slice", "fusion", "domain", "infeed", "outfeed", "send", "recv",
+}  # fmt: skip
+# Opcode -> kind of work on floating-point numbers. Other elementwise operations are arithmetic.
+_FLOATING_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict.fromkeys((
+    "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine", "tan",
+    "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
+), "transcendentals")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """The work of one execution of a kernel on one device.
+
+    Attributes:
+        bytes: bytes that are read and written.
+        turned: bytes in transposes that change the minor-most axis.
+        products: multiplications and additions in matrix products and convolutions.
+        arithmetic: other operations, including comparisons, selections and conversions.
+        divisions, transcendentals: floating-point divisions, and evaluations of transcendental functions.
+        operations: instructions that a CPU executes (llvm_instructions.py), or 0 if this is unknown.
+        overhead: additional time on a CPU, in the unit of cpu_overhead.py.
+        reductions: terms of sums along the minor-most axis. Other sums are arithmetic.
+        library: name of an instruction or library call whose operations are unknown, or "".
+        times: number of executions, or infinity if it is unknown.
+    """
+
+    bytes: int = 0
+    turned: int = 0
+    products: int = 0
+    arithmetic: int = 0
+    divisions: int = 0
+    transcendentals: int = 0
+    operations: int = 0
+    overhead: int = 0
+    reductions: int = 0
+    library: str = ""
+    times: float = 1.0
+
+    @property
+    def flops(self) -> int:
+        """Return the number of operations that are not transcendental functions."""
+        return self.products + self.arithmetic + self.divisions + self.reductions
+
+
+def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
+    """Return the work of all kernels of a compiled program.
+
+    `operations` is the result of `llvm_instructions.count_operations` for a CPU program, and None for other
+    programs, whose kernels have no overhead. If the format of the program is unknown, so is its work: the
+    result is one kernel with an infinite number of executions.
+    """
+    if program.kernels is None:
+        return [KernelWork(1, times=math.inf)]
+    executed = None if operations is None else _operations_by_name(program.computations, operations)
+    return [_count_kernel(kernel, program.computations, executed) for kernel in program.kernels]
+
+
+def as_work(part: KernelWork | hlo.Message) -> dict[str, Any]:
+    """Return the fields of a kernel or collective as a dict, without the values 0 and "" and `times` of 1."""
+    return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
+
+
+def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
+    """Return a dict from kernel name to number of operations.
+
+    XLA compiles equal fusions to one kernel, which has the name of one of them in `operations`. The result
+    contains the names of all of them.
+    """
+    contents = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
+    for instructions in computations.values():
+        for fusion in instructions.values():
+            if fusion.opcode == "fusion":
+                fused = computations[fusion.called[0]].values()
+                inner = ((x.opcode, x.dims, x.dtype, x.minor_axis) for x in fused)
+                contents[fusion.name] = (fusion.dims, *inner)
+    compiled = {contents[name]: operations[name] for name in contents if name in operations}
+    return {name: compiled[key] for name, key in contents.items() if key in compiled} | dict(operations)
+
+
+def _count_kernel(
+    kernel: hlo.Kernel, computations: Computations, operations: Mapping[str, float] | None
+) -> KernelWork:
+    """Return the work of a kernel. `operations` is the result of `_operations_by_name`, or None."""
+    work, library = _count_body(kernel.body, computations)
+    if operations is not None:
+        executed = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
+        work["overhead"] = cpu_overhead.kernel_overhead(kernel, executed, work["arithmetic"])
+        if kernel.instruction.opcode == "convolution":
+            executed *= cpu_overhead.convolution_slowdown(executed, work["products"])
+        work["operations"], library = round(executed), "" if executed else library
+    return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
+
+
+def _count_body(instructions: Instructions, computations: Computations) -> tuple[Counter[str], str]:
+    """Return the operations of a fusion by field of `KernelWork`, and its value of `library`."""
+    work, library = Counter[str](), ""
+    for instruction in instructions.values():
+        kind, amount = _count_instruction(instruction, instructions)
+        if kind:
+            work[kind] += amount
+        elif instruction.opcode == "fusion":
+            nested_work, nested_library = _count_body(computations[instruction.called[0]], computations)
+            work.update(nested_work)
+            library = nested_library or library
+        else:
+            library = _library_name(instruction) or library
+    return work, library
+
+
+def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
+    """Return the work of an instruction as the name of a field of `KernelWork` and its value.
+
+    The name is "" if the work is unknown, or if the instruction only moves data without changing the
+    minor-most axis. `instructions` contains all instructions of the same computation.
+    """
+    operands = [instructions[x] for x in instruction.operands if x in instructions]
+    kind = instruction.opcode
+    if kind in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
+        return "turned", 2 * instruction.bytes
+    if kind in _WITHOUT_OPERATIONS or kind.endswith(("-done", "-start")):
+        return "", 0
+    if operands and cpu_overhead.routine_name(instruction):  # at least one operation for each element
+        return "arithmetic", operands[0].size
+    if kind in ("sort", "fft", "cholesky", "triangular-solve"):
+        return "arithmetic", _count_routine(instruction, operands)
+    if kind in ("dot", "convolution", "custom-call"):
+        return _count_product(instruction, operands)
+    if kind in ("reduce", "reduce-window"):
+        return _count_sums(instruction, operands[0])
+    if kind == "scatter":
+        return "arithmetic", operands[-1].size
+    is_floating = instruction.dtype.startswith(("f", "bf"))
+    return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", instruction.size
+
+
+def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
+    """Return the work of a reduction or a windowed reduction, given the instruction of its first operand."""
+    if instruction.opcode == "reduce":
+        axes, terms = instruction.axes("dimensions"), summed.size
+    else:
+        window = _WINDOW.search(instruction.attributes)
+        sizes = hlo.parse_integers(window[1]) if window else summed.dims
+        axes = tuple(axis for axis, size in enumerate(sizes) if size > 1)
+        terms = instruction.size * math.prod(sizes)
+    return "reductions" if axes is None or summed.minor_axis in axes else "arithmetic", terms
+
+
+def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
+    """Return the number of operations of a sort, a Fourier transform, a factorization or a solution."""
+    first, length = operands[0], operands[0].dims[-1]
+    if instruction.opcode == "cholesky":
+        return first.size * length // 3
+    if instruction.opcode == "triangular-solve":
+        return operands[1].size * length
+    if instruction.opcode == "fft":  # 5 n log2 n operations for n complex numbers, half for real ones
+        points = math.prod(instruction.axes("fft_length") or ())
+        operations = 5 * max(instruction.size, first.size) * math.log2(max(2, points))
+        return round(operations / (2 if "RFFT" in instruction.attributes else 1))
+    stages = (math.prod(first.dims[axis] for axis in instruction.axes("dimensions") or ()) - 1).bit_length()
+    return first.size * stages * (stages + 1) // 2  # a bitonic network
+
+
+def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
+    """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
+    if instruction.opcode == "convolution" and len(operands) == 2:
+        return "products", _count_convolution(instruction.attributes, operands[0], operands[1], instruction)
+    if "__cudnn$conv" in instruction.attributes and len(operands) > 1:
+        arrays = _forward_roles(instruction, operands[0], operands[1])
+        return "products", _count_convolution(instruction.attributes, *arrays)
+    contracting = _CONTRACTING.search(instruction.attributes)
+    if contracting is None or not operands:
+        return ("products", 2 * instruction.size) if instruction.opcode == "dot" else ("", 0)
+    contracted = (operands[0].dims[axis] for axis in hlo.parse_integers(contracting[1]))
+    return "products", 2 * instruction.size * math.prod(contracted)
+
+
+def _forward_roles(
+    instruction: HloInstruction, first: HloInstruction, second: HloInstruction
+) -> tuple[HloInstruction, HloInstruction, HloInstruction]:
+    """Return the input, the kernel and the output of the forward convolution that a cuDNN call refers to.
+
+    The attributes of a backward convolution in cuDNN describe the corresponding forward convolution.
+    """
+    if "convBackwardInput" in instruction.attributes:
+        return instruction, second, first
+    if "convBackwardFilter" in instruction.attributes:
+        return first, instruction, second
+    return first, second, instruction
+
+
+def _count_convolution(
+    attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
+) -> int:
+    """Return the number of operations of a convolution, with zeros of padding but not of a dilated input.
+
+    On TPUs, products are convolutions, with the batch as an axis of the window.
+    """
+    labels = _DIM_LABELS.search(attributes)
+    if labels is None:
+        return 0
+    image_labels, kernel_labels = labels.groups()
+    dilation = re.search(r"lhs_dilate=([\dx]+)", attributes)
+    count = 2 * output.size * kernel.dims[kernel_labels.index("i")]
+    for axis in filter(str.isdigit, image_labels):
+        count *= min(kernel.dims[kernel_labels.index(axis)], image.dims[image_labels.index(axis)])
+    return count // math.prod(hlo.parse_integers(dilation[1]) if dilation else ())
+
+
+def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> bool:
+    if instruction.minor_axis is None or operand.minor_axis is None:
+        return False
+    order = instruction.axes("dimensions") if instruction.opcode == "transpose" else None
+    return (order[instruction.minor_axis] if order else instruction.minor_axis) != operand.minor_axis
+
+
+def _library_name(instruction: HloInstruction) -> str:
+    """Return the name of the unknown work of an instruction, such as a library function, or "" if none."""
+    if instruction.opcode != "custom-call":
+        return instruction.opcode if instruction.opcode in _UNKNOWN else ""
+    match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
+    name = match[1] if match else "a call"
+    return "" if name in _ANNOTATIONS else name
