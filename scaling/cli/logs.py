@@ -2,32 +2,22 @@
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from scaling.cli import streams
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.job_state import TaskState, try_find_tasks
-from scaling.cluster.journal import TaskAttempt, seconds_between
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import hide_secrets
-from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
 from scaling.results import store
 
-_MAX_LINES = 1000  # maximum number of lines shown, from the end of a file
-_MAX_CASES = 3  # maximum number of cases shown without --all, or named in an error message
-
-
-class LogPart(NamedTuple):
-    """A section of the output, such as the path and the content of a log file."""
-
-    title: str
-    text: str
+_MAX_LINES = 1000  # maximum number of lines shown without --all, from the end of a file
+_MAX_CASES = 3  # maximum number of cases shown without --all
 
 
 @dataclass(frozen=True)
@@ -35,151 +25,107 @@ class StudyCases:
     """All cases of a results folder, with their records and the submitted cluster tasks."""
 
     results: Path
-    records: list[Record]
+    records: list[Record]  # also "failed" records, not written yet, of cases that ended jobs did not finish
     tasks: list[TaskState]
-    keys: dict[Path, set[str]]  # task file -> keys of the cases that it contains or has begun
+    keys: dict[Path, set[str]]  # task file -> keys of its cases
     cases: dict[str, Case]  # key -> case
-    lost: list[Record]  # "failed" records, not written yet, of cases that ended jobs did not finish
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
     study = load_cases(store.folder_of(args.folder))
-    for number, part in enumerate(iterate_logs(study, select_keys(study, " ".join(args.key)), args.all)):
-        if number:
-            console.print()
-        streams.print_lines(console, [part.title], "bold")
-        print(streams.make_printable(part.text, "\n\t"), file=console.file)  # no markup and no wrapping
+    keys = select_keys(study, " ".join(args.key))
+    shown = keys if args.all else keys[:_MAX_CASES]
+    parts = dict.fromkeys(part for key in shown for part in logs_of_case(study, key, args.all))
+    for title, text in parts:
+        streams.print_lines(console, [title], "bold")
+        print(streams.make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
+    if len(keys) > len(shown):
+        streams.print_lines(console, [f"{len(keys) - len(shown)} more: give the key of one, or --all"])
 
 
 def load_cases(results: Path) -> StudyCases:
     """Read the cases, records and cluster tasks of a results folder."""
     tasks, _ = try_find_tasks(results)
     records = store.load(results).records
+    records += lost_cases.make_failed_records(tasks, records)
     cases = {record.key: record.case for record in records}
     cases |= {key: case for key, (case, _) in store.expected_cases(results, cases).items()}
-    keys = {task.entry.path: {attempt.key for attempt in task.journal.attempts} for task in tasks}
+    keys: dict[Path, set[str]] = {task.entry.path: set() for task in tasks}
     for path in keys:
         with contextlib.suppress(Refusal):  # the task file is missing or malformed
             by_key = {item.case.key: item.case for item in submission_files.read_task(path).items}
-            keys[path].update(by_key)
+            keys[path] = set(by_key)
             cases |= by_key
-    return StudyCases(results, records, tasks, keys, cases, lost_cases.make_failed_records(tasks, records))
+    return StudyCases(results, records, tasks, keys, cases)
 
 
 def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query of `scaling logs` selects. Raise `Refusal` if there are none.
 
-    The label or the beginning of the key of a case selects this case. The name of a workload selects its
-    failed cases, or all its cases if none has failed. An empty query selects all failed cases, or the case
-    that a task began last if none has failed.
+    The query is the label of a case, the beginning of a label or key, or the name of a workload. If some of
+    the matching cases failed, return only those, latest first. An empty query matches all cases. If none has
+    failed, it selects the case that a task began last.
     """
-    keys = [key for key, case in study.cases.items() if case.workload == query]
-    if query and not keys:
-        return [find_key(study, query)]
-    if not query:
-        begun = [attempt for task in study.tasks for attempt in task.journal.attempts]
-        keys = [attempt.key for attempt in sorted(begun, key=lambda a: a.began_at or "")[-1:]]
-    records = sorted([*store.latest(study.records), *study.lost], key=lambda r: r.started_at or "")
-    failed = [r.key for r in reversed(records) if r.status == "failed" and query in ("", r.case.workload)]
-    chosen = dict.fromkeys(key for key in failed or keys if key in study.cases)
-    return list(chosen) or [find_key(study, query)]
-
-
-def iterate_logs(study: StudyCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of several cases. A log file that several cases share is yielded once.
-
-    Unless `every` is true, only the first 3 cases and the last 1000 lines of each file are included.
-    """
-    shown = keys if every else keys[:_MAX_CASES]
-    yield from {part.title: part for key in shown for part in logs_of_case(study, key, every)}.values()
-    if len(keys) > len(shown):
-        yield LogPart(f"{len(keys) - len(shown)} more", "give a key to see another one, or --all")
-
-
-def find_key(study: StudyCases, query: str) -> str:
-    """Return the key of the only case that matches a query. Raise `Refusal` unless exactly one case matches.
-
-    A case matches if the query is its label, the beginning of its label (at least two words), or the
-    beginning of its key. If the query is the whole label of a case, other matches do not count.
-    """
-    words = " ".join(query.split())
+    query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
-    matches = [key for key in labels if labels[key] == words] or [
-        key for key in labels if key.startswith(query) or (" " in words and labels[key].startswith(words))
+    matches = [key for key, text in labels.items() if text == query] or [
+        key for key, text in labels.items() if key.startswith(query) or text.startswith(query)
     ]
-    if query and len(matches) == 1:
-        return matches[0]
     if not matches:
         raise Refusal(f"no case {query!r} in {study.results}: `scaling status --all` shows the keys")
-    problem = f"{query!r} matches {len(matches)} cases" if query else "no case has failed"
-    named = list_first([f"{key} ({labels[key]})" for key in matches], _MAX_CASES)
-    raise Refusal(f"{problem}: give the key of a case, such as {named}")
+    latest = sorted(store.latest(study.records), key=lambda record: record.started_at or "", reverse=True)
+    failed = [record.key for record in latest if record.status == "failed" and record.key in matches]
+    if failed or query:
+        return list(dict.fromkeys(failed)) or matches
+    begun = [attempt for task in study.tasks for attempt in task.journal.attempts if attempt.key in labels]
+    if not begun:
+        raise Refusal("no case has failed: give the key of a case, which `scaling status --all` shows")
+    return [max(begun, key=lambda attempt: attempt.began_at or "").key]
 
 
-def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of one case: a list of its attempts, its worker logs, and its scheduler logs."""
+def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) of each log of a case: its attempts and tasks, its worker logs, its job logs."""
     tasks = [task for task in study.tasks if key in study.keys[task.entry.path]]
-    in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
-    extra = [r for r in study.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
-    lines = [f"{_format_attempt(r.started_at, r.attempt, r.replicate)}: {_format_outcome(r)}" for r in extra]
-    lines += [line for task in tasks for line in _describe_task(task, key)]
+    records = sorted(
+        (r for r in study.records if r.key == key), key=lambda r: (r.started_at or "", r.attempt)
+    )
+    lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]
     text = hide_secrets("\n".join(lines)) or "it has no record, and no task will run it"
-    yield LogPart(f"{key}  {label(study.cases[key])}", text)
+    yield f"{key}  {label(study.cases[key])}", text
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
-    scheduler_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
-    for path in [*files, *(path for path in scheduler_logs if path.exists() and path.stat().st_size)]:
-        yield LogPart(str(path.relative_to(study.results)), _read_last_lines(path, every))
+    job_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
+    for path in [*files, *(path for path in job_logs if path.exists() and path.stat().st_size)]:
+        yield str(path.relative_to(study.results)), _read_last_lines(path, every)
 
 
-def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
-    return [attempt for attempt in task.journal.attempts if attempt.key == key]
+def _describe_record(record: Record) -> str:
+    time = (record.started_at or "").partition("+")[0].partition(".")[0].replace("T", " ")
+    replicate = f" of replicate {record.replicate}" if record.replicate else ""
+    why = f", {record.reason}: {record.text}" if record.reason else ""
+    return f"{time}  attempt {record.attempt}{replicate}: {record.status}{why}"
 
 
-def _format_outcome(ended: Record | TaskAttempt, duration: str = "") -> str:
-    return f"{ended.status}{duration}" + (f", {ended.reason}: {ended.text}" if ended.reason else "")
-
-
-def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
-    time = (at or "").partition("+")[0].partition(".")[0].replace("T", " ")
-    return f"{time}  attempt {attempt}" + (f" of replicate {replicate}" if replicate else "")
-
-
-def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return a line for each attempt of a task at a case, or a line about the task if there is no attempt."""
+def _describe_task(task: TaskState, key: str) -> str:
+    """Return a line with the state of a task, and the attempt at a case that it runs now."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
-    place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
-    if attempts := _attempts(task, key):
-        return [_describe_attempt(task, attempt, place) for attempt in attempts]
-    if task.journal.problem:
-        return [f"{place}: {state.name.lower()}: {task.journal.problem}"]
-    did_not_start = not task.may_run and state.name != "COMPLETED"
-    words = lost_cases.find_cause(task) if did_not_start else task.wait_message
-    reason = f" ({state.reason})" if state.reason and state.reason != words else ""
-    why = ": ".join(filter(None, [reason, words]))
-    verb = "waits in" if task.is_pending else "will run in" if task.may_run else "did not start in"
-    return [f"{verb} {place}: {state.name.lower()}{why}"]
-
-
-def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
-    began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
-    run = f", run {attempt.run}" if task.journal.runs > 1 else ""
-    nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
-    outcome = "not finished"
-    if attempt.ended_at:
-        seconds = seconds_between(attempt.began_at, attempt.ended_at) if attempt.began_at else None
-        outcome = _format_outcome(attempt, "" if seconds is None else f" after {format_wait(seconds)}")
-    elif attempt in task.running_attempts:
-        outcome = "runs now"
-    elif attempt.run == task.journal.runs and not task.may_run and (ended := lost_cases.explain_end(task)):
-        outcome += f", {ended[0]}: {ended[1]}"
-    return f"{began}, {place}{run}{nodes}: {outcome}"
+    ended_early = not task.may_run and state.name != "COMPLETED"
+    cause = lost_cases.find_cause(task) if ended_early else task.wait_message
+    reasons = dict.fromkeys(filter(None, [state.reason, task.journal.problem, cause]))
+    running = [
+        f"attempt {attempt.attempt} runs now on {', '.join(attempt.nodes)}"
+        for attempt in task.running_attempts
+        if attempt.key == key
+    ]
+    words = "; ".join([state.name.lower(), *reasons, *running])
+    return f"task {task.entry.folder.name}/{task.entry.name}{job}: {words}"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
     """Return the worker log files of a case, or of the last run if an ended task never began the case."""
     folder, name = task.entry.folder, task.entry.name
-    workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
+    attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]
+    workers = dict.fromkeys((attempt.run, worker) for attempt in attempts for worker in attempt.workers)
     if not workers and not task.may_run:
         return sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))
     return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]

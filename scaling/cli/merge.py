@@ -1,11 +1,10 @@
 """Implement `scaling merge`: copy records of several results folders into one, and merge study.json files.
 
-Records are copied as unchanged lines into new files, unless the output folder contains them already, so that
+Only records that the output folder does not contain are copied, in a new file for each input folder, so that
 repeating the command completes an interrupted merge. The input folders are not modified.
 """
 
 import argparse
-import fcntl
 import itertools
 import os
 import uuid
@@ -16,12 +15,10 @@ from pathlib import Path
 from rich.console import Console
 
 from scaling.cli.streams import print_lines
-from scaling.cluster import job_state
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
 from scaling.core.record import Record, to_line
 from scaling.results import store
-from scaling.results.read_record import from_line
 from scaling.study import results_folder
 
 _STUDY = "study.json"
@@ -52,7 +49,11 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"{folders[0]} alone cannot be merged: give two or more results folders")
     results_folder.require_results(target, "--output ")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
-        _read_lines(path)  # raise `Refusal` for an unreadable file before writing any file
+        try:
+            store.read_file(path)
+        except OSError as error:
+            advice = "make it readable or move it away, and merge again"
+            raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
     store.check_schemas(target)
     results_folder.create_results(target, "--output ")
     if problem := store.explain_unreadable_study(target):
@@ -67,19 +68,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
     yield from [_copy_records(folder, target, records) for folder in folders]
-    for folder in folders:
-        if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
-            yield f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}"
-        tasks, unreadable = job_state.try_find_tasks(folder, query_scheduler=False, save=False)
-        if unreadable:
-            yield f"{folder}: {unreadable}"
-        if count := sum(task.may_run for task in tasks):
-            running = f"{count_of(count, 'task')} of its jobs may still run"
-            yield f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
-        elif _is_locked(folder):
-            yield f"{folder}: a run is in progress there; merge again after it ends"
-        if problem := store.explain_unreadable_study(folder):
-            yield f"{folder}: {problem}"
+    yield from filter(None, (store.explain_unreadable_study(folder) for folder in folders))
     yield from _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         study = store.read_json(path)
@@ -97,48 +86,18 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         yield f"{repeated}, of the same case, environment and replicate: the last one counts"
 
 
-def _is_locked(folder: Path) -> bool:
-    """Return whether another process runs a study in a results folder."""
-    try:
-        with (folder / ".lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    return False
-
-
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
     """Copy the records of `folder` that are not yet in `records` (line -> record), and return a summary."""
-    counts = Counter[str]()
-    for path in sorted(folder.glob("*.jsonl")):
-        new_lines = []
-        for line in _read_lines(path):
-            try:
-                record = from_line(line.decode())
-            except (ValueError, RecursionError):
-                counts["damaged"] += 1
-                continue
-            if records.setdefault(to_line(record), record) is record:
-                new_lines.append(line + b"\n")
-            else:
-                counts["known"] += 1
-        counts["added"] += len(new_lines)
-        if new_lines:
-            copy = target / path.name
-            if copy.exists():
-                copy = copy.with_stem(f"{path.stem}-{uuid.uuid4().hex[:12]}")
-            store.replace_file(copy, b"".join(new_lines), durable=True)
-    known = f", {counts['known']} there before" if counts["known"] else ""
-    damaged = f", {count_of(counts['damaged'], 'damaged line')} left out" if counts["damaged"] else ""
-    return f"{folder}: {count_of(counts['added'], 'record')} added{known}{damaged}"
-
-
-def _read_lines(path: Path) -> list[bytes]:
-    try:
-        return list(filter(bytes.strip, store.read_file(path).split(b"\n")))
-    except OSError as error:
-        advice = "make it readable or move it away, and merge again"
-        raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
+    loaded = store.load(folder)
+    found = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
+    new_lines = [line for line in found if line not in records]
+    records |= found
+    if new_lines:
+        path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
+        store.replace_file(path, "".join(line + "\n" for line in new_lines).encode(), durable=True)
+    known = f", {len(found) - len(new_lines)} there before" if len(found) > len(new_lines) else ""
+    damaged = f", {count_of(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
+    return f"{folder}: {count_of(len(new_lines), 'record')} added{known}{damaged}"
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:

@@ -60,7 +60,7 @@ def settle_submissions(run: StudyRun, console: Console, dry_run: bool) -> set[tu
 def _find_task_states(run: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
     """Return the states of all tasks that were submitted for the results folder of a run."""
     query = (run.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
-    return job_state.find_tasks(run.folder, query, save=not dry_run)
+    return job_state.find_tasks(run.folder, query)
 
 
 def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,8 @@ END_REASONS = {  # state of an ended job -> (reason of the records of its lost c
 _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
 _EXEC_SECONDS = 1.0  # maximum time in which a process starts a program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
+_BEING_SUBMITTED = JobState("PENDING", reason="being submitted")
+_STATE_FIELDS = [field.name for field in dataclasses.fields(JobState)]
 _STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
 
@@ -79,24 +81,22 @@ class TaskState:
         return [attempt for attempt in attempts if attempt.run == self.journal.runs and not attempt.ended_at]
 
 
-def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -> list[TaskState]:
+def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return the states of all tasks that were submitted for a results folder (see `try_find_tasks`).
 
     Raise `Refusal` if the scheduler does not answer, or if a file submission.json cannot be read.
     """
-    tasks, problem = try_find_tasks(results, query_scheduler, save)
+    tasks, problem = try_find_tasks(results, query_scheduler)
     if problem:
         raise Refusal(problem)
     return tasks
 
 
-def try_find_tasks(
-    results: Path, query_scheduler: bool = True, save: bool = True
-) -> tuple[list[TaskState], str]:
+def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
     """Return the states of all tasks in readable submissions, and an error message, or "" without a problem.
 
     If Slurm does not answer or `query_scheduler` is false, a Slurm task is `UNKNOWN`, unless its final state
-    is saved on disk or its journal reports its completion. If `save` is true, save final states to disk.
+    is saved on disk or its journal reports its completion. Final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -105,7 +105,7 @@ def try_find_tasks(
             queue = slurm.list_jobs([each.name for each in submissions if _may_be_queued(each)])
         except Refusal as refusal:
             no_answer = str(refusal)
-    tasks = [task for each in submissions for task in _find_submitted_tasks(each, queue, save)]
+    tasks = [task for each in submissions for task in _find_submitted_tasks(each, queue)]
     if any(task.submission.kind == SLURM and task.state.name == UNKNOWN for task in tasks):
         problem = "; ".join(filter(None, [problem, no_answer]))
     return tasks, problem
@@ -118,41 +118,58 @@ def _may_be_queued(submission: Submission) -> bool:
 
 
 def _find_submitted_tasks(
-    submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None, save: bool
+    submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
     """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, or None."""
     saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
-    jobs = {entry.name: entry.job or read_journal(entry.path).job for entry in submission.entries}
+    entries = [
+        dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)
+        for entry in submission.entries
+    ]
     states = dict(saved)
     if on_slurm and queue is not None:
-        listed = queue.get(submission.name, {})
-        if None in jobs.values():
-            jobs |= _find_jobs_by_name(submission, jobs, listed)
-        unsaved = [job for name, job in jobs.items() if job and name not in saved]
-        ended = slurm.list_ended_jobs(submission.name, unsaved)
-        states |= {name: ended[job] for name, job in jobs.items() if job in ended}
-        for name, job in jobs.items():
-            state = listed.get(job or "")
-            # The known state may precede a requeue. If the states are equal, keep the exit code from sacct.
-            if state and (name not in states or states[name].name != state.name):
-                states[name] = state
+        states |= _query_states(submission, entries, saved, queue.get(submission.name, {}))
     tasks = []
-    for entry in submission.entries:
-        state = states.get(entry.name, JobState(UNKNOWN))
-        task = TaskState(submission, dataclasses.replace(entry, job=jobs[entry.name]), state)
+    for entry in entries:
+        task = TaskState(submission, entry, states.get(entry.name, JobState(UNKNOWN)))
         tasks.append(dataclasses.replace(task, state=_find_state(task, queue is not None)))
     final = {} if on_slurm else dict(saved)
     final |= {task.entry.name: task.state for task in tasks if task.state.name in slurm.ENDED}
-    if save and final != saved:
+    if final != saved:
         _save_final_states(submission, final)
     return tasks
+
+
+def _query_states(
+    submission: Submission, entries: Sequence[SubmittedTask], saved: Mapping[str, JobState],
+    listed: Mapping[str, JobState],
+) -> dict[str, JobState]:  # fmt: skip
+    """Return the states of tasks that Slurm reports, as a dict from task name to state.
+
+    `saved` are the known final states, and `listed` is the part of the queue with the name of the submission.
+    If the launcher ended before it saved the ID of a job, its tasks have the state of this job until they
+    start, when their journals contain the ID.
+    """
+    unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
+    ended = slurm.list_ended_jobs(submission.name, unsaved)
+    known_jobs = {entry.job for entry in entries}
+    of_unknown_jobs = [state for job, state in listed.items() if job not in known_jobs and state.live]
+    states: dict[str, JobState] = {}
+    for entry in entries:
+        final = ended.get(entry.job or "") or saved.get(entry.name)
+        state = listed.get(entry.job) if entry.job else next(iter(of_unknown_jobs), None)
+        # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
+        if newest := final if final and (state is None or state.name == final.name) else state:
+            states[entry.name] = newest
+    return states
 
 
 def _read_final_states(submission: Submission) -> dict[str, JobState]:
     content = store.read_json(submission.folder / _STATES) or {}
     try:
         return {
-            name: JobState(**value["state"]) for name, value in content.items()
+            name: JobState(**{field: value["state"].get(field, "") for field in _STATE_FIELDS})
+            for name, value in content.items()
             if value["state"]["name"] in slurm.ENDED and type_check(dict[str, str])(value["state"])
         }  # fmt: skip
     except (AttributeError, KeyError, TypeError):
@@ -163,25 +180,6 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
     content = {name: {"state": dataclasses.asdict(state)} for name, state in states.items()}
     with contextlib.suppress(OSError):  # the user may only have read permission
         store.write_json(submission.folder / _STATES, content)
-
-
-def _find_jobs_by_name(
-    submission: Submission, jobs: Mapping[str, str | None], listed: Iterable[str]
-) -> dict[str, str]:
-    """Return a dict from task name to job ID for the job array whose IDs the launcher did not save.
-
-    In `jobs`, the ID of these tasks is None. `listed` contains the IDs of all jobs of the submission.
-    At most one array is missing, because the launcher saves the IDs of each array before it submits the next.
-    """
-    saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
-    unsaved = [entry for entry in submission.entries if not entry.job]
-    array = [entry.name for entry in unsaved if entry.shape == unsaved[0].shape]
-    job_ids = {}
-    for job in listed:
-        array_job, _, index = job.partition("_")
-        if array_job not in saved and int(index or 0) < len(array):
-            job_ids[array[int(index or 0)]] = job
-    return {name: job for name, job in job_ids.items() if not jobs[name]}
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
@@ -195,7 +193,7 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
     if task.state.name != UNKNOWN:
         return task.state
     if is_observable and task.entry.job is None and task.submission.may_be_submitting:
-        return JobState("PENDING", reason="being submitted")
+        return _BEING_SUBMITTED
     reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
 
@@ -264,7 +262,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Cancel all pending and running tasks. Return the tasks among them that have a job ID."""
+    """Cancel all pending and running tasks. Return them, except for tasks that are still being submitted."""
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)
@@ -276,4 +274,4 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                 else:  # setup lines run, in the process group of their shell
                     os.killpg(process, signal.SIGTERM)
             _save_final_states(task.submission, {task.entry.name: JobState("CANCELLED", task.journal.node)})
-    return [task for task in live if task.entry.job]
+    return [task for task in live if task.state != _BEING_SUBMITTED]

@@ -71,6 +71,21 @@ def make_failed_records_of_task(
     return lost
 
 
+def remaining_cases(
+    definition: submission_files.TaskDefinition, records: Iterable[Record]
+) -> list[schedule.ScheduledCase]:
+    """Return the cases of a task that have no result and have attempts left, with their next attempt."""
+    history, remaining = schedule.build_history(records, definition.environments.values()), []
+    for item in definition.items:
+        identity = item.identity(definition.environments)
+        attempts = history.attempts[identity]
+        # With retry=true, failures before the submission do not count.
+        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+        if identity not in history.good and not exhausted:
+            remaining.append(dataclasses.replace(item, attempt=attempts + 1))
+    return remaining
+
+
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     """Return (reason, text, all_cases) for the "failed" records of a task that has ended.
 

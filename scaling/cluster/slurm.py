@@ -37,7 +37,6 @@ class JobState:
 
     name: str  # state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
     node: str = ""  # name of the node, or a node list
-    elapsed: str = ""  # elapsed time in the format of Slurm
     reason: str = ""  # reason why the job is pending, or its exit code
 
     @property
@@ -97,32 +96,26 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
             )
         name = f"of {', '.join(cluster.hosts)}"
         return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), name)
-    assumed = _remote_machine(cluster, cluster.per_node or 0, _ANY_NODES, "of cluster.nodes")
-    if dry_run and shutil.which("sinfo") is None:
-        if not cluster.per_node:
-            raise Refusal(
-                "sinfo is not available to count the devices of a node: "
-                "set cluster.per_node, such as cluster.per_node=4"
-            )
-        return assumed
     try:
         return partition_machine(cluster)
     except Refusal as refusal:
         if not (dry_run and cluster.per_node):
-            raise
-        text = f"scaling: the Slurm of this host is ignored: {refusal}; the scripts follow cluster.per_node"
-        print(text, file=sys.stderr)
-        return assumed
+            fix = "; for a dry run, set cluster.per_node, such as cluster.per_node=4" if dry_run else ""
+            raise Refusal(f"{refusal}{fix}") from None
+        if shutil.which("sinfo"):
+            ignored = f"the Slurm of this host is ignored: {refusal}"
+            print(f"scaling: {ignored}; the scripts follow cluster.per_node", file=sys.stderr)
+        return _remote_machine(cluster, cluster.per_node, _ANY_NODES, "of cluster.nodes")
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
     """Return the nodes that a job may use, and their devices and CPUs, as reported by sinfo.
 
-    Search the configured partition, or else the default partition. If no partition is configured, but a
-    constraint, a QOS, or `per_node` is set, search all other partitions too, because some sites derive the
-    partition from these options. Prefer nodes with a feature that the constraint names. If `per_node` is not
-    set, use the largest number of devices on a node in service. If sinfo lists no devices, each node has
-    `per_node` devices. Raise `Refusal` if sinfo fails, or if the partition or number of devices is unknown.
+    Search the configured or the default partition for nodes with a feature that the constraint names. If the
+    default partition has no devices, but a constraint, a QOS, or `per_node` is set, search all partitions,
+    because some sites derive the partition from these options. If `per_node` is not set, use the largest
+    number of devices on a node in service. If sinfo lists no devices, each node has `per_node` devices. Raise
+    `Refusal` if sinfo fails, or if the partition or number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -130,12 +123,13 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     partitions = sorted({node.partition for node in all_nodes})
     if unknown := [name for name in names if name not in partitions]:
         raise unknown_name("cluster.partition", unknown[0], partitions)
-    pools = [[node for node in all_nodes if node.partition in names]]
-    if not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node):
-        pools.append(all_nodes)
-    pools = [*([node for node in pool if node.has_constraint] for pool in pools), *pools]
-    with_devices = (pool for pool in pools if any(node.devices for node in pool))
-    nodes = next(with_devices, next(filter(None, pools), []))
+    candidates = [node for node in all_nodes if node.has_constraint] or all_nodes
+    nodes = [node for node in candidates if node.partition in names]
+    where = f"of partition {','.join(names)}"
+    is_elsewhere = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
+    if is_elsewhere and not any(node.devices for node in nodes):
+        nodes = candidates
+        where = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
     maximum = max((node.devices for node in nodes), default=0)
     in_service = max((node.devices for node in nodes if node.in_service), default=0)
     per_node = min(cluster.per_node or in_service or maximum, maximum) or cluster.per_node
@@ -145,24 +139,8 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
             advice = f"set cluster.partition to one that has: {having}; or cluster.constraint or cluster.qos"
         raise Refusal(f"no node of partition {','.join(names)} has a {cluster.gres}: {advice}")
     suitable = [node for node in nodes if node.devices >= per_node or not maximum]
-    where = f"of partition {','.join(names)}"
-    if cluster.partition is None and not all(node.in_default_partition for node in nodes):
-        where = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
     cpus = min(node.cpus / node.devices for node in suitable) if maximum else None
-    where += "" if cluster.per_node else _suggest_per_node(cluster, nodes, per_node)
     return _remote_machine(cluster, per_node, len({node.name for node in suitable}), where, cpus)
-
-
-def _suggest_per_node(cluster: ClusterSettings, nodes: Sequence[SlurmNode], chosen: int) -> str:
-    """Return text such as " (16 with cluster.per_node=4)" if another `per_node` gives more devices, or ""."""
-
-    def count_devices(per_node: int) -> int:
-        names = {node.name for node in nodes if node.devices >= per_node}
-        return per_node * min(cluster.nodes or len(names), len(names))
-
-    best = max((node.devices for node in nodes), key=count_devices)
-    total = count_devices(best)
-    return f" ({total} with cluster.per_node={best})" if total > count_devices(chosen) else ""
 
 
 def _remote_machine(
@@ -238,11 +216,10 @@ def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
     """
     jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
     if names:
-        options = ("--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%M|%r")
+        options = ("--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
         text = run_command("squeue", *options, f"--name={','.join(names)}")
-        for job, name, state, node, elapsed, reason in _split_lines(text, 6):
-            reason = "" if reason == "None" else reason
-            jobs.get(name, {})[job] = JobState(state, node, elapsed, reason)
+        for job, name, state, node, reason in _split_lines(text, 5):
+            jobs.get(name, {})[job] = JobState(state, node, "" if reason == "None" else reason)
     return jobs
 
 
@@ -252,14 +229,14 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
     Jobs with another name are ignored: another cluster may use the same IDs, and Slurm may reuse an ID.
     """
     options = ("--noheader", "--parsable2", "--allocations")
-    columns = "--format=JobID,JobName,State,NodeList,Elapsed,ExitCode"
+    columns = "--format=JobID,JobName,State,NodeList,ExitCode"
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
         text = run_command("sacct", *options, columns, f"--jobs={ids}") if jobs else ""
-        for job, job_name, end, node, elapsed, code in _split_lines(text, 6):
+        for job, job_name, end, node, code in _split_lines(text, 5):
             reason = "" if code == "0:0" else f"exit code {code}"
-            state = JobState(end.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
+            state = JobState(end.split(" ")[0], "" if node == "None assigned" else node, reason)
             if job_name == name and not state.live:
                 states |= dict.fromkeys(_expand_array(job), state)
     return states

@@ -1,84 +1,72 @@
-"""Build the table of submitted tasks of `scaling status`, where tasks in the same state may share a row."""
+"""Build the tables of submitted tasks of `scaling status`, where tasks in the same state share a row."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.markup import escape
 from rich.table import Table
 
-from scaling.cluster.cluster_settings import SUBMISSIONS, parse_minutes
-from scaling.cluster.job_state import UNKNOWN, TaskState
+from scaling.cluster.cluster_settings import SUBMISSIONS
+from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import seconds_between
 from scaling.core.formatting import count_of, format_wait, list_first
 from scaling.workers.schedule import group_by
 
 _COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
-_NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
-_MAX_SINGLE_ROWS = 10  # number of tasks in one state that have their own row
-_MAX_ROWS = 30  # maximum number of rows; the last submission and tasks that may still run are always shown
+_NARROW = ("state", "elapsed", "cases")  # columns whose cells are not wrapped
 _MAX_NAMES = 2  # maximum number of names in a cell
-Row = Sequence[TaskState]  # one task, or several tasks of a submission in the same state
 
 
-def task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the rows of `task_rows` as a table for the terminal."""
-    rows, omitted = task_rows(tasks, every)
-    submissions = [row[0].entry.folder.name for row in rows]
-    has_several = len(set(submissions)) > 1
-    table = Table(title=None if has_several else escape(f"{SUBMISSIONS}/{submissions[0]}"))
-    if omitted:
-        table.caption = f"{omitted} lines about older results are omitted; --all shows them"
-    for column in (*(["submission"] if has_several else []), *_COLUMNS):
-        table.add_column(column, no_wrap=column in _NARROW, overflow="fold")
-    for row, name, previous in zip(rows, submissions, [None, *submissions], strict=False):
-        submission = [name if name != previous else ""] if has_several else []
-        table.add_row(*map(escape, (*submission, *row_cells(row))))
-    return table
+def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
+    """Yield a table for each submission. Unless `every` is true, omit tasks of earlier ones that have ended.
 
-
-def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row], int]:
-    """Return the rows of the task table, oldest submission first, and the number of omitted rows.
-
-    The tasks of a submission are grouped by state and reason. A group of pending, completed or unknown tasks
-    shares one row. In any other group, the first 10 tasks have one row each, and the rest share one row. If
-    there are more than 30 rows, the oldest are omitted, except for rows of the last submission and of tasks
-    that may still run. If `every` is true, each task has its own row, and no row is omitted.
+    Tasks of a submission in the same state share a row, unless `every` is true.
     """
-    rows: list[Row] = []
-    for group in group_by(tasks, lambda t: (t.entry.folder, t.state.name, t.state.reason, t.wait_message)):
-        share_row = group[0].is_pending or group[0].state.name in ("COMPLETED", UNKNOWN)
-        single_rows = len(group) if every else 0 if share_row else _MAX_SINGLE_ROWS
-        rows += [[task] for task in group[:single_rows]]
-        rows += [group[single_rows:]] if group[single_rows:] else []
-    last = rows[-1][0].entry.folder
-    old = [id(row) for row in rows if not row[0].may_run and row[0].entry.folder != last]
-    omitted = [] if every else old[: max(0, len(rows) - _MAX_ROWS)]
-    return [row for row in rows if id(row) not in omitted], len(omitted)
+    last = tasks[-1].entry.folder
+    shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
+    for submitted in group_by(shown, lambda task: task.entry.folder):
+        folder = submitted[0].entry.folder
+        table = Table(title=escape(f"{SUBMISSIONS}/{folder.name}"))
+        for column in _COLUMNS:
+            table.add_column(column, no_wrap=column in _NARROW, overflow="fold")
+        for cells in task_rows(submitted, every):
+            table.add_row(*map(escape, cells))
+        if folder == last and len(shown) < len(tasks):
+            ended = count_of(len(tasks) - len(shown), "task")
+            table.caption = f"{ended} of earlier submissions have ended; --all shows them"
+        yield table
 
 
-def row_cells(row: Row) -> tuple[str, ...]:
-    """Return the text of each cell in a table row, in the order of `_COLUMNS`."""
-    first, jobs, elapsed = row[0], [task.entry.job or "" for task in row], ""
-    if len(row) == 1:
-        run = f", run {first.journal.runs}" if first.journal.runs > 1 else ""
-        name, elapsed = first.entry.name + run, _format_elapsed(first)
-    else:
-        name, jobs = count_of(len(row), "task"), [job.partition("_")[0] for job in jobs]
-    devices = ", ".join(dict.fromkeys(str(task.entry.shape.devices) for task in row))
-    nodes = _list_names(task.state.node or task.journal.node for task in row if not task.is_pending)
-    ended, cases = sum(len(task.journal.ended) for task in row), sum(task.entry.cases for task in row)
-    state, reason = first.state.name.lower(), first.state.reason or first.wait_message
-    return name, devices, _list_names(jobs), state, nodes, elapsed, f"{ended}/{cases}", reason
+def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
+    """Return the table rows of the tasks of a submission: the text of each cell, as in `_COLUMNS`."""
+    groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
+    return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups)]
+
+
+def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:
+    state, journals = row[0].state, [task.journal for task in row]
+    ended, cases = sum(len(journal.ended) for journal in journals), sum(task.entry.cases for task in row)
+    restarts = max(journal.runs for journal in journals)
+    return (
+        _list_names(task.entry.name for task in row) + (f", run {restarts}" if restarts > 1 else ""),
+        _list_names(str(task.entry.shape.devices) for task in row),
+        _list_names(task.entry.job or "" for task in row),
+        state.name.lower(),
+        _list_names(task.state.node or task.journal.node for task in row if not task.is_pending),
+        _format_elapsed(row),
+        f"{ended}/{cases}",
+        state.reason or row[0].wait_message,
+    )
 
 
 def _list_names(names: Iterable[str]) -> str:
-    return list_first(list(dict.fromkeys(name for name in names if name)), _MAX_NAMES)
+    return list_first(list(dict.fromkeys(filter(None, names))), _MAX_NAMES)
 
 
-def _format_elapsed(task: TaskState) -> str:
-    journal = task.journal
-    if task.is_pending or task.state.name == UNKNOWN:
-        return ""
-    if minutes := parse_minutes(task.state.elapsed):  # such as 1-02:03:04, or 3:04
-        return format_wait(60 * minutes)
-    end = None if task.may_run else journal.last_at
-    return format_wait(seconds_between(journal.began_at, end)) if journal.began_at else ""
+def _format_elapsed(row: Sequence[TaskState]) -> str:
+    """Format the longest time from the start of a task to its end or, while it runs, to now."""
+    started = [task for task in row if task.journal.began_at and not task.is_pending]
+    times = [
+        seconds_between(str(task.journal.began_at), None if task.state.live else task.journal.last_at)
+        for task in started
+    ]
+    return format_wait(max(times)) if times else ""

@@ -5,7 +5,6 @@ the previous run did not finish, and runs the remaining cases.
 """
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -20,11 +19,10 @@ from scaling.cluster.slurm import allocated_nodes, cpus_per_gpu
 from scaling.cluster.submission_files import TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import schedule, supervise
 from scaling.workers.machine import AllocationLost
-from scaling.workers.schedule import Schedule, ScheduledCase
+from scaling.workers.schedule import Schedule
 from scaling.workers.transport import SrunSteps, SshShells, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -96,7 +94,9 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
         key: schedule.planned_environment(definition.machine, definition.settings, key)
         for key in definition.environments
     }
-    missing = Schedule(remaining_sessions(definition, [*records, *lost]), (), 0, definition.machine, planned)
+    remaining = lost_cases.remaining_cases(definition, [*records, *lost])
+    sessions = schedule.group_by_process(remaining)
+    missing = Schedule(sessions, (), 0, definition.machine, planned)
 
     def listen(event: dict[str, Any]) -> None:
         journal.write(event["event"], **{name: event[name] for name in _EVENT_FIELDS if name in event})
@@ -127,21 +127,6 @@ def make_worker_options(
         "code": "snapshot" if is_snapshot else "checkout",
     }  # fmt: skip
     return supervise.WorkerOptions(transport, environment, log_folder, cluster.python or sys.executable)
-
-
-def remaining_sessions(
-    definition: TaskDefinition, records: Sequence[Record]
-) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that have no result and have attempts left, grouped by worker process."""
-    history, remaining = schedule.build_history(records, definition.environments.values()), []
-    for item in definition.items:
-        identity = item.identity(definition.environments)
-        attempts = history.attempts[identity]
-        # With retry=true, failures before the submission do not count.
-        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
-        if identity not in history.good and not exhausted:
-            remaining.append(dataclasses.replace(item, attempt=attempts + 1))
-    return schedule.group_by_process(remaining)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from rich.console import Console
 from scaling.cluster import job_state
 from scaling.core.case import Refusal
 
-_POLL_SECONDS = 2.0  # initial time between two polls
-_MAX_POLL_SECONDS = 10.0  # maximum time between two polls
+_POLL_SECONDS = 3.0  # time between two polls
 _RETRY_SECONDS = 300.0  # time without an answer of the scheduler after which polling fails
 _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 
@@ -22,19 +21,18 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     While the scheduler does not answer, nothing is yielded. Raise `Refusal` if the first query fails, or if
     the scheduler has not answered for 300 seconds.
     """
-    began, answered_at = time.monotonic(), None
+    answered_at = None
     while True:
-        polled_at = time.monotonic()
         try:
             tasks = job_state.find_tasks(results)
-            answered_at = polled_at
+            answered_at = time.monotonic()
             yield tasks
             if not any(task.state.live for task in tasks):
                 return
         except Refusal:
-            if answered_at is None or polled_at - answered_at > _RETRY_SECONDS:
+            if answered_at is None or time.monotonic() - answered_at > _RETRY_SECONDS:
                 raise
-        time.sleep(min(_MAX_POLL_SECONDS, _POLL_SECONDS + (polled_at - began) / 60))
+        time.sleep(_POLL_SECONDS)
 
 
 def wait_until_done(results: Path, console: Console) -> None:

@@ -62,8 +62,8 @@ def fake_slurm(monkeypatch):
     `queue` and `accounting` map a job ID to (job name, state). `calls` are the commands. If `fails` is true, squeue fails.
     """
     fake = types.SimpleNamespace(queue={}, accounting={}, calls=[], fails=False)
-    columns = {"i": "job", "T": "state", "N": "node", "M": "elapsed", "r": "reason", "j": "name"} | {
-        "JobID": "job", "State": "state", "NodeList": "node", "Elapsed": "elapsed", "ExitCode": "code", "JobName": "name",
+    columns = {"i": "job", "T": "state", "N": "node", "r": "reason", "j": "name"} | {
+        "JobID": "job", "State": "state", "NodeList": "node", "ExitCode": "code", "JobName": "name",
     }  # fmt: skip
 
     def run_command(command, *options):
@@ -81,8 +81,7 @@ def fake_slurm(monkeypatch):
                 names and name not in names.split(",")
             ):
                 continue
-            row = {"job": job, "name": name, "state": state, "node": "n1", "elapsed": "1:00"}
-            row |= {"reason": "None", "code": "0:0"}
+            row = {"job": job, "name": name, "state": state, "node": "n1", "reason": "None", "code": "0:0"}
             fields = values["--format"].replace("%", "").replace("|", ",").split(",")
             lines.append("|".join(row[columns[field]] for field in fields))
         return "\n".join(lines)

@@ -243,17 +243,6 @@ gpu|g3|2|16|gpu:a100:4|gpu*|32|drained*|(null)
 """
 
 
-def test_fewer_devices_per_node_are_suggested_if_more_devices_are_available_then(monkeypatch):
-    monkeypatch.setattr(slurm, "run_command", lambda *_: MIXED)
-    machine = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu"}))
-    message = r"devices=16 exceed the 8 gpu devices of partition gpu \(16 with cluster.per_node=4\)"
-    with pytest.raises(Refusal, match=message):
-        machine.check_device_counts([4, 8, 16], None, False)
-    chosen = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu", "per_node": 4}))
-    chosen.check_device_counts([4, 8, 16], None, False)
-    assert "cluster.per_node" not in chosen.name
-
-
 @pytest.mark.parametrize("state", ["down*", "drained", "draining", "failing"])
 def test_a_node_out_of_service_does_not_set_the_devices_per_node(site, state):
     text = MIXED.replace("idle", state)

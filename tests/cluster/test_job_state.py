@@ -70,7 +70,7 @@ def test_lines_without_the_requested_fields_are_ignored(command, monkeypatch, ma
     make_submission(job="7")
     lines = {
         "sinfo": "main|n1|1|2|(null)|main*|2|idle|(null)",
-        "squeue": f"7|{NAME}|RUNNING|n1|1:00|None",
+        "squeue": f"7|{NAME}|RUNNING|n1|None",
         "sacct": "",
     }
     text = {name: f"{line}\n" for name, line in lines.items()} | {

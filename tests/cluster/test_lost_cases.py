@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from scaling.cluster import job_state, lost_cases, pack, slurm, submission_files, task
+from scaling.cluster import job_state, lost_cases, pack, slurm, submission_files
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
@@ -176,7 +176,7 @@ def test_filters_in_the_environment_of_the_user_do_not_reach_slurm(tmp_path, mon
 
 def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
     rows = ["12_0|x|RUNNING|n1", "12_1|x|COMPLETED|n1", "12_[2-3]|x|CANCELLED by 0|None assigned"]
-    monkeypatch.setattr(slurm, "run_command", lambda *_: "".join(f"{row}|00:10|0:0\n" for row in rows))
+    monkeypatch.setattr(slurm, "run_command", lambda *_: "".join(f"{row}|0:0\n" for row in rows))
     states = slurm.list_ended_jobs("x", [f"12_{n}" for n in range(4)])
     ended = {"12_1": "COMPLETED", "12_2": "CANCELLED", "12_3": "CANCELLED"}
     assert {job: state.name for job, state in states.items()} == ended
@@ -185,9 +185,9 @@ def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_
 @pytest.mark.parametrize(
     ("accounted", "listed", "state", "reason"),
     [
-        ("PREEMPTED|n1|00:10|0:0", "COMPLETED|n1|0:02|None", "COMPLETED", ""),
-        ("PREEMPTED|n1|00:10|0:0", "PENDING||0:00|BeginTime", "PENDING", "BeginTime"),
-        ("FAILED|n1|00:10|3:0", "FAILED|n1|0:10|NonZeroExitCode", "FAILED", "exit code 3:0"),
+        ("PREEMPTED|n1|0:0", "COMPLETED|n1|None", "COMPLETED", ""),
+        ("PREEMPTED|n1|0:0", "PENDING||BeginTime", "PENDING", "BeginTime"),
+        ("FAILED|n1|3:0", "FAILED|n1|NonZeroExitCode", "FAILED", "exit code 3:0"),
     ],
 )
 def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
@@ -326,17 +326,16 @@ def orphaned(tmp_path):
     return dead
 
 
-def test_jobs_of_a_dead_launcher_are_found_by_name(orphaned, tmp_path, monkeypatch):
+def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_the_ids(
+    orphaned, tmp_path, monkeypatch
+):
     states = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
     fake_slurm(monkeypatch, states)
-    first = orphaned.entries[0].shape
-    states_by_job = {
-        task_state.entry.job: task_state.state.name
-        for task_state in job_state.find_tasks(tmp_path)
-        if task_state.entry.shape == first or task_state.entry.job
-    }
-    count = sum(entry.shape == first for entry in orphaned.entries)
-    assert states_by_job == dict(list({"12_0": "RUNNING", "12_1": "PENDING"}.items())[:count])
+    assert all(task_state.state.live for task_state in job_state.find_tasks(tmp_path))
+    for number, entry in enumerate(orphaned.entries[:2]):
+        Journal(entry.path).write("started", job=f"12_{number}", node="n1", nodes=["n1"], pid=1)
+    found = job_state.find_tasks(tmp_path)
+    assert [task_state.state.name for task_state in found] == ["RUNNING", "PENDING", "LOST"]
 
 
 def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_path, monkeypatch):
@@ -351,7 +350,7 @@ def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeyp
     fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")})
     cancelled = []
     monkeypatch.setattr(slurm, "cancel", cancelled.append)
-    assert len(job_state.cancel(job_state.find_tasks(tmp_path))) == 1
+    assert len(job_state.cancel(job_state.find_tasks(tmp_path))) == len(orphaned.entries)
     assert cancelled == [orphaned.name]
 
 
@@ -374,9 +373,9 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     again = schedule.make_schedule(answers, SETTINGS, NODES, [failed(1)], retry=True)
     assert attempts(again.sessions)[key] == 2
     retried = dataclasses.replace(work, items=[item for session in again.sessions for item in session])
-    assert attempts(task.remaining_sessions(retried, [failed(1)]))[key] == 2
-    assert key not in attempts(task.remaining_sessions(retried, [failed(1), failed(2)]))
-    assert key not in attempts(task.remaining_sessions(work, [failed(1)]))
+    assert attempts([lost_cases.remaining_cases(retried, [failed(1)])])[key] == 2
+    assert key not in attempts([lost_cases.remaining_cases(retried, [failed(1), failed(2)])])
+    assert key not in attempts([lost_cases.remaining_cases(work, [failed(1)])])
 
 
 @pytest.mark.parametrize(

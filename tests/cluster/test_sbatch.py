@@ -74,7 +74,7 @@ def reject_second(folder):
 def list_jobs_until(file):
     """Return the script of a squeue that lists job 12, running, until a file exists."""
     name = 'name=$(echo "$@" | grep -o "scaling-[^, ]*")'
-    return f'{name}; [ -e {file} ] || echo "12|$name|RUNNING|n1|1:00|None"'
+    return f'{name}; [ -e {file} ] || echo "12|$name|RUNNING|n1|None"'
 
 
 def test_jobs_are_cancelled_even_if_slurm_does_not_answer_at_first(submit, tmp_path):
