@@ -26,8 +26,7 @@ from scaling.core.case import Case
 from scaling.core.formatting import format_duration
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.options.sparse import sparsity
-from scaling.options.sparse.coloring import Coloring
+from scaling.options.sparse.coloring import Coloring, find_coloring, validate_coloring
 from scaling.study import completion
 
 NAME = "brusselator"
@@ -61,15 +60,15 @@ def analyze(name: str, size: int, count: int) -> tuple[list[pages.Row], Coloring
     x, rows = make_input(name, size), dict[str, list[float]]()
     coloring: Coloring | None = None
     for number in range(count + 1):
-        columns = sparsity.find_coloring((name, size, number), FUNCTIONS[name], (x,), "columns")
-        by_rows = sparsity.find_coloring((name, size, number), FUNCTIONS[name], (x,), "rows")
+        columns = find_coloring((name, size, number), FUNCTIONS[name], (x,), "columns")
+        by_rows = find_coloring((name, size, number), FUNCTIONS[name], (x,), "rows")
         first = ", first" if number == 0 else ""
         rows.setdefault(f"detection{first}", []).append(columns.detect_seconds)
         rows.setdefault(f"coloring{first}", []).append(columns.color_seconds)
         rows.setdefault(f"coloring by rows{first}", []).append(by_rows.color_seconds)
         coloring = columns
     assert coloring is not None
-    sparsity.validate_coloring(coloring)
+    validate_coloring(coloring)
     facts = {"colors": coloring.column_count, "nonzeros": len(coloring.pattern.rows)}
     lines = [{"name": f"{name} {size}/{stage}", "seconds": times} | facts for stage, times in rows.items()]
     return lines, coloring

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from scaling.core import load_option, shape, workload
+from scaling.core import shape, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
 from scaling.options import program_stats
-from scaling.options.sparse.coloring import Coloring
+from scaling.options.sparse.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.study import applicability, completion
 
 _SECOND_MODES = {
@@ -112,19 +112,18 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     Return None if the coloring needs more than half of the seeds of the dense Jacobian, if the target is not
     a Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
     """
-    sparse = load_option("sparse")
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
     fewest, entries = min(sizes.inputs, sizes.outputs), sizes.inputs * sizes.outputs
-    if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or sparse.why_unavailable():
+    if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or why_unavailable():
         return None
     traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
     if sum_operations(traced) > _MOST_OPERATIONS:
         return None
     cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in modes]
     try:
-        colorings = [sparse.detect_coloring(case, built) for case in cases]
+        colorings = [detect_coloring(case, built) for case in cases]
     except (Refusal, MemoryError):
         return None
     count_colors = lambda coloring: coloring.column_count or coloring.row_count  # noqa: E731

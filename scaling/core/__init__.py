@@ -22,6 +22,7 @@ _OPTIONS = {
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # target=laplacian
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
+    "nonzeros": "scaling.options.sparse.nonzeros",  # seeds=colored
     "peer_program": "scaling.peers.peer_program",  # engine
     "peers": "scaling.peers.interface",  # engine
     "pmap": "scaling.options.pmap",  # api=pmap
@@ -29,12 +30,11 @@ _OPTIONS = {
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
-    "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
-    "sparse_jacobians": "scaling.options.sparse.sparse_jacobians",  # the closed form `nonzeros`
+    "sparsity_pattern": "scaling.options.sparse.pattern",  # seeds=colored, or a workload with a pattern
     "workload_sources": "scaling.options.workload_sources",  # a workload of the user
 }
 
 
 def load_option(name: str) -> Any:
-    """Import and return the optional module with the given key in `_OPTIONS`, such as "sparse"."""
+    """Import and return the optional module with the given key in `_OPTIONS`, such as "coloring"."""
     return importlib.import_module(_OPTIONS[name])

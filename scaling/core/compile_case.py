@@ -89,7 +89,7 @@ def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShor
     raise_if_too_large(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
-    return shape.derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
+    return shape.derivative_shape(case, workload, load_option("coloring").detect_coloring(case, workload))
 
 
 def compile_case(

@@ -113,7 +113,7 @@ def _value_or_slices(
         entries = []
         for part, (colors, positions) in zip(sizes.parts, position.colorings, strict=True):
             slices = apply_linear_map(case, part, function, inputs, position, colors)
-            entries.append(load_option("sparse").read_entries(slices, colors, positions))
+            entries.append(load_option("nonzeros").read_entries(slices, colors, positions))
         return tuple(entries)
     batch = case.points if case.batch == "whole" and not sizes.summed else None
     parts = (apply_linear_map(case, part, function, inputs, position) for part in sizes.parts)

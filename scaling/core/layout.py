@@ -70,7 +70,7 @@ def lay_out(
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     indices = None
     if sizes.coloring is not None:
-        indices = load_option("sparse").gather_indices(sizes, case.mesh_shape[1])
+        indices = load_option("nonzeros").gather_indices(sizes, case.mesh_shape[1])
         seed_arguments = indices.arguments | seed_arguments
     arguments = _program_arguments(case, workload, seed_arguments)
     on_device = _device_function(case, workload, sizes, list(arguments))
@@ -84,7 +84,7 @@ def lay_out(
             lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[mesh_axes:]), result
         )
         if indices is not None:
-            return [load_option("sparse").gather_entries(indices, host_shape, on_mesh)]
+            return [load_option("nonzeros").gather_entries(indices, host_shape, on_mesh)]
         return gather_pieces(case, workload, sizes, on_mesh)
 
     def collect(result: Any) -> np.ndarray:

@@ -91,7 +91,7 @@ def reference_spec(
     workload_key = fingerprint((*forms, workload.wrt, specs))
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
-        patterns = load_option("sparse").match_patterns(case, workload, sizes, reduction, detected)
+        patterns = load_option("sparsity_pattern").match_patterns(case, workload, sizes, reduction, detected)
         own_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
@@ -214,7 +214,7 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
-        return load_option("sparse_jacobians").SparseJacobians(entries, spec.nonzeros_pattern), floor
+        return load_option("sparsity_pattern").SparseJacobians(entries, spec.nonzeros_pattern), floor
     columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
     reference = _evaluate_form(spec, workload.reference, start, stop, (sizes.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms

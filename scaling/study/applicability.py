@@ -21,7 +21,7 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     rules = _list_rules(case, workload, sizes)
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
-        missing = load_option("sparse").why_unavailable() if needs_asdex else ""
+        missing = load_option("coloring").why_unavailable() if needs_asdex else ""
         rules += [("not_installed", bool(missing), missing), *_list_layout_rules(case, sizes)]
     first = next(((reason, text) for reason, applies, text in rules if applies), None)
     if first is None and case.engine != JAX:

@@ -455,9 +455,9 @@ def test_hessians_can_use_colored_seeds():
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_coloring_that_lacks_an_entry_gives_a_wrong_answer(batch, monkeypatch):
-    from scaling.options.sparse import sparsity
+    from scaling.options.sparse import coloring as colorings
 
-    find_coloring = sparsity.find_coloring
+    find_coloring = colorings.find_coloring
 
     def find_incomplete_coloring(*arguments):
         coloring = find_coloring(*arguments)
@@ -467,7 +467,7 @@ def test_a_coloring_that_lacks_an_entry_gives_a_wrong_answer(batch, monkeypatch)
         )
         return dataclasses.replace(coloring, pattern=pattern, by_row=coloring.by_row[is_kept])
 
-    monkeypatch.setattr(sparsity, "find_coloring", find_incomplete_coloring)
+    monkeypatch.setattr(colorings, "find_coloring", find_incomplete_coloring)
     record = run(PROBLEMS["stencil"] | {"points": batch, "mode": "jacfwd", "seeds": "colored", "api": "jit"})
     assert (record.status, record.reason) == ("failed", "wrong_answer")
 

@@ -8,7 +8,7 @@ from scaling.core import tolerances
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
 from scaling.core.shape import Pattern
 from scaling.core.tolerances import Jacobians, Rounding, added_entries
-from scaling.options.sparse.sparse_jacobians import SparseJacobians
+from scaling.options.sparse.pattern import SparseJacobians
 
 pytestmark = pytest.mark.thin(2, "contract")
 

@@ -14,9 +14,8 @@ from scaling.core import inputs, process_cache, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.shape import Pattern
 from scaling.core.workload import Workload, uniform
-from scaling.options.sparse import color_graph, sparsity
-from scaling.options.sparse.color_graph import color
-from scaling.options.sparse.coloring import Coloring
+from scaling.options.sparse import coloring as colorings
+from scaling.options.sparse.coloring import Coloring, color
 
 pytestmark = pytest.mark.thin(20, "thorough")
 
@@ -29,7 +28,7 @@ KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty rows
 @pytest.fixture(autouse=True)
 def clear_caches():
     process_cache.clear()
-    sparsity._import_color_graph.cache_clear()
+    colorings._prepare_libraries.cache_clear()
 
 
 def draw_mask(generator, kind):
@@ -84,7 +83,7 @@ def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression
         coloring = color(pattern_of(mask), compression)
         J = mask * generator.integers(1, 10**6, mask.shape)
         np.testing.assert_array_equal(read_off(coloring, J), J[mask])
-        sparsity.validate_coloring(coloring)
+        colorings.validate_coloring(coloring)
 
 
 @pytest.mark.parametrize("count", [5, 80])
@@ -93,20 +92,7 @@ def test_columns_that_all_conflict_need_a_color_each_though_a_row_has_two_entrie
     rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
     coloring = color(Pattern(rows, pairs.reshape(-1), len(pairs), count), "columns")
     assert coloring.column_count == count
-    sparsity.validate_coloring(coloring)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_partition_of_the_entries_between_columns_and_rows_can_be_colored(kind):
-    generator = np.random.default_rng(3)
-    for _ in range(100):
-        mask = draw_mask(generator, kind)
-        pattern = pattern_of(mask)
-        by_row = generator.random(len(pattern.rows)) < generator.choice([0.1, 0.5, 0.9])
-        coloring = color_graph.color_partition(pattern, by_row)
-        J = mask * generator.integers(1, 10**6, mask.shape)
-        np.testing.assert_array_equal(read_off(coloring, J), J[mask])
-        sparsity.validate_coloring(coloring)
+    colorings.validate_coloring(coloring)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,12 +155,12 @@ def test_a_coloring_is_valid_if_and_only_if_every_entry_can_be_read_off(kind):
         is_valid = not is_uncolored.any() and (read_off(coloring, J) == J[mask]).all()
         outcomes.add(is_valid)
         if is_valid:
-            sparsity.validate_coloring(coloring)
+            colorings.validate_coloring(coloring)
         else:
             with pytest.raises(
                 ValueError, match=r"entry \(\d+, \d+\) cannot be read from the color of its (column|row)"
             ):
-                sparsity.validate_coloring(coloring)
+                colorings.validate_coloring(coloring)
     assert outcomes == {True, False}
 
 
@@ -187,7 +173,7 @@ def test_a_coloring_with_wrong_counts_or_sides_is_invalid():
         {"row_count": 1},
     ):
         with pytest.raises(ValueError):
-            sparsity.validate_coloring(dataclasses.replace(coloring, **wrong))
+            colorings.validate_coloring(dataclasses.replace(coloring, **wrong))
 
 
 def float32_shapes(*sizes):
@@ -201,7 +187,7 @@ def test_a_pattern_has_the_flattened_inputs_in_order_and_the_flattened_outputs()
     def function(a, b):
         return jnp.stack([a[0] * b[1:], a[1] + b[:3] ** 2])
 
-    pattern = sparsity.find_coloring("two inputs", function, float32_shapes((2, 3), (4,)), "columns").pattern
+    pattern = colorings.find_coloring("two inputs", function, float32_shapes((2, 3), (4,)), "columns").pattern
     by_a, by_b = jax.jacfwd(function, argnums=(0, 1))(a, b)
     J = np.concatenate([by_a.reshape(6, 6), by_b.reshape(6, 4)], axis=1)
     rows, cols = np.nonzero(J)
@@ -224,7 +210,7 @@ def test_a_pattern_holds_for_all_values_of_the_inputs_that_are_not_differentiate
     module.workload = lambda case: Workload(function, points={"x": uniform(4), "k": uniform(4)}, wrt="x")
     monkeypatch.setitem(sys.modules, "masked", module)
     case = Case("masked", mode="jacfwd", seeds="colored", wrt="x")
-    pattern = sparsity.detect_coloring(case, workload.build(case)).pattern
+    pattern = colorings.detect_coloring(case, workload.build(case)).pattern
     found = set(zip(pattern.rows.tolist(), pattern.cols.tolist(), strict=True))
     for k in ([-3.0, 2.0, 0.0, 1.0], [9.0, -9.0, 3.0, 2.0]):
         J = jax.jacfwd(function)(jnp.arange(1.0, 5.0), jnp.array(k))
@@ -232,7 +218,7 @@ def test_a_pattern_holds_for_all_values_of_the_inputs_that_are_not_differentiate
 
 
 def test_an_entry_that_is_zero_by_coincidence_belongs_to_the_pattern():
-    pattern = sparsity.find_coloring(
+    pattern = colorings.find_coloring(
         "zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), float32_shapes((4,)), "rows"
     ).pattern
     assert list(zip(pattern.rows, pattern.cols, strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 3)]
@@ -246,9 +232,9 @@ def test_the_detected_pattern_is_that_of_the_workload(sizes):
     name, formulation, sizes = sizes
     built = workload.build(Case(name, formulation=formulation, sizes=sizes))
     ((_, draw),) = built.points.items()
-    coloring = sparsity.find_coloring(name, built.function, float32_shapes(draw.shape), "both")
+    coloring = colorings.find_coloring(name, built.function, float32_shapes(draw.shape), "both")
     np.testing.assert_array_equal((coloring.pattern.rows, coloring.pattern.cols), built.pattern())
-    sparsity.validate_coloring(coloring)
+    colorings.validate_coloring(coloring)
 
 
 def test_a_pattern_is_detected_once_and_colored_once():
@@ -258,20 +244,20 @@ def test_a_pattern_is_detected_once_and_colored_once():
         calls.append(x)
         return x[1:] * x[:-1]
 
-    first = sparsity.find_coloring("key", function, float32_shapes((5,)), "columns")
+    first = colorings.find_coloring("key", function, float32_shapes((5,)), "columns")
     traces = len(calls)
-    assert sparsity.find_coloring("key", function, float32_shapes((5,)), "columns") is first
-    by_row = sparsity.find_coloring("key", function, float32_shapes((5,)), "rows")
+    assert colorings.find_coloring("key", function, float32_shapes((5,)), "columns") is first
+    by_row = colorings.find_coloring("key", function, float32_shapes((5,)), "rows")
     assert by_row.pattern is first.pattern and by_row.rows is not None
     assert by_row.detect_seconds == first.detect_seconds > 0
     assert len(calls) == traces
-    other = sparsity.find_coloring("another key", function, float32_shapes((7,)), "columns")
+    other = colorings.find_coloring("another key", function, float32_shapes((7,)), "columns")
     assert len(calls) > traces and other.pattern.inputs == 7
 
 
 def test_only_the_latest_patterns_are_cached():
     for n in range(2, 9):
-        sparsity.find_coloring(n, lambda x: x**2, float32_shapes((n,)), "columns")
+        colorings.find_coloring(n, lambda x: x**2, float32_shapes((n,)), "columns")
     cached = process_cache._values
     assert list(cached["pattern"]) == [5, 6, 7, 8] and len(cached["coloring"]) == 4
 
@@ -285,7 +271,7 @@ def test_functions_that_capture_other_indices_have_other_patterns(monkeypatch):
     module.workload = build
     monkeypatch.setitem(sys.modules, "gathered", module)
     cases = [Case("gathered", target="jacobian", seeds="colored", data_seed=seed) for seed in (0, 0, 1)]
-    first, same, other = (sparsity.detect_coloring(case, workload.build(case)) for case in cases)
+    first, same, other = (colorings.detect_coloring(case, workload.build(case)) for case in cases)
     assert first is same
     for case, coloring in zip(cases, (first, same, other), strict=True):
         order = np.random.default_rng(case.data_seed).permutation(5)
@@ -298,7 +284,7 @@ def test_functions_that_capture_other_indices_have_other_patterns(monkeypatch):
 def test_without_asdex_the_error_has_the_command_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
     with pytest.raises(Refusal, match=r"pip install 'ad-scaling\[sparse\]'"):
-        sparsity.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
+        colorings.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
 
 
 def test_without_a_folder_for_the_cache_of_numba_the_error_names_the_variable_to_set(monkeypatch, tmp_path):
@@ -306,18 +292,18 @@ def test_without_a_folder_for_the_cache_of_numba_the_error_names_the_variable_to
     monkeypatch.delitem(sys.modules, "asdex", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Refusal, match=r"no locator available\): set NUMBA_CACHE_DIR"):
-        sparsity.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
+        colorings.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
 
 
 def test_a_function_that_asdex_cannot_analyze_is_rejected_with_its_message():
     with pytest.raises(Refusal, match="No handler for primitive 'fft'") as error:
-        sparsity.find_coloring("key", lambda x: jnp.fft.fft(x).real, float32_shapes((3,)), "columns")
+        colorings.find_coloring("key", lambda x: jnp.fft.fft(x).real, float32_shapes((3,)), "columns")
     assert "\n" not in str(error.value) and "key" not in process_cache._values.get("pattern", {})
 
 
 def test_an_empty_pattern_is_rejected():
     with pytest.raises(Refusal, match="does not depend"):
-        sparsity.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
+        colorings.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
 
 
 def test_detection_leaves_garbage_collection_enabled():
@@ -325,7 +311,7 @@ def test_detection_leaves_garbage_collection_enabled():
 
     assert gc.isenabled()
     with pytest.raises(Refusal):
-        sparsity.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
+        colorings.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
     assert gc.isenabled()
 
 
@@ -392,7 +378,7 @@ def test_sparse_workloads_that_are_too_small_are_rejected():
 
 
 def test_a_coloring_has_the_side_from_which_each_entry_is_read():
-    coloring = sparsity.find_coloring(
+    coloring = colorings.find_coloring(
         "arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, float32_shapes((12,)), "both"
     )
     assert isinstance(coloring, Coloring) and (coloring.column_count, coloring.row_count) == (2, 1)
@@ -406,8 +392,8 @@ def test_a_pattern_with_one_full_row_is_colored_in_little_memory():
     columns = np.concatenate([(np.arange(n)[:, None] + np.arange(-1, 2)).ravel(), np.arange(full) * 50])
     inside = (columns >= 0) & (columns < n)
     pattern = Pattern(rows[inside].astype(np.int32), columns[inside].astype(np.int32), n + 1, n)
-    coloring = color_graph.color(pattern, "columns")
-    sparsity.validate_coloring(coloring)
+    coloring = color(pattern, "columns")
+    colorings.validate_coloring(coloring)
     assert coloring.column_count == full
 
 

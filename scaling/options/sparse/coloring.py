@@ -1,19 +1,44 @@
-"""Class `Coloring`: the colors of the columns and rows of a sparse Jacobian, also as record fields."""
+"""Color the columns and rows of a sparsity pattern (`Coloring`), so that few seeds compute all nonzeros.
 
+One seed (tangent or cotangent) computes a compressed slice, the sum of all columns, or of all rows, of one
+color. Each nonzero is read from one compressed slice. Two columns of which a nonzero is read must have
+different colors if a row contains such a nonzero of both. The same applies to rows.
+
+With `mode=mixed`, the nonzeros of the fullest rows are read from rows and all others from columns, or those
+of the fullest columns from columns and all others from rows. This is a special case of the bicoloring of T.
+F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using automatic
+differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the smallest number of colors is NP-hard.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import time
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.shape import Pattern
+from scaling.core.case import Case, Refusal
+from scaling.core.modes import BOTH, TANGENT, gradient_in_any_mode
+from scaling.core.process_cache import cached, fingerprint
+from scaling.core.shape import Pattern, point_structs
+from scaling.core.workload import Workload
+from scaling.options.sparse.pattern import detect_pattern
+
+_INSTALL = "pip install 'ad-scaling[sparse]'"
+_CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
+_MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries for rows, and for columns
+_MAX_SATURATION_SIZE = 2**28  # the number of columns times colors up to which DSATUR is used
+_MAX_COLOR_RATIO = 4  # DSATUR uses up to this multiple of the entries of the fullest row as colors
+_MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
 
 
 @dataclass(frozen=True)
 class Coloring:
-    """A coloring of the columns and rows of a sparsity pattern.
-
-    One seed (tangent or cotangent) computes the sum of all columns (or rows) of one color.
-    """
+    """A coloring of the columns and rows of a sparsity pattern."""
 
     pattern: Pattern
     # The color of each column, or -1: an int32 array of shape (inputs,). None if no column has a color.
@@ -34,3 +59,164 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
         "colors": {"columns": coloring.column_count, "rows": coloring.row_count},
         "nonzeros": int(coloring.pattern.rows.size),
     }
+
+
+def why_unavailable() -> str | None:
+    """Return an error message if the Python package asdex is not installed, otherwise None."""
+    return None if importlib.util.find_spec("asdex") else f"asdex is not installed; {_INSTALL}"
+
+
+def detect_coloring(case: Case, workload: Workload) -> Coloring:
+    """Return a coloring of the Jacobian or Hessian of a case that is valid at every point.
+
+    Columns are colored in forward mode, rows in reverse mode, and both with `mode=mixed`.
+    """
+    mode, structs = case.ad_mode, point_structs(case, workload)
+    undifferentiated = [name for name in structs if name not in workload.names]
+    names = [*workload.names, *undifferentiated]
+
+    def function(*x: Any) -> Any:
+        return workload.function(**dict(zip(names, x, strict=True)))
+
+    def gradient(*x: Any) -> Any:
+        count = len(workload.names)
+        return gradient_in_any_mode(lambda *z: jnp.sum(function(*z, *x[count:])))(*x[:count])
+
+    problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
+    compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
+    x, y = (tuple(structs[name] for name in group) for group in (workload.names, undifferentiated))
+    key = (*problem, case.dtype, mode.order, fingerprint(workload.function))
+    return find_coloring(key, gradient if mode.order == 2 else function, x, compress, y)
+
+
+def find_coloring(
+    key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
+) -> Coloring:
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to all elements of x.
+
+    x and y are abstract arrays. `compress` is as in `color`. The coloring is cached under `key`, which must
+    identify the function and the shapes of its arguments.
+    """
+
+    def detect_and_color() -> Coloring:
+        _prepare_libraries()
+        detect = functools.partial(detect_pattern, function, x, y)
+        pattern, detect_seconds = cached("pattern", key, detect, _CACHE_SIZE)
+        start = time.perf_counter()
+        coloring = color(pattern, compress)
+        color_seconds = time.perf_counter() - start
+        validate_coloring(coloring)
+        return dataclasses.replace(coloring, detect_seconds=detect_seconds, color_seconds=color_seconds)
+
+    return cached("coloring", (key, compress), detect_and_color, _CACHE_SIZE)
+
+
+@functools.cache
+def _prepare_libraries() -> None:
+    """Import asdex, and compile the functions of numba, so that later measured times exclude both.
+
+    Raise `Refusal` if asdex or numba cannot be imported, or if numba has no folder for its cache.
+    """
+    try:
+        import asdex
+
+        from scaling.options.sparse import saturation
+    except ImportError as error:
+        raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
+    except RuntimeError as error:
+        fix = "set NUMBA_CACHE_DIR to a folder that can be written"
+        raise Refusal(f"seeds=colored needs numba, which cannot start ({error}): {fix}") from None
+    rows, cols = np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32)
+    saturation.color_columns(rows, cols, 3, 2)
+    asdex.color_cols(asdex.SparsityPattern.from_coo(rows, cols, (2, 3)))
+
+
+def color(pattern: Pattern, compress: str) -> Coloring:
+    """Return a coloring of a sparsity pattern. `compress` is "columns", "rows" or "both".
+
+    With "both", several divisions of the nonzeros between columns and rows are tried, among them columns
+    alone and rows alone, and the coloring with the fewest colors is returned.
+    """
+    if compress != "both":
+        return _color_partition(pattern, np.full(len(pattern.rows), compress == "rows"))
+    best, fewest = None, np.inf
+    for lower_bound, by_row in sorted(_partitions(pattern), key=lambda partition: partition[0]):
+        if lower_bound < fewest:
+            coloring = _color_partition(pattern, by_row)
+            count = coloring.column_count + coloring.row_count
+            best, fewest = (coloring, count) if count < fewest else (best, fewest)
+    assert best is not None
+    return best
+
+
+def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (bound, by_row): a lower bound on the number of colors if `by_row` nonzeros are read from rows.
+
+    Rows, or columns, with more nonzeros than a threshold are compressed, and all other nonzeros are read from
+    the other direction. At the highest threshold, these are all nonzeros.
+    """
+    for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
+        in_line = np.bincount(lines)[lines]
+        for threshold in np.unique(in_line)[-_MAX_THRESHOLDS:]:
+            by_row = (in_line > threshold) == is_row
+            in_rows = np.bincount(pattern.rows[~by_row]).max(initial=0)
+            in_columns = np.bincount(pattern.cols[by_row]).max(initial=0)
+            yield int(in_rows + in_columns), by_row
+
+
+def _color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
+    columns, column_count = _color_columns(pattern.rows[~by_row], pattern.cols[~by_row], pattern.inputs)
+    rows, row_count = _color_columns(pattern.cols[by_row], pattern.rows[by_row], pattern.outputs)
+    return Coloring(pattern, columns, rows, column_count, row_count, by_row)
+
+
+def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
+    """Return the color of each of the `inputs` columns, or None if there are no entries, and the color count.
+
+    The colors are as in `saturation.color_columns`. Raise `Refusal` if coloring takes minutes.
+    """
+    if not len(cols):
+        return None, 0
+    import asdex
+
+    from scaling.options.sparse import saturation
+
+    has_color, in_row = np.bincount(cols, minlength=inputs) > 0, np.bincount(rows)
+    least = int(in_row.max())  # the columns of the fullest row conflict with each other
+    if np.count_nonzero(has_color) == least:
+        return np.where(has_color, np.cumsum(has_color) - 1, -1).astype(np.int32), least
+    if np.sum(np.square(in_row, dtype=float)) > _MAX_CONFLICTS:
+        fix = "use another mode, such as forward instead of reverse, or seeds=identity"
+        raise Refusal(f"seeds=colored takes minutes to find {least:,} or more colors here: {fix}")
+    colors, max_colors = None, _MAX_COLOR_RATIO * least
+    if inputs * max_colors <= _MAX_SATURATION_SIZE:
+        colors = saturation.color_columns(rows, cols, inputs, max_colors)
+    if colors is None:  # a greedy algorithm, whose memory does not grow with the number of colors
+        pattern = asdex.SparsityPattern.from_coo(rows, cols, (len(in_row), inputs))
+        colors = np.where(has_color, asdex.color_cols(pattern)[0], -1).astype(np.int32)
+    return colors, int(colors.max()) + 1
+
+
+def validate_coloring(coloring: Coloring) -> None:
+    """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
+
+    A nonzero can be read if its column (or row) has a color, and if the compressed column (or row) adds no
+    other nonzero to it.
+    """
+    pattern, by_row = coloring.pattern, coloring.by_row
+    for name, colors, count, lines, positions, is_read in (
+        ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row),
+        ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row),
+    ):
+        of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
+        is_in_range = count == 0 if colors is None else -1 <= colors.min() <= colors.max() < count
+        if not is_in_range:
+            raise ValueError(f"the {name} colors are not in the range of {count} colors")
+        slots = positions.astype(np.int64) * (count + 1) + of_entry + 1
+        _, slot_of_entry, entry_counts = np.unique(slots, return_inverse=True, return_counts=True)
+        wrong = np.flatnonzero(is_read & ((of_entry < 0) | (entry_counts[slot_of_entry] > 1)))
+        if wrong.size:
+            raise ValueError(
+                f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]}) cannot be read from the color "
+                f"of its {name}: it has none, or collides with another entry"
+            )

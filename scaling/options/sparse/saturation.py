@@ -1,0 +1,77 @@
+"""Color the columns of a sparsity pattern with few colors by the DSATUR algorithm, compiled by numba.
+
+Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
+"""
+
+import numba
+import numpy as np
+
+
+def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: int) -> np.ndarray | None:
+    """Return the color of each column, of shape (inputs,), such that no row has two entries of one color.
+
+    A column without an entry has the color -1. Return None if `max_colors` colors do not suffice. The memory
+    is linear in `inputs * max_colors`.
+    """
+    by_column, by_row = np.argsort(cols, kind="stable"), np.argsort(rows, kind="stable")
+    column_start, row_start = (np.cumsum(np.bincount(lines + 1)) for lines in (cols, rows))
+    entries = np.bincount(cols, minlength=inputs)
+    order = np.argsort(-entries, kind="stable")[: np.count_nonzero(entries)]
+    colors = np.full(inputs, -1, np.int32)
+    is_used = np.zeros((inputs, max_colors), bool)  # whether a column in conflict has the color
+    graph = order, column_start, rows[by_column], row_start, cols[by_row]
+    return colors if _color_by_saturation(graph, colors, is_used) else None
+
+
+@numba.njit(cache=True)
+def _insert(links, node, head):
+    """Insert a node after `head` into `links`, doubly linked lists as arrays of next and previous nodes."""
+    following, preceding = links
+    following[node], preceding[node] = following[head], head
+    preceding[following[head]], following[head] = node, node
+
+
+@numba.njit(cache=True)
+def _remove(links, node):
+    following, preceding = links
+    following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
+
+
+@numba.njit(cache=True)
+def _color_by_saturation(graph, colors, is_used):
+    """Give each column the lowest color that no column in conflict has, and return whether the colors suffice.
+
+    The next column is the one with the highest saturation, the number of distinct colors of the columns that
+    it conflicts with. Among several such columns, the last whose saturation increased is next, so that colors
+    spread from neighbor to neighbor and repeat periodically on a grid.
+    """
+    order, column_start, row_of, row_start, column_of = graph
+    n, max_colors = is_used.shape
+    saturation = np.full(n, -1)  # -1 for a column that has a color or needs none
+    # Doubly linked lists of the columns of each saturation. The list of saturation k starts at node n + k.
+    links = np.arange(n + max_colors + 1), np.arange(n + max_colors + 1)
+    for column in order[::-1]:
+        saturation[column] = 0
+        _insert(links, column, n)
+    highest = 0
+    for _ in range(len(order)):
+        while links[0][n + highest] == n + highest:
+            highest -= 1
+        column, color = links[0][n + highest], 0
+        saturation[column] = -1
+        _remove(links, column)
+        while color < max_colors and is_used[column, color]:
+            color += 1
+        if color == max_colors:
+            return False
+        colors[column] = color
+        for p in range(column_start[column], column_start[column + 1]):
+            row = row_of[p]
+            for other in column_of[row_start[row] : row_start[row + 1]]:
+                if saturation[other] >= 0 and not is_used[other, color]:
+                    is_used[other, color] = True
+                    saturation[other] += 1
+                    _remove(links, other)
+                    _insert(links, other, n + saturation[other])
+                    highest = max(highest, saturation[other])
+    return True
