@@ -39,7 +39,7 @@ def _remove(links, node):
 
 @numba.njit(cache=True)
 def _color_by_saturation(graph, colors, is_used):
-    """Give each column the lowest color that no column in conflict has, and return whether the colors suffice.
+    """Give each column the lowest color that no column in conflict has. Return whether the colors suffice.
 
     The next column is the one with the highest saturation, the number of distinct colors of the columns that
     it conflicts with. Among several such columns, the last whose saturation increased is next, so that colors
