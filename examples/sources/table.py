@@ -27,7 +27,10 @@ DEFAULTS: Mapping[str, Any] = {  # values of the case fields that a published re
 
 
 def read_published() -> list[Row]:
-    """Return the published results. "case" and, for a ratio, "over" (its divisor) contain case fields."""
+    """Return the published results. "case" and, for a ratio, "over" (its divisor) contain case fields.
+
+    A result of a system that this package does not run has neither.
+    """
     groups = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text())
     return [
         row | {"problem": group["problem"]}
@@ -41,6 +44,9 @@ def measured_lines(study: Findings) -> list[Row]:
     lines = []
     for row in read_published():
         line = {"problem": row["problem"], "what": row["what"], "system": row["system"]}
+        if "case" not in row:
+            lines.append(line | {"missing": "not measured"})
+            continue
         values = (_measure(study, environment, row) for environment in reversed(study.environments))
         value = next((value for value in values if value is not None), None)  # of the newest environment
         missing = {"missing": _describe_missing(study, row["case"])}

@@ -23,7 +23,6 @@ _OPTIONS = {
     "laplacian": "scaling.options.laplacian",  # target=laplacian
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
     "nonzeros": "scaling.options.sparse.nonzeros",  # seeds=colored
-    "peer_program": "scaling.peers.peer_program",  # engine
     "peers": "scaling.peers.interface",  # engine
     "pmap": "scaling.options.pmap",  # api=pmap
     "program_stats": "scaling.options.program_stats",

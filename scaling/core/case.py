@@ -232,8 +232,7 @@ def built_in(folder: str) -> frozenset[str]:
 
 def user_modules(case: Case) -> tuple[str, ...]:
     """Return the names of the user-defined modules of a case: its workload and engine, unless built in."""
-    engine = case.engine.partition("/")[0]
-    modules = ((case.workload, built_in("workloads")), (engine, built_in("peers") | {JAX}))
+    modules = ((case.workload, built_in("workloads")), (case.engine, built_in("peers") | {JAX}))
     return tuple(name for name, built_in_names in modules if name not in built_in_names)
 
 

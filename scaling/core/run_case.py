@@ -19,7 +19,6 @@ import datetime
 import functools
 import gc
 import hashlib
-import itertools
 import statistics
 import sys
 import time
@@ -72,7 +71,6 @@ class PlacedProgram(NamedTuple):
     sizes: DerivativeShape
     call: Callable[[], Any]  # runs the program once and returns its result
     collect: Callable[[Any], Any]  # converts a result to an array on the host
-    sample: Callable[[Sampling], Samples] | None = None  # takes all samples with a benchmark tool of a peer
     wait: Callable[[Any], Any] = lambda result: None  # blocks until a result is ready, unless `call` blocks
 
 
@@ -156,7 +154,7 @@ def finish_case(attempt: Attempt) -> Record:
 
 def _check_another_call(attempt: Attempt) -> None:
     program = attempt.program
-    if program is not None and program.sample is None:
+    if program is not None:
         _check_result(attempt, program, jax.block_until_ready(program.call()))
 
 
@@ -224,7 +222,7 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
         if case.engine == JAX:
             program = _compile_jax_program(attempt, case, built, known_blocks)
         else:
-            program = load_option("peer_program").prepare_program(attempt, case, built)
+            program = load_option("peers").prepare_program(attempt, case, built)
         first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
@@ -335,7 +333,7 @@ def _sample_one_turn(attempt: Attempt) -> bool:
         attempt.turns = _start_sampling(attempt)
     reading = monitor.read_counters(group.platform, group.cores)
     samples = next(attempt.turns)
-    local_marks = monitor.find_disturbances(reading) if samples.turns else []  # a peer may take no turns
+    local_marks = monitor.find_disturbances(reading)
     by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
     for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True):
         if any(flags):
@@ -369,8 +367,6 @@ def _compile_again(attempt: Attempt) -> None:
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
     program, latency = attempt.program, attempt.record.floor_seconds
     assert program is not None
-    if program.sample:
-        return itertools.repeat(program.sample(attempt.sampling))
     return timing.sample_turns(program.call, attempt.sampling, program.wait, latency, attempt.group.gather)
 
 

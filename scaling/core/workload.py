@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.core import load_option
-from scaling.core.case import JAX, LAPLACIAN, SECOND, Case, Refusal, built_in, unknown_name
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, built_in, unknown_name
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
@@ -181,9 +181,7 @@ def build(case: Case, make_workload: MakeWorkload = make_from_module) -> Workloa
     is a separate input, and every function returns one array. If the target is a second derivative, `second`
     replaces `reference`. `whole_modes` is empty if its functions compute a different derivative or reduction.
     """
-    is_of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
-    workload = make_workload(dataclasses.replace(case, formulation=None) if is_of_peer else case)
-    workload = _flatten_pytrees(case, workload)
+    workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
         modes = workload.whole_modes if workload.second else {}
         reduce = TRACE.name if case.target == LAPLACIAN else None

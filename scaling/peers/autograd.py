@@ -11,7 +11,8 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.modes import TANGENT
-from scaling.peers import _batch
+from scaling.peers import formulas
+from scaling.peers.formulas import Batch
 from scaling.peers.interface import Prepared
 
 PACKAGES = ("autograd", "numpy", "scipy")
@@ -19,7 +20,7 @@ MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    return _batch.reason_to_skip(case, workload, sizes, MODES)
+    return formulas.reason_to_skip(case, MODES, *formulas.checks_of_numpy(case))
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
@@ -28,17 +29,17 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     from autograd.scipy.special import gammaln
 
     differentiate = _columns if case.ad_mode.seed == TANGENT else _rows
-    return _batch.prepare(case, workload, sizes, arrays, autograd.numpy, gammaln, differentiate)
+    return formulas.prepare(case, workload, sizes, arrays, autograd.numpy, gammaln, differentiate)
 
 
-def _columns(batch: _batch.Batch) -> list[np.ndarray]:
+def _columns(batch: Batch) -> list[np.ndarray]:
     from autograd import make_jvp
 
     jvps = [make_jvp(batch.function, index)(*batch.x) for index in range(len(batch.x))]
     return batch.columns(lambda index, seed: jvps[index](seed)[1])
 
 
-def _rows(batch: _batch.Batch) -> list[np.ndarray]:
+def _rows(batch: Batch) -> list[np.ndarray]:
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)

@@ -23,17 +23,16 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.peers import formulas
-from scaling.peers.interface import Prepared, first_reason
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("casadi",)
 THREADS = True
-JIT = (False, True)
+COMPILES = True
 
 _WEIGHTS = {"jacfwd": 0, "jacrev": 1, "grad_of_sum": 1}  # ad_weight: 0 is forward, 1 is reverse
 _MOST_INSTRUCTIONS = 2_000_000  # maximum number of instructions of a graph
 _MOST_COMPILED = 40_000  # maximum if the graph is compiled. Compilation takes several seconds.
 _MOST_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
-_MOST_COPIED = 2**27  # maximum number of elements if the shared inputs are copied for every point
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
@@ -44,9 +43,8 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     graph = value * (1 if is_value else 3)
     most = _MOST_COMPILED if case.jit else _MOST_INSTRUCTIONS
     too_large = f"too large{' to compile' if case.jit else ''}; the limit is {most:,}"
-    copied = case.points * sum(math.prod(spec.shape) for spec in workload.shared.values())
-    return first_reason(
-        *formulas.checks(case, ("value", *_WEIGHTS)),
+    return formulas.reason_to_skip(
+        case, ("value", *_WEIGHTS),
         (case.dtype != "float64", "CasADi computes in float64"),
         (case.chunk is not None, "casadi computes all seeds at once; omit chunk"),
         (case.workload == "poisson" and is_value, "CasADi has no logarithm of the gamma function"),
@@ -56,8 +54,6 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
         (graph > most, f"a graph of about {graph:,} scalars is {too_large}"),
         (value * sizes.passes > _MOST_SWEPT,
          f"{sizes.passes:,} sweeps over about {value:,} scalars take too long"),
-        (not is_whole and copied > _MOST_COPIED,
-         f"copies of the shared inputs for all points have {copied:,} elements, more than {_MOST_COPIED:,}"),
     )  # fmt: skip
 
 
@@ -121,7 +117,7 @@ def _trace(
         symbols[name] = ca.SX.sym(name, math.prod(shape))
         element = np.frompyfunc(symbols[name].__getitem__, 1, 1)
         inputs[name] = element(np.arange(math.prod(shape)).reshape(shape))  # an array of scalar symbols
-    y = formulas.function(case, np)(**inputs)
+    y = formulas.formula_of(case, np)(**inputs)
     return symbols, ca.vertcat(*([np.sum(y)] if sizes.summed else y.ravel()))
 
 

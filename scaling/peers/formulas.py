@@ -1,29 +1,156 @@
-"""Define the functions of `rbf`, `linear`, `residual` and `poisson` for array libraries like NumPy and torch.
+"""Define the functions of `rbf`, `linear`, `residual` and `poisson` for libraries with the API of NumPy.
 
-The functions accept a single point or a batch with a leading axis of points. `_linear` also accepts a
-separate copy of W for each point. The argument `np` is the array library, such as numpy or torch.
+The functions accept a single point or a batch with a leading axis of points. Class `Batch` is the function of
+all points of a case, with its inputs and seeds. The points are independent of each other. Therefore a seed (a
+tangent or cotangent vector) that is repeated for all points yields one column or one row of the Jacobian of
+every point in a single pass. The argument `np` is the array library, such as numpy or torch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy
+
 from scaling.core.case import Case
-from scaling.peers.interface import Check
+from scaling.core.modes import TANGENT
+from scaling.peers.interface import Prepared, first_reason
 
-KNOWN = ("rbf", "linear", "residual", "poisson")
+_WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
-def checks(case: Case, modes: Iterable[str]) -> list[Check]:
-    """Return checks for `first_reason` that refuse an unknown workload, or an AD mode not in `modes`."""
-    functions = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
-    return [
-        (case.workload not in KNOWN, functions),
+def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
+    """Return the reason why a library with the AD modes `modes` cannot run a case, or None if it can.
+
+    `checks` are (condition, text) pairs with more reasons, as in `first_reason`.
+    """
+    functions = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
+    return first_reason(
+        (case.workload not in _WORKLOADS, functions),
         (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
-    ]
+        *checks,
+    )
 
 
-def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
+def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
+    """Return checks for `reason_to_skip` of a library that computes one seed at a time in NumPy."""
+    return (
+        (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
+        (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The function of all points of a case and the inputs to differentiate with respect to."""
+
+    case: Case
+    workload: Any
+    sizes: Any  # the `DerivativeShape` of the case
+    # The function from the arrays in `x` to an array of shape (points, ...), or to its sum if `sizes.summed`.
+    function: Callable[..., Any]
+    x: tuple[Any, ...]  # arrays with an axis of points, except for shared inputs that are not copied
+
+    @property
+    def points_per_cotangent(self) -> int:
+        """Return the number of points for which one cotangent is repeated: all, or 1 if batch=whole."""
+        return 1 if self.case.batch == "whole" else self.case.points
+
+    def points_per_tangent(self, index: int) -> int:
+        """Return the number of points for which one tangent of the input `x[index]` is repeated."""
+        is_per_point = self.workload.names[index] in self.workload.points
+        return self.case.points if is_per_point and not self.sizes.summed else 1
+
+    def columns(
+        self, push: Callable[[int, numpy.ndarray], numpy.ndarray], size: float = 1.0
+    ) -> list[numpy.ndarray]:
+        """Return the columns of the Jacobian, of shape (columns, points, outputs), for each input.
+
+        `push(index, tangent)` returns the tangent of the outputs for a tangent of `x[index]`, whose nonzero
+        elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
+        """
+        parts = []
+        for index, array in enumerate(self.x):
+            seeds = unit_seeds(array, self.points_per_tangent(index), size)
+            columns = (push(index, seed) for seed in seeds)
+            if self.workload.reduce:
+                columns = (column.sum(axis=-1) for column in columns)
+            parts.append(numpy.stack(list(columns)))
+        return parts
+
+    def rows(
+        self, pull: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
+    ) -> list[numpy.ndarray]:
+        """Return the rows of the Jacobian, of shape (rows, *shape of the input), for each input.
+
+        `pull` maps a cotangent of the outputs to a tuple with the cotangent of each input. `like` has the
+        shape and dtype of the outputs. If the workload reduces the Jacobian, the rows of a point are summed.
+        """
+        rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
+        sums: list[list[numpy.ndarray]] = []
+        for k, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
+            if k % rows_per_sum == 0:
+                sums.append(list(pull(seed)))
+            else:
+                sums[-1] = [total + row for total, row in zip(sums[-1], pull(seed), strict=True)]
+        return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
+
+    def collect(self, parts: Iterable[Any]) -> numpy.ndarray:
+        """Return Jacobians of shape (points, outputs, inputs) from the result of `columns` or `rows`."""
+        outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
+        if self.case.ad_mode.seed == TANGENT:
+            parts = [numpy.moveaxis(part, 0, -1) for part in parts]
+        elif self.case.batch == "vmap":
+            parts = [numpy.moveaxis(part, 0, 1) for part in parts]
+        return numpy.concatenate([part.reshape(self.case.points, outputs, -1) for part in parts], axis=2)
+
+
+def make_batch(
+    case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
+) -> Batch:
+    """Return the `Batch` of a case. `inputs` are arrays of the library `np`, `log_gamma` is its log-gamma."""
+    formula = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
+    arrays = dict(inputs)
+    if case.ad_mode.uses_reverse and case.batch == "vmap":
+        # Without copies, a VJP would sum the gradients with respect to the shared inputs over the points.
+        for name in set(workload.names) & set(workload.shared):
+            arrays[name] = np.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
+
+    def function(*x: Any) -> Any:
+        y = formula(**{**arrays, **dict(zip(workload.names, x, strict=True))})
+        return np.sum(y) if sizes.summed else y
+
+    return Batch(case, workload, sizes, function, tuple(arrays[name] for name in workload.names))
+
+
+def prepare(
+    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, numpy.ndarray], np: Any, log_gamma: Any,
+    differentiate: Callable[[Batch], list[numpy.ndarray]],
+) -> Prepared:  # fmt: skip
+    """Return a `Prepared` that computes the function value or, by `differentiate`, the derivative."""
+    # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
+    inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
+    batch = make_batch(case, workload, sizes, inputs, np, log_gamma)
+    if case.ad_mode.is_value:
+        return Prepared(lambda: batch.function(*batch.x), numpy.asarray)
+    return Prepared(lambda: differentiate(batch), batch.collect, passes=sizes.passes)
+
+
+def unit_seeds(like: numpy.ndarray, points: int, size: float = 1.0) -> Iterator[numpy.ndarray]:
+    """Yield every unit tangent or cotangent of a point, multiplied by `size` and repeated for all points.
+
+    A seed has the shape and dtype of `like`. The same array is yielded each time and overwritten in place.
+    """
+    seed = numpy.zeros(like.shape, like.dtype)
+    flat = seed.reshape(points, -1)
+    for column in range(flat.shape[1]):
+        flat[:, column] = size
+        yield seed
+        flat[:, column] = 0
+
+
+def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function to differentiate in a case. Its keyword arguments are the inputs of the workload.
 
     `log_gamma` is the logarithm of the gamma function. Only the value of `poisson` needs it.
@@ -32,8 +159,7 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
         default = "rowwise" if case.variant == "squared" else "product"
         return partial(_RBF[case.variant or "source", case.formulation or default], np)
     if case.workload == "residual":
-        dot = _dot_by_einsum if case.formulation == "dot" else _dot_by_sum
-        return partial(_residual, np, dot, case.variant == "scalar")
+        return partial(_residual, np, case.formulation == "dot", case.variant == "scalar")
     return partial(_linear, np) if case.workload == "linear" else partial(_poisson, np, log_gamma)
 
 
@@ -69,24 +195,17 @@ def _linear(np, X, W):
     return X @ W if len(W.shape) == 2 else (X[..., None, :] @ W)[..., 0, :]
 
 
-def _dot_by_einsum(np, a, b):
-    return np.einsum("...i,...i->...", a, b)
-
-
-def _dot_by_sum(np, a, b):
-    return np.sum(a * b, -1)
-
-
-def _residual(np, dot, is_scalar, d, m):
+def _residual(np, is_dot, is_scalar, d, m):
     """Return d minus its least-squares fit by a Gaussian, for d of shape (..., 21) and m of shape (...).
 
     The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10. Only its amplitude is fitted. If
-    `is_scalar` is true, return the sum of the squares of this residual.
+    `is_dot` is true, the inner products use einsum. If `is_scalar` is true, return the sum of the squares.
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
     f = np.exp(-1.5 * (grid - m[..., None]) ** 2)
-    residual = d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
+    dot = partial(np.einsum, "...i,...i->...") if is_dot else lambda a, b: np.sum(a * b, -1)
+    residual = d - (dot(d, f) / dot(f, f))[..., None] * f
     return np.sum(residual**2, -1) if is_scalar else residual
 
 

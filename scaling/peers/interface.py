@@ -1,4 +1,4 @@
-"""Import peers by `engine`, define their result type `Prepared`, and find the cases that they cannot run.
+"""Import the peer of an `engine`, find out which cases it can run, and prepare its program in a worker.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -6,19 +6,16 @@ A peer runs the same cases as JAX, with the same inputs and checks. It is a modu
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
-and may define these constants and functions:
+and may define these constants:
 
-    PACKAGES      the Python packages that the peer needs; their versions are recorded
-    INSTALL       the command that installs these packages
-    THREADS       whether the peer can use several cores
-    JIT           the supported values of `jit`; any other value is replaced by the first one
-    SYSTEMS       the names of the AD systems, if the peer has several: `engine: julia/ForwardDiff`
-    FORMULATIONS  {workload: formulations that only this peer offers}
-    versions(system) -> {name: version or None}     replaces PACKAGES; system is "" without SYSTEMS
+    PACKAGES    the Python packages that the peer needs; their versions are recorded
+    THREADS     whether the peer can use several cores; the default is False
+    COMPILES    whether the peer compiles if `jit: true`; the default is False, which sets `jit: false`
 
 The module must import only NumPy and the standard library at its top level, and other packages in `prepare`.
 """
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -28,18 +25,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
-from scaling.core.memory import available_bytes
-from scaling.core.timing import Samples, Sampling
 
-_BUILT_IN = ("autograd", "casadi", "enzyme", "julia", "numpy", "torch")  # the modules of this folder
-_INSTALL = "pip install 'ad-scaling[peers]'"
+if TYPE_CHECKING:
+    from scaling.core.run_case import Attempt, PlacedProgram
 
-Check = tuple[Any, str]  # (whether a condition prevents a case, text that states the condition)
+ENGINES = ("autograd", "casadi", "numpy", "torch")  # the peers in this folder
 
 
 @dataclass(frozen=True)
@@ -52,49 +47,33 @@ class Prepared:
             `shape.result_shape` defines this shape.
         compile_seconds: the time of compilation or tracing, or None if there is neither.
         passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
-        sample: samples the run time with a benchmark tool of the peer. If it is None, `call` is timed in the
-            same way as JAX.
     """
 
     call: Callable[[], Any]
     collect: Callable[[Any], np.ndarray]
     compile_seconds: float | None = None
     passes: int | None = None
-    sample: Callable[[Sampling], Samples] | None = None
 
 
 def module(engine: str) -> ModuleType:
-    """Import and return the module of an engine: a name such as "julia/ForwardDiff", or an import path.
+    """Import and return the module of an engine: a name in `ENGINES`, or an import path.
 
     Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
     """
-    name, _, system = engine.partition("/")
-    path = f"scaling.peers.{name}" if name in _BUILT_IN else name
+    path = f"scaling.peers.{engine}" if engine in ENGINES else engine
     try:
         peer = importlib.import_module(path)
     except Exception as error:
         missing_name = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing_name and f"{path}.".startswith(f"{missing_name}."):
-            text = unknown_name("engine", engine, [JAX, *engines()])
+            text = unknown_name("engine", engine, [JAX, *ENGINES])
             raise Refusal(f"{text}, or give the import path of a peer of your own") from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"engine {engine!r} cannot be imported: {kind}{error}") from None
     for function in ("reason_to_skip", "prepare"):
         if not callable(getattr(peer, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
-    systems = getattr(peer, "SYSTEMS", ())
-    if system not in (systems or ("",)):
-        raise unknown_name("engine", engine, [f"{name}/{each}" for each in systems] or [name])
     return peer
-
-
-def engines() -> list[str]:
-    """Return all values of `engine` for the peers in this package, such as "torch" or "julia/ForwardDiff"."""
-    names: list[str] = []
-    for name in _BUILT_IN:
-        systems = getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ())
-        names += [f"{name}/{system}" for system in systems] or [name]
-    return names
 
 
 @functools.cache
@@ -106,14 +85,11 @@ def versions(engine: str) -> dict[str, str | None]:
     """
     if engine == JAX:
         return {}
-    peer, (name, _, system) = module(engine), engine.partition("/")
-    if callable(getattr(peer, "versions", None)):
-        by_package = peer.versions(system)
-    else:
-        by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
-    if name not in _BUILT_IN:
+    peer = module(engine)
+    by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
+    if engine not in ENGINES:
         source = Path(str(peer.__file__)).read_bytes()
-        by_package = {**by_package, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
+        by_package[peer.__name__] = hashlib.sha256(source).hexdigest()[:16]
     return by_package
 
 
@@ -129,8 +105,8 @@ def missing(engine: str) -> str | None:
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
-    verb, install = "is" if len(names) == 1 else "are", getattr(module(engine), "INSTALL", _INSTALL)
-    return f"{' and '.join(names)} {verb} not installed; {install}"
+    verb = "is" if len(names) == 1 else "are"
+    return f"{' and '.join(names)} {verb} not installed; pip install {' '.join(names)}"
 
 
 def complete_case(case: Case) -> dict[str, Any]:
@@ -138,32 +114,24 @@ def complete_case(case: Case) -> dict[str, Any]:
 
     A peer computes the whole batch with threads in a single process.
     """
-    supported = getattr(module(case.engine), "JIT", (False,))
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
-        "jit": case.jit if case.jit in supported else supported[0],
+        "jit": case.jit and getattr(module(case.engine), "COMPILES", False),
         "chunk": None if case.chunk == AUTO else case.chunk,
     }  # fmt: skip
-
-
-def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations that only the peer of a case offers, or () if its engine is JAX."""
-    if case.engine == JAX:
-        return ()
-    return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
     """Return why a peer cannot run a case, as ("not_offered" or "not_installed", text), or None if it can."""
     peer = module(case.engine)
-    only_jax = "is implemented for engine=jax only, not for"
+    only_jax = f"is implemented for engine=jax only, not for {case.engine}"
     reason = first_reason(
         (case.devices > 1 and not getattr(peer, "THREADS", False), f"{case.engine} uses one core"),
-        (case.ad_mode.parts, f"mode=mixed {only_jax} {case.engine}"),
-        (case.reduce is not None, f"reduce={case.reduce} {only_jax} {case.engine}"),
-        (case.target == LAPLACIAN, f"target={LAPLACIAN} {only_jax} {case.engine}"),
-        (case.seeds != "identity", f"seeds={case.seeds} {only_jax} {case.engine}"),
+        (bool(case.ad_mode.parts), f"mode=mixed {only_jax}"),
+        (case.reduce is not None, f"reduce={case.reduce} {only_jax}"),
+        (case.target == LAPLACIAN, f"target={LAPLACIAN} {only_jax}"),
+        (case.seeds != "identity", f"seeds={case.seeds} {only_jax}"),
     )
     if text := reason or peer.reason_to_skip(case, workload, sizes):
         return "not_offered", text
@@ -171,16 +139,35 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
     return ("not_installed", text) if text else None
 
 
-def memory_check(needed_bytes: int, fix: str = "") -> Check:
-    """Return a check for `first_reason` that is true if `needed_bytes` exceed the free memory.
-
-    `fix` is appended to the text of the check.
-    """
-    available = available_bytes() or math.inf
-    text = f"needs about {needed_bytes / 1e9:.3g} GB, has {available / 1e9:.3g} GB{fix}"
-    return needed_bytes > available, text
-
-
-def first_reason(*checks: Check) -> str | None:
-    """Return the text of the first check whose condition is true, or None if all are false."""
+def first_reason(*checks: tuple[bool, str]) -> str | None:
+    """Return the text of the first (condition, text) whose condition is true, or None if all are false."""
     return next((text for condition, text in checks if condition), None)
+
+
+def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
+    """Return the program of a peer in a worker as a `PlacedProgram`, which is timed and checked like JAX.
+
+    Note its compile time and number of passes in `attempt`. Raise `TooLarge` if the inputs and the result do
+    not fit into memory.
+    """
+    from scaling.core import compile_case, inputs, run_case, shape  # import JAX
+
+    group, sizes = attempt.group, shape.derivative_shape(case, workload)
+    one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
+    describe_shortage = functools.partial(
+        run_case.describe_memory_shortage, one_device, group._replace(devices=group.devices[:1])
+    )
+    compile_case.raise_if_too_large(compile_case.lower_bound(one_device, workload, sizes), describe_shortage)
+    expected_shape = shape.result_shape(case, workload, sizes)
+    arrays = inputs.input_arrays(case, workload)
+    prepared = module(case.engine).prepare(case, workload, sizes, arrays, case.devices)
+    attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
+
+    def collect(result: object) -> np.ndarray:
+        array = prepared.collect(result)
+        if np.size(array) != math.prod(expected_shape):
+            returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(array)}"
+            raise Refusal(f"{returned}, where {expected_shape} is expected")
+        return np.asarray(array).reshape(expected_shape)
+
+    return run_case.PlacedProgram(case, workload, sizes, prepared.call, collect)

@@ -9,7 +9,8 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.modes import STEPS
-from scaling.peers import _batch
+from scaling.peers import formulas
+from scaling.peers.formulas import Batch
 from scaling.peers.interface import Prepared
 
 PACKAGES = ("numpy", "scipy")
@@ -17,17 +18,17 @@ MODES = ("value", "finite_difference")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    return _batch.reason_to_skip(case, workload, sizes, MODES)
+    return formulas.reason_to_skip(case, MODES, *formulas.checks_of_numpy(case))
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Return the function value or the finite differences. Nothing is compiled."""
     from scipy.special import gammaln
 
-    return _batch.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
+    return formulas.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
 
 
-def _finite_differences(batch: _batch.Batch) -> list[np.ndarray]:
+def _finite_differences(batch: Batch) -> list[np.ndarray]:
     """Return (f(x + h e) - f(x)) / h for each unit vector e of the inputs x, with the step h of the dtype."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)

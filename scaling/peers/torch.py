@@ -10,7 +10,6 @@ Reverse mode then uses `torch.func.vjp`, because `torch.compile` does not suppor
 """
 
 import importlib
-import math
 import shutil
 import sysconfig
 import time
@@ -23,16 +22,13 @@ import numpy as np
 from scaling.core.case import Case
 from scaling.core.modes import COTANGENT
 from scaling.peers import formulas
-from scaling.peers._batch import Batch, make_batch
-from scaling.peers.interface import Prepared, first_reason, memory_check
+from scaling.peers.formulas import Batch
+from scaling.peers.interface import Prepared
 
 PACKAGES = ("torch",)
 THREADS = True
-JIT = (False, True)
+COMPILES = True
 MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
-
-_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured number of arrays per seed
 
 Tensors = tuple[Any, ...]
 
@@ -40,29 +36,13 @@ Tensors = tuple[Any, ...]
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    return first_reason(
-        *formulas.checks(case, MODES),
+    return formulas.reason_to_skip(
+        case, MODES,
         (case.jit and not has_compiler,
          "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"),
         (case.jit and not has_headers,
          "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"),
-        memory_check(_needed_bytes(case, workload, sizes), "; a smaller chunk may need less"),
     )  # fmt: skip
-
-
-def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Return an estimate of the bytes for graph, seeds and derivative. A compiled case usually needs less."""
-    size = {name: math.prod(spec.shape) for name, spec in workload.inputs.items()}
-    support = size.get("support", 0) if case.formulation == "rowwise" else 0
-    width = max(sizes.values, size.get("d", 0), support)  # elements of the largest intermediate of a point
-    if case.ad_mode.seed == COTANGENT:
-        inputs = sum(size[name] for name in workload.names)
-        slice_size = inputs * (1 if case.batch == "whole" and not sizes.summed else case.points)
-    else:
-        slice_size = case.points * (1 if workload.reduce else sizes.values)
-    seeds_at_once = min(case.chunk or sizes.seeds, sizes.seeds)
-    graph = (8 + _LIVE_ARRAYS.get(case.workload, 0) * seeds_at_once) * case.points * width
-    return _BYTES[case.dtype] * (graph + sizes.seeds**2 + sizes.seeds * slice_size)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
@@ -76,7 +56,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     tensors = {name: _to_tensor(torch, array) for name, array in arrays.items()}
-    batch = make_batch(case, workload, sizes, tensors, torch, log_gamma)
+    batch = formulas.make_batch(case, workload, sizes, tensors, torch, log_gamma)
     needs_graph = case.ad_mode.seed == COTANGENT and not case.jit
     x = tuple(tensor.detach().requires_grad_(needs_graph) for tensor in batch.x)
     derivative, seconds = _make_derivative(torch, batch, x), None

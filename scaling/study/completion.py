@@ -86,7 +86,7 @@ def _resolve_names(case: Case) -> Case:
     mode, target = _resolve_target(case, module)
     variant = _choose_name(case, "variant", declared_names(module, "VARIANTS"))
     formulations = declared_names(module, "FORMULATIONS", variant)
-    formulation = _choose_name(case, "formulation", formulations, peers.formulations(case))
+    formulation = _choose_name(case, "formulation", formulations)
     check_names(f"dtype for {case.workload}", [case.dtype], declared_names(module, "DTYPES") or DTYPES)
     sizes = declared_sizes(module)
     check_names(f"size of {case.workload}", case.sizes, sizes)
@@ -116,14 +116,13 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     return case.mode, values[0] if mode.is_value else target
 
 
-def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
+def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
     """Return the value of a case field, such as "variant". If it is not set, return the first of `names`.
 
-    Return None if the field is not set and `names` is empty. Raise `Refusal` if the value is neither in
-    `names` nor in `others`.
+    Return None if the field is not set and `names` is empty. Raise `Refusal` if the value is not in `names`.
     """
     value = getattr(case, field) or (names[0] if names else None)
-    check_names(f"{field} of {case.workload}", [value] if value else [], names + others)
+    check_names(f"{field} of {case.workload}", [value] if value else [], names)
     return value
 
 

@@ -37,7 +37,7 @@ def describe(conf: Path) -> str:
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS, "workload": [*sorted(built_in - {CEILING}), "an import path of your own"],
-        "engine": [interface.JAX, *interface.engines(), "an import path of your own"],
+        "engine": [interface.JAX, *interface.ENGINES, "an import path of your own"],
     }  # fmt: skip
     text = (conf / "config.yaml").read_text(encoding="utf-8")
     return "\n".join(

@@ -92,7 +92,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     with contextlib.ExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         options: dict[str, Any] = {"cwd": Path(work), "env": environ, "pass_fds": (lock,)}
-        process = ChildProcess(command, tagged=False, stdin_text=text, **options)
+        process = ChildProcess(command, stdin_text=text, **options)
         stack.callback(process.close)
         while (event := process.receive(limit)) is not None:
             if event.get("event") == "exit":

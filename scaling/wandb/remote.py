@@ -238,7 +238,11 @@ def main() -> None:
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
     job = pickle.loads(base64.b64decode(sys.stdin.read()))
-    publish_job(job, lambda **event: os.write(channel, f"{json.dumps(event)}\n".encode()))
+
+    def send_event(**fields: Any) -> None:
+        os.write(channel, f"{json.dumps({'event': 'progress', **fields})}\n".encode())
+
+    publish_job(job, send_event)
     os._exit(0)  # wandb could hang at exit
 
 

@@ -1,6 +1,6 @@
 """Class `ChildProcess`: start a program, exchange JSON lines with it, log its stderr, and explain its exit.
 
-Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`.
+Workers, compile workers, preflight checks, and the W&B client all run as a `ChildProcess`.
 """
 
 import collections
@@ -49,15 +49,13 @@ class ChildProcess:
     Its complete standard input is `stdin_text`. If `stdin_text` is None, `send` writes to a pipe. If
     `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Standard
     error is appended to the file `log`, without secrets. Each line of standard output that contains a JSON
-    object is an event. A reader thread calls `deliver` with each event. Without `deliver`, `receive` returns
-    the events. If `tagged`, JSON objects without a field "event" are ignored. The `options` are passed to
-    `subprocess.Popen`.
+    object with a field "event" is an event. A reader thread calls `deliver` with each event. Without
+    `deliver`, `receive` returns the events. The `options` are passed to `subprocess.Popen`.
     """
 
     def __init__(
         self, command: Sequence[str], *, stdin_text: str | None = None, reaped: bool = True,
-        log: Path | None = None, deliver: Callable[[Event], None] | None = None, tagged: bool = True,
-        **options: Any,
+        log: Path | None = None, deliver: Callable[[Event], None] | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
@@ -72,7 +70,7 @@ class ChildProcess:
                 start_new_session=True, **options,
             )  # fmt: skip
         self.pid = self._process.pid  # of the reaper, if it runs the command
-        tasks = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put, tagged))
+        tasks = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put,))
         self._readers = [threading.Thread(target=run, args=args, daemon=True) for run, args in tasks]
         for reader in self._readers:
             reader.start()
@@ -138,12 +136,12 @@ class ChildProcess:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
+    def _read_events(self, deliver: Callable[[Event], None]) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             while line := lines.readline(_EVENT_CHARACTERS):
                 with contextlib.suppress(ValueError, RecursionError):
-                    if isinstance(event := json.loads(line), dict) and ("event" in event or not tagged):
+                    if isinstance(event := json.loads(line), dict) and "event" in event:
                         deliver(event)
         deliver({"event": "exit", "status": self._process.wait()})
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="scripts/peers installs it")
 
 from scaling.core import inputs, shape, workload
 from scaling.core.case import BATCHES, DTYPES, Case
-from scaling.peers import formulas, interface
+from scaling.peers import formulas
 from scaling.peers import torch as peer
 from scaling.study import completion
 from tests.support import peer_problems
@@ -79,8 +79,8 @@ def test_compiled_cases_are_correct_and_record_their_compile_time(case):
 
 
 def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
-    correct = formulas.function
-    monkeypatch.setattr(formulas, "function", lambda *args: lambda **x: correct(*args)(**x) * 1.001)
+    correct = formulas.formula_of
+    monkeypatch.setattr(formulas, "formula_of", lambda *args: lambda **x: correct(*args)(**x) * 1.001)
     for mode in ("jacfwd", "jacrev"):
         record = run_once(completion.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
         assert (record.status, record.reason) == ("failed", "wrong_answer")
@@ -115,15 +115,6 @@ def test_jit_without_a_compiler_is_not_supported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "needs a C++ compiler" in skip_text(**RBF, jit=True)
     assert skip_text(**RBF, jit=False) is None
-
-
-def test_a_case_that_does_not_fit_in_memory_is_skipped_with_both_sizes(monkeypatch):
-    monkeypatch.setattr(interface, "available_bytes", lambda: 10**9)
-    large = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
-    assert skip_text(**large).startswith("needs about 8") and "has 1 GB" in skip_text(**large)
-    assert skip_text(**large, chunk=8) is None
-    assert skip_text(**large | {"mode": "jacfwd"}) is None
-    assert skip_text(**large | {"mode": "grad_of_sum"}) is None
 
 
 def test_importing_the_engine_module_does_not_load_torch():

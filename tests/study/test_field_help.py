@@ -37,7 +37,7 @@ def test_a_field_of_a_case_is_shown_with_its_default_and_valid_values():
         ), name
     assert entries["jit"].endswith("Values: true, false. Default: true.")
     assert (
-        "julia/Zygote" in entries["engine"]
+        "casadi, numpy, torch" in entries["engine"]
         and "stencil" in entries["workload"]
         and "ceiling" not in entries["workload"]
     )

@@ -20,15 +20,14 @@ _MODES = {  # mode -> color and shape; modes of the same derivative order differ
     "forward_laplacian": (OLIVE, "left"),
 }  # fmt: skip
 _ENGINE_COLOURS = {
-    "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",
-    "julia": "#8e3391",
+    "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288",
 }  # fmt: skip
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
 _DARK = {  # from color on a light page to color on a dark page
     INK: "#e6e8eb", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
     OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
-    "#77772a": "#c6c65a", "#332288": "#9c8cf0", "#661100": "#e08268", "#8e3391": "#dd8be0",
+    "#77772a": "#c6c65a", "#332288": "#9c8cf0",
 }  # fmt: skip
 SHAPES = {  # SVG paths in the square from -1 to 1
     "circle": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z", "square": "M-.9,-.9H.9V.9H-.9Z",
@@ -72,7 +71,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     for name, case in sorted(cases.items()):
         colour, shape = _MODES.get(case.mode, (SKY, "cross"))
         if case.engine != "jax":
-            colour = _ENGINE_COLOURS.get(case.engine.split("/")[0], OLIVE)
+            colour = _ENGINE_COLOURS.get(case.engine, OLIVE)
         styles.append(LineStyle(name, colour, shape, _DASHES[variants[colour + shape] % len(_DASHES)]))
         variants[colour + shape] += 1
     return styles
