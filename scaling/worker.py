@@ -40,7 +40,7 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 
 def main() -> int:
     """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
-    channel = event_channel.open_channel()
+    channel = event_channel.Channel()
     header = json.loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
     rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))

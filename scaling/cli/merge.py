@@ -94,7 +94,7 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
     records |= found
     if new_lines:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
-        store.replace_file(path, "".join(line + "\n" for line in new_lines).encode(), durable=True)
+        store.replace_file(path, "".join(line + "\n" for line in new_lines).encode())
     known = f", {len(found) - len(new_lines)} there before" if len(found) > len(new_lines) else ""
     damaged = f", {count_of(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
     return f"{folder}: {count_of(len(new_lines), 'record')} added{known}{damaged}"

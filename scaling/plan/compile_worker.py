@@ -56,7 +56,7 @@ _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 def main() -> None:
     """Read trace and compile requests from standard input, and reply to each, until the input ends."""
-    channel = event_channel.open_channel()
+    channel = event_channel.Channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process

@@ -22,7 +22,6 @@ from scaling.results.read_record import from_line, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
-_MAX_REPLICATES = 10_000
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 
 
@@ -91,7 +90,7 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
 def count_replicates(entry: Mapping[str, Any]) -> int:
     """Return the number of replicates of a case, given its entry in study.json. The default is 1."""
     count = entry.get("replicates")
-    return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
+    return min(count, 10_000) if isinstance(count, int) and count >= 1 else 1
 
 
 def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
@@ -198,19 +197,12 @@ def read_json(path: Path) -> Any:
 
 
 def explain_unreadable_study(folder: Path) -> str:
-    """Return one line that says why study.json cannot be read, or "" if it is absent or valid."""
-    try:
-        content = json.loads(read_file(folder / "study.json").decode())
-        if isinstance(content, dict) and isinstance(content.get("cases", []), list):
-            return ""
-        why = "it is not a mapping with a list of cases"
-    except FileNotFoundError:
+    """Return one line that says that study.json cannot be read, or "" if it is absent or valid."""
+    path = folder / "study.json"
+    content = read_json(path)
+    if not path.exists() or (isinstance(content, dict) and isinstance(content.get("cases", []), list)):
         return ""
-    except (OSError, ValueError, RecursionError) as error:
-        line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
-        why = line + _describe(error)
-    fix = "the same `scaling run` writes it again"
-    return f"study.json cannot be read ({why}): missing cases are unknown; {fix}"
+    return "study.json cannot be read: missing cases are unknown; the same `scaling run` writes it again"
 
 
 def _parse_json(text: bytes) -> Any:
@@ -240,10 +232,9 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, content: bytes, durable: bool = False) -> None:
-    """Replace the content of a file atomically. If `durable`, sync the content to disk before the rename."""
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file atomically, after the new content is on disk."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())

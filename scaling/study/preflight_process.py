@@ -34,7 +34,7 @@ _MAX_TEXT = 300  # maximum length of an exception message, in characters
 
 def main() -> None:
     """Reply to requests on standard input until it ends."""
-    channel = event_channel.open_channel()
+    channel = event_channel.Channel()
     event_channel.die_with_parent(json.loads(channel.requests.readline())["parent"])
     memory.limit_process()
     changes = module_side_effects.watch_for_changes()

@@ -45,30 +45,20 @@ def claim_cores(
 ) -> Iterator[list[int]]:  # fmt: skip
     """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
-    The claim ends when the context exits. If several owners (runs) wait for cores, only one at a time may
-    claim freed cores, so that a small claim does not overtake a large one.
-
-    Processes with the same owner and node share their cores. Processes with the same owner but different
-    nodes receive different cores, or shared cores if the host has too few, because several node names can
-    refer to this host. If the cores are not free immediately, call `report_wait` once with a message that
-    names the processes that hold the cores. Raise `TimeoutError` after `timeout` seconds.
+    The claim ends when the context exits. Processes with the same owner (a run) and node share their cores.
+    Other processes receive other cores, even if several node names refer to this host. If the cores are not
+    free immediately, call `report_wait` once with a message that names the processes that hold the cores.
+    Raise `TimeoutError` after `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
-        with contextlib.ExitStack() as queue:
-            may_claim = False
-            while True:
-                # One waiting run holds the socket "queue". A run that holds cores need not wait for it.
-                holds_cores = not all(_is_free(f"{core}/{owner}") for core in usable)
-                may_claim = may_claim or holds_cores or _try_bind("queue", queue)
-                if may_claim and (cores := _try_claim(usable, count, owner, node, claims)) is not None:
-                    break
-                if not reported:
-                    report_wait(_describe_wait(usable, node))
-                    reported = True
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{_describe_wait(usable, node)}: timed out after {timeout:g} s")
-                time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
+        while (cores := _try_claim(usable, count, f"{owner}/{node}", claims)) is None:
+            if not reported:
+                report_wait(_describe_wait(usable, node))
+                reported = True
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{_describe_wait(usable, node)}: timed out after {timeout:g} s")
+            time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
         yield sorted(cores)
 
 
@@ -86,32 +76,25 @@ def _describe_wait(cores: list[int], node: str) -> str:
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
 
 
-def _try_claim(
-    usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
-) -> list[int] | None:
+def _try_claim(usable: list[int], count: int, sharer: str, stack: contextlib.ExitStack) -> list[int] | None:
     """Claim `count` cores until `stack` is closed. Return their numbers, or None if too few are available.
 
-    Cores are available if they are free, or if the same owner and node hold them. Cores that the same owner
-    holds for another node are shared only if too few other cores can become free.
+    Cores are available if they are free, or if a process with the same `sharer` holds them.
     """
     count = min(count, len(usable))
-    same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
-    if len(same_node) >= count:
-        return same_node[:count]
+    shared = [core for core in usable if not _is_free(f"{core}/{sharer}")]
+    if len(shared) >= count:
+        return shared[:count]
     with contextlib.ExitStack() as trial:
-        free, same_owner = list[int](), list[int]()
+        free = list[int]()
         for core in usable:
             if len(free) < count and _try_bind(str(core), trial):
-                _try_bind(f"{core}/{owner}", trial)
-                _try_bind(f"{core}/{owner}/{node}", trial)
+                _try_bind(f"{core}/{sharer}", trial)
                 free.append(core)
-            elif not _is_free(f"{core}/{owner}"):
-                same_owner.append(core)
-        other_owners = len(usable) - len(free) - len(same_owner)
-        if len(free) + other_owners >= count > len(free) or len(free) + len(same_owner) < count:
-            return None  # wait for cores of other owners instead of sharing cores of this owner
+        if len(free) < count:
+            return None
         stack.enter_context(trial.pop_all())
-        return (free + same_owner)[:count]
+        return free
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:

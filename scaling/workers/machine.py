@@ -81,11 +81,10 @@ class Machine:
 
         If `oversubscribe`, a case on CPUs of this host may have more devices than there are cores.
         """
-        counts = sorted(set(devices))
-        shapes = [self.shape(count, processes) for count in counts]
-        too_many = [s.devices for s in shapes if s.devices > self.devices]
-        uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices not in too_many]
-        valid = ",".join(str(count) for count in counts if count not in too_many + uneven) or "1"
+        shapes = [self.shape(count, processes) for count in sorted(set(devices))]
+        too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
+        uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices <= self.devices]
+        valid = ",".join(str(s.devices) for s in shapes if s.devices not in too_many + uneven) or "1"
         if uneven:
             over = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
             raise Refusal(f"devices={uneven[-1]} do not divide evenly over {over}: use devices=[{valid}]")

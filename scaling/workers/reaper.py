@@ -57,8 +57,6 @@ def _kill_descendants_and_exit(status: int) -> None:
 
 
 def _find_children() -> list[int]:
-    with contextlib.suppress(OSError):  # a file that some kernels lack
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

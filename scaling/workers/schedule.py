@@ -129,10 +129,10 @@ def make_schedule(
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, preflight in enumerate(shuffled):
-            identity = (preflight.case.key, environments[preflight.environment_key]["digest"], replicate)
-            item = ScheduledCase(preflight, order, history.attempts[identity] + 1, replicate)
             if (preflight.inapplicable or preflight.failure) and replicate:
                 continue  # recorded in the first replicate only
+            identity = (preflight.case.key, environments[preflight.environment_key]["digest"], replicate)
+            item = ScheduledCase(preflight, order, history.attempts[identity] + 1, replicate)
             if preflight.failure:
                 failures.append(item)
             elif identity in history.good or (preflight.inapplicable and identity in history.temporary_skips):
@@ -220,8 +220,8 @@ def build_history(
     If two programs are compared, `baseline` contains the records of the other program. A record then counts
     as a result only if the baseline has a record of the same case and `block` that did not fail.
     """
-    identities = _identity_matcher(environments)
-    events = [(identity, record) for record in records for identity in identities(record)]
+    planned = list(environments)
+    events = [(identity, record) for record in records for identity in _identities(record, planned)]
     attempts = [(identity, record.attempt) for identity, record in events if record.reason != REQUEST_NOT_MET]
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
     permanent = [(i, r) for i, r in events if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
@@ -236,25 +236,18 @@ def build_history(
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
     """Return the environment hashes (`Record.setting`) of all records that match a planned environment."""
-    identities = _identity_matcher(environments)
-    return frozenset(record.setting for record in records if identities(record))
+    planned = list(environments)
+    return frozenset(record.setting for record in records if _identities(record, planned))
 
 
-def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function f(record) that lists one `Identity` for each planned environment that matches."""
-    planned_environments, digests = list(environments), dict[str, list[str]]()
-
-    def identities(record: Record) -> list[Identity]:
-        digest = record.environment["digest"]
-        if digest not in digests:
-            digests[digest] = [
-                planned["digest"] for planned in planned_environments
-                if digest == planned["digest"]
-                or ("untold" in planned and environment.matches_planned(planned, record.environment))
-            ]  # fmt: skip
-        return [(record.key, planned, record.replicate) for planned in digests[digest]]
-
-    return identities
+def _identities(record: Record, environments: Iterable[Environment]) -> list[Identity]:
+    """Return an `Identity` for each planned environment that the environment of a record matches."""
+    actual = record.environment
+    return [
+        (record.key, planned["digest"], record.replicate) for planned in environments
+        if planned["digest"] == actual["digest"]
+        or ("untold" in planned and environment.matches_planned(planned, actual))
+    ]  # fmt: skip
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
@@ -274,15 +267,12 @@ def study_manifest(
     `scaling` lists the kinds of scaling curves ("strong", "weak"). `recorded_once` contains the keys of the
     cases that are recorded in a single replicate, because they cannot run.
     """
-    replicates = dict.fromkeys(recorded_once, 1)
+    replicates = dict.fromkeys((case.key for case in cases), settings.replicates)
+    replicates |= dict.fromkeys(recorded_once, 1)
     return store.schema_and_version() | {
-        "study": name,
-        "title": title,
-        "scaling": sorted(set(scaling)),
-        "order_seed": settings.order_seed,
+        "study": name, "title": title, "scaling": sorted(set(scaling)), "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {"key": key, "replicates": replicates.get(key, settings.replicates), "case": to_dict(case)}
-            for key, case in ((case.key, case) for case in cases)
+            {"key": case.key, "replicates": replicates[case.key], "case": to_dict(case)} for case in cases
         ],
-    }
+    }  # fmt: skip

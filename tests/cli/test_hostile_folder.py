@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import socket
 import stat
 
@@ -149,12 +148,9 @@ def test_status_report_and_lint_say_that_the_study_cannot_be_read(content, folde
         path.mkdir()
     else:
         path.write_bytes(content)
-    line = (
-        re.escape("study.json cannot be read (")
-        + r".+\): missing cases are unknown; the same `scaling run` writes"
-    )
+    line = "study.json cannot be read: missing cases are unknown; the same `scaling run` writes"
     for verb in ("status", "report", "lint"):
-        assert re.search(line, scaling_command([verb, "DIR"]).stdout), verb
+        assert line in scaling_command([verb, "DIR"]).stdout, verb
 
 
 @pytest.mark.parametrize("verb", [["export", "DIR"], ["publish", "DIR", "--mode", "disabled"]])

@@ -452,14 +452,11 @@ def test_a_folder_without_results_is_answered_with_those_that_have_some(tmp_path
 
 BIG, HUGE = 10**19, 10**400
 IMPOSSIBLE = {
-    "trace_seconds": [-1, -1e-9, 1e10, HUGE, "1", True], "lower_seconds": [-0.1, [1]], "compile_seconds": [-1e9, {}, 1e300],
+    "trace_seconds": [-1, -1e-9, HUGE, "1", True], "lower_seconds": [-0.1, [1]], "compile_seconds": [-1e9, {}, 1e300],
     "first_seconds": [-1, BIG], "check_seconds": [-1], "sampling_seconds": [-1], "detect_seconds": [-1], "color_seconds": [-1],
-    "floor_seconds": [-1e-6, 1e12, HUGE], "seconds": [[1e-320], [1e300], [BIG], [HUGE], [-1], ["x"], [[1]], [{}]],
+    "floor_seconds": [-1e-6, HUGE], "seconds": [[1e-320], [1e300], [BIG], [HUGE], [-1], ["x"], [[1]], [{}]],
     "seconds_min": [[-1], [None], [BIG], [[0.1]], [True]], "turns": [[-1], [True], [BIG], [None], ["3"]],
-    "compilations": [
-        [{"samples": None}], [{"samples": -1}], [{"samples": "5"}], [{"samples": 1.5}], [{"compile_seconds": -1}],
-        [{"compile_seconds": "x"}], [{"trace_seconds": 1e10}], [[]],
-    ],
+    "compilations": [[[]], [3], {}],
     "marked": [{"a": None}, {"a": 3}, {"throttled": ["x"]}, {"throttled": [-1]}, {"foreign_load": [True]}, {"a": {}}],
     "collectives": [{"all-reduce": -1}, {"all-reduce": "1"}, {"all-reduce": None}], "colors": [{"rows": -1}, {"rows": 0.5}],
     "passes": [-1, BIG, True], "flops": [-1, 1e31, HUGE], "transcendentals": [-1e-3], "hbm_bytes": [-5.0],
@@ -493,13 +490,6 @@ def test_a_non_finite_or_huge_number_in_a_nested_field_is_damage(token, tmp_path
         (tmp_path / "a.jsonl").write_text(line)
         records, damaged, _ = store.load(tmp_path)
         assert records == [] and f"{field}.load" in damaged[0]
-
-
-def test_a_machine_peak_without_its_target_or_sizes_is_damaged(tmp_path, make_record):
-    for fields in ({"target": None}, {"target": "speed"}, {"sizes": {}}, {"sizes": {"k": 4}}):
-        case = {"workload": "ceiling", "target": "copy", "sizes": {"k": 4, "terms": 1}} | fields
-        write(tmp_path / "a.jsonl", make_record(**case))
-        assert store.load(tmp_path).records == [], fields
 
 
 def test_huge_numbers_are_written_as_null(make_record):

@@ -1,9 +1,7 @@
 """Tests of user modules that die, hang, fork, print endlessly or modify their process: one failed case, the rest runs."""
 
-import builtins
 import contextlib
 import io
-import json
 import os
 import resource
 import signal
@@ -11,7 +9,6 @@ import time
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -60,8 +57,7 @@ FAILING = {
     "raises_at_the_root": ("class Root(BaseException): pass\nraise Root('of all')", "", "error", "raised Root: of all"),
     "closes_descriptors": ("os.closerange(3, 999)", "", "killed", "Bad file descriptor"),
     "sets_x64": ("jax.config.update('jax_enable_x64', True)", "", "error", "changed jax_enable_x64 from False to True"),
-    "patches_numpy_in_worker": ("", "if RUNNING: np.abs = lambda x: 0 * x", "error", "changed numpy.abs"),
-    "patches_write_in_worker": ("", "if RUNNING: os.write = lambda file, data: len(data)", "error", "changed os.write"),
+    "disables_jit_in_worker": ("", "if RUNNING: jax.config.update('jax_disable_jit', True)", "error", "changed jax_disable_jit"),
     "eats_memory": ("held = []\nwhile True: held.append(np.empty(2**24))", "", "out_of_memory", "MemoryError"),
 }  # fmt: skip
 CONTAINED = {  # effects that end with the process and do not change the measurement, several in each module
@@ -127,7 +123,7 @@ def limit_memory():
 
 @pytest.mark.contract
 def test_each_hostile_module_fails_only_its_own_case_and_leaves_no_process(scaling_command, tmp_path):
-    assert len(FAILING) + len(CONTAINED) >= 18
+    assert len(FAILING) + len(CONTAINED) >= 17
     for name, (head, body, *_) in {**FAILING, **CONTAINED, **HARMLESS}.items():
         write_module(tmp_path, name, head, body)
     modules = ", ".join(["good", *FAILING, *CONTAINED, "good_too"])
@@ -179,29 +175,9 @@ def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
 
 @pytest.mark.default
 @pytest.mark.parametrize(
-    ("module", "name", "value"),
-    [
-        (builtins, "print", len),
-        (json, "dumps", len),
-        (np, "asarray", len),
-        (np.linalg, "norm", len),
-        (time, "time", len),
-    ],
-)
-def test_a_replaced_function_of_a_library_is_reported_until_it_is_restored(module, name, value, monkeypatch):
-    changes = watch_for_changes()
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, value)
-        found = changes()
-    assert found == (f"changed {module.__name__}.{name}", "remove that code")
-    assert changes() is None
-
-
-@pytest.mark.default
-@pytest.mark.parametrize(
     ("setting", "value", "fix"),
     [("jax_enable_x64", None, "dtype=float64 of a study sets it"), ("jax_platforms", "tpu", "JAX_PLATFORMS sets it"),
-     ("jax_disable_jit", True, "remove that code")],
+     ("jax_disable_jit", True, "remove that code: jit=false")],
 )  # fmt: skip
 def test_a_changed_setting_of_jax_is_reported_with_its_values_and_the_remedy(setting, value, fix):
     before, changes = getattr(jax.config, setting), watch_for_changes()
