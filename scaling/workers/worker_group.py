@@ -6,7 +6,7 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
 _STEP_SECONDS = 30.0  # time for Slurm to end a job step
-# Messages of srun that follow every failure and do not explain it.
-_GENERIC_MESSAGES = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
+_LAUNCHER_PREFIXES = ("srun:", "slurmstepd", "ssh:")  # of messages that a worker did not write
 _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are not replies
 
 
@@ -95,7 +94,9 @@ class WorkerGroup:
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
-        process_exit = process.explain_exit(status, _filter_worker_lines(lines))
+        output = [line for line in lines if not line.startswith(_LAUNCHER_PREFIXES)]
+        has_cause = bool(child_process.last_informative_line(output))
+        process_exit = process.explain_exit(status, output if has_cause else lines)
         if process_exit.reason != "out_of_memory":
             if self.transport and (cause := transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
@@ -163,15 +164,3 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> N
         if group.transport and death.reason != "timeout" and not responded:
             raise AllocationLost(str(death)) from None
         raise
-
-
-def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines that a worker wrote to standard error or, if there are none, messages of srun and ssh.
-
-    Messages that follow every failure are left out, unless there are no others.
-    """
-    output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
-    if child_process.last_informative_line(output):
-        return output
-    specific = (line for line in lines if "error:" in line or "option" in line)
-    return [line for line in specific if not any(text in line for text in _GENERIC_MESSAGES)] or list(lines)
