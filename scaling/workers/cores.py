@@ -46,13 +46,14 @@ def claim_cores(
     """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
     The claim ends when the context exits. Processes with the same owner (a run) and node share their cores.
-    Other processes receive other cores, even if several node names refer to this host. If the cores are not
-    free immediately, call `report_wait` once with a message that names the processes that hold the cores.
-    Raise `TimeoutError` after `timeout` seconds.
+    Processes with the same owner but different nodes receive different cores, or shared cores if the host has
+    too few, because several node names can refer to this host. If the cores are not free immediately, call
+    `report_wait` once with a message that names the processes that hold the cores. Raise `TimeoutError` after
+    `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
-        while (cores := _try_claim(usable, count, f"{owner}/{node}", claims)) is None:
+        while (cores := _try_claim(usable, count, owner, node, claims)) is None:
             if not reported:
                 report_wait(_describe_wait(usable, node))
                 reported = True
@@ -76,25 +77,32 @@ def _describe_wait(cores: list[int], node: str) -> str:
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
 
 
-def _try_claim(usable: list[int], count: int, sharer: str, stack: contextlib.ExitStack) -> list[int] | None:
+def _try_claim(
+    usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
+) -> list[int] | None:
     """Claim `count` cores until `stack` is closed. Return their numbers, or None if too few are available.
 
-    Cores are available if they are free, or if a process with the same `sharer` holds them.
+    Cores are available if they are free, or if the same owner and node hold them. Cores that the same owner
+    holds for another node are shared only if too few other cores can become free.
     """
     count = min(count, len(usable))
-    shared = [core for core in usable if not _is_free(f"{core}/{sharer}")]
-    if len(shared) >= count:
-        return shared[:count]
+    same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
+    if len(same_node) >= count:
+        return same_node[:count]
     with contextlib.ExitStack() as trial:
-        free = list[int]()
+        free, same_owner = list[int](), list[int]()
         for core in usable:
             if len(free) < count and _try_bind(str(core), trial):
-                _try_bind(f"{core}/{sharer}", trial)
+                _try_bind(f"{core}/{owner}", trial)
+                _try_bind(f"{core}/{owner}/{node}", trial)
                 free.append(core)
-        if len(free) < count:
-            return None
+            elif not _is_free(f"{core}/{owner}"):
+                same_owner.append(core)
+        other_owners = len(usable) - len(free) - len(same_owner)
+        if len(free) + other_owners >= count > len(free) or len(free) + len(same_owner) < count:
+            return None  # wait for cores of other owners instead of sharing cores of this owner
         stack.enter_context(trial.pop_all())
-        return free
+        return (free + same_owner)[:count]
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
