@@ -92,18 +92,15 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
         "kind": environment.processor() if group.platform == "cpu" else kind,
     }  # fmt: skip
     processes = [json.loads(text) for text in timing.gather_text(group.gather, json.dumps(this_process))]
-    nodes = list(dict.fromkeys(process["node"] for process in processes))
-    kinds = sorted({process["kind"] for process in processes})
-    actual = {
-        "nodes": len(nodes), "processes": len(processes),
-        "devices": sum(process["devices"] for process in processes),
-        "devices per process": sorted({process["devices"] for process in processes}), "kinds": kinds,
-    }  # fmt: skip
-    shape = header["shape"]
-    requested = actual | shape | {"devices per process": [shape["devices"] // shape["processes"]]}
-    requested["kinds"] = [header["device_kind"] or kinds[0]]
-    if actual != requested:
-        raise Refusal(f"requested {requested}, but {', '.join(nodes)} provided {actual}")
+    nodes, shape = list(dict.fromkeys(process["node"] for process in processes)), header["shape"]
+    per_process = shape["devices"] // shape["processes"], header["device_kind"] or processes[0]["kind"]
+    is_complete = (len(nodes), len(processes)) == (shape["nodes"], shape["processes"])
+    if not is_complete or any((each["devices"], each["kind"]) != per_process for each in processes):
+        requested = f"{shape}, each process with {per_process[0]} devices of kind {per_process[1]!r}"
+        actual = "; ".join(
+            f"{each['node']}: {each['devices']} of kind {each['kind']!r}" for each in processes
+        )
+        raise Refusal(f"requested {requested}, but the processes have {actual}")
     claims = [(process["host"], core) for process in processes for core in process["cores"] or ()]
     if len(set(claims)) < len(claims) and not header["oversubscribe"]:  # several node names for one host
         raise Refusal(
