@@ -20,7 +20,9 @@ def test_a_folder_of_plans_is_not_publishable_and_status_lists_planned_cases(tmp
         ("nothing measured, only planned", "warning")
     ]
     status = statuses.load_status(tmp_path / "alone")
-    assert status.counts == {} and status.notes == ["2 records of `scaling plan`, which `scaling report` shows"]
+    assert status.counts == {} and status.notes == [
+        "2 records of `scaling plan`, which `scaling report` shows"
+    ]
 
 
 def test_merged_plans_keep_their_hardware_and_appear_once(tmp_path):
