@@ -16,6 +16,7 @@ sends it to all processes.
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import math
@@ -27,20 +28,64 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.workers import cores, event_channel
-from scaling.workers.event_channel import PROTOCOL
 
+PROTOCOL = 3  # version of the requests and events of workers, checked by launchers of other revisions
+_PR_SET_PDEATHSIG = 1
 _EXIT_SECONDS = 2.0  # time for the process to end by itself after the launcher closes the pipe
 _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several nodes
 
 
+class Channel:
+    """The connection of this process to its launcher, the process that started it.
+
+    It replaces standard input and output: afterwards, standard input is empty, and standard output goes to
+    standard error. If the host runs out of memory, Linux kills this process first.
+    """
+
+    def __init__(self) -> None:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        self.requests = os.fdopen(os.dup(0))  # text stream with one JSON request per line
+        self._out, self._owner = os.dup(1), os.getpid()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+
+        def close_in_child() -> None:
+            for stream in (self.requests.fileno(), self._out):
+                os.dup2(null, stream)
+
+        os.register_at_fork(after_in_child=close_in_child)
+
+    def send_event(self, **event: Any) -> None:
+        """Send the keyword arguments to the launcher as one JSON object."""
+        self.exit_if_forked()
+        line = f"\n{json.dumps(event)}\n".encode()  # the leading newline ends any partial line
+        while line:
+            line = line[os.write(self._out, line) :]
+
+    def exit_if_forked(self) -> None:
+        """Exit in a fork of the process that opened the channel."""
+        if os.getpid() != self._owner:
+            os._exit(0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Make Linux kill this process when its parent, with the given process ID, ends or has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent ended before the call of prctl
+        os._exit(0)
+
+
 def main() -> int:
     """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
-    channel = event_channel.Channel()
+    channel = Channel()
     header = json.loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
     rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
@@ -75,7 +120,7 @@ def main() -> int:
 def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
     """Make this process end when the launcher ends or closes the pipe, and ignore Ctrl-C and SIGUSR2."""
     if "parent" in header:
-        event_channel.die_with_parent(header["parent"])
+        die_with_parent(header["parent"])
     else:
         threading.Thread(target=_exit_after_hangup, args=(pipe,), daemon=True).start()
     if header.get("lock") is not None:
@@ -111,6 +156,8 @@ def _bind_to_cores(
         send_event(event="waiting", text=text)
 
     if claimed is None:
+        from scaling.workers import cores
+
         # A timeout prevents a deadlock of two cases that wait for each other's nodes.
         timeout = math.inf if shape["nodes"] == 1 else _CLAIM_SECONDS
         claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.advice import candidates, measurement, plain_code
 from scaling.advice.problem import Problem, name_user_function
-from scaling.core import memory
 from scaling.core.case import Case, Refusal, non_default_fields
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
-from scaling.core.record import Record
+from scaling.core.record import Record, bytes_while_running
 from scaling.core.shape import DerivativeShape
 from scaling.core.timing import median_interval, ratio_interval
 from scaling.options.sparse.coloring import Coloring
@@ -164,7 +163,7 @@ class Advice:
             certainty = measurement.describe_certainty(record, others)
         warning = f"The derivative was not checked: {self.warning}.\n" if self.warning and not record else ""
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
-        needed = memory.bytes_while_running(self.fields.get(best, {}))
+        needed = bytes_while_running(self.fields.get(best, {}))
         return (
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
             f"For comparison, {self._compare_obvious_choices()}.\n"
@@ -217,6 +216,6 @@ class Advice:
             "predicted_high": predicted.get("high"), "samples": len(samples),
             "measured_seconds": statistics.median(samples) if samples else None,
             "measured_low": low, "measured_high": high,
-            "memory_bytes": memory.bytes_while_running(fields), "flops": fields.get("flops"),
+            "memory_bytes": bytes_while_running(fields), "flops": fields.get("flops"),
             "left_out": self.reason(case),
         }  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import jax
 
-from scaling.core import memory, reference, run_case
+from scaling.core import environment, reference, run_case
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
@@ -45,7 +45,7 @@ def measure_candidates(
     doubtful = [case for case in feasible if fields[case].get("text") and case in predicted]
     work = {case: fields[case].get("flops") or 0.0 for case in feasible}
     ordered = _order_by_prediction(feasible, predicted, work, doubtful)
-    with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
+    with reference.caching_results_up_to((environment.available_bytes() or 0) // 8):
         try:
             for case in ordered:
                 remaining = deadline - time.monotonic()

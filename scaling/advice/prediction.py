@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import jax
 
 from scaling.advice.candidates import CODED, sum_operations
-from scaling.core import memory
+from scaling.core import environment
 from scaling.core.case import Case
 from scaling.plan import plan_study
 from scaling.plan.compile_pool import RecordFields
@@ -33,7 +33,7 @@ def predict_candidates(
     """
     fields: dict[Case, RecordFields] = {}
     traced: dict[Case, TracedCase] = {}
-    free = memory.available_bytes()
+    free = environment.available_bytes()
     for case in cases:
         available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
         header = plan_study.worker_header(hardware, [case.devices]) | {"memory": available}

@@ -22,11 +22,10 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import process_cache
 from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
 from scaling.core.formatting import list_first
 from scaling.core.inputs import InputSpec, uniform
-from scaling.core.workload import Workload
+from scaling.core.workload import Workload, clear_cache
 from scaling.options.pytrees import describe
 
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
@@ -246,8 +245,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         raise Refusal(name_user_function(str(error))) from None
     finally:
         del sys.modules[module.__name__]
-        for kind in ("computed reference", "expected result", "pattern", "coloring"):
-            process_cache.clear(kind)
+        clear_cache()
 
 
 def name_user_function(text: str) -> str:

@@ -8,7 +8,7 @@ from scaling.analysis.cases import group_by, without_memory_setting
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.fastest import Ranking, find_runner_up
 from scaling.analysis.timings import Timing, break_even_calls, least_time, time_ratio
-from scaling.core import memory
+from scaling.core import record
 from scaling.core.case import defaults
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
@@ -95,7 +95,7 @@ def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[
     are omitted. `records` shows which settings ran out of memory.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
-    sizes = ((memory.bytes_while_running(vars(t.record)), t) for t in derivatives)
+    sizes = ((record.bytes_while_running(vars(t.record)), t) for t in derivatives)
     points = [MemoryPoint(size, t.median, t) for size, t in sizes if size]
     too_large = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
     not_fitting = group_by(too_large.values(), lambda r: (r.setting, without_memory_setting(r.case)))

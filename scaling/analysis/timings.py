@@ -9,9 +9,8 @@ from typing import Any
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject, group_by
 from scaling.analysis.estimate import Estimate, format_time_ratio
-from scaling.core import memory
 from scaling.core.formatting import count_of, format_bytes, format_duration
-from scaling.core.record import COMPILING_STAGES, Record
+from scaling.core.record import COMPILING_STAGES, Record, bytes_while_running
 from scaling.results.store import latest
 
 _LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
@@ -206,7 +205,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 def memory_of(timing: Timing) -> int | None:
     """Return the bytes of memory per device: the measured peak, or else the compiler's report, or None."""
     record = timing.record
-    return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
+    return record.peak_bytes or bytes_while_running(vars(record)) or None
 
 
 def automatic_blocks(record: Record) -> str:
@@ -225,7 +224,7 @@ def name_with_blocks(timing: Timing) -> str:
     name, auto = timing.method.name, automatic_blocks(timing.record)
     if not auto:
         return name
-    probes, used = (timing.record.blocks or {}).get("probes"), memory.bytes_while_running(vars(timing.record))
+    probes, used = (timing.record.blocks or {}).get("probes"), bytes_while_running(vars(timing.record))
     probes = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))), None)
     saved = f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""

@@ -23,7 +23,8 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, inn
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
-from scaling.workers import cores, event_channel
+from scaling.worker import die_with_parent
+from scaling.workers import cores
 from scaling.workers.machine import find_platform
 
 HELP = """\
@@ -213,7 +214,7 @@ def _run_in_process(request: Request, is_bound: bool) -> tuple[dict[str, Any], b
 def main() -> None:
     """Advise on the request in the file on standard input, and append the reply, for `_run_in_process`."""
     request = json.load(sys.stdin)
-    event_channel.die_with_parent(request["parent"])
+    die_with_parent(request["parent"])
     streams.prepare()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
     try:

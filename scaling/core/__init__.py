@@ -1,7 +1,7 @@
 """Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
 Read the modules in this order: case, modes, reductions, workload, inputs, shape, jacobian, layout,
-compile_case, tolerances, reference, check, timing, record, run_case (which lists the calls). They import no
+compile_case, reference, check, timing, record, run_case (which lists the calls). They import no
 other folder of the package: `load_option` imports modules that only some cases need. Every case uses
 `host_monitor`, and also `program_stats` if engine=jax. docs/design.md explains how a study becomes a curve.
 """

@@ -1,6 +1,6 @@
 """Compare each entry of a result with its reference, collect entries that differ, and return a `Verdict`.
 
-Each entry of a result may differ from the expected entry by tolerance * scale (tolerances.py). An entry with
+Each entry of a result may differ from the expected entry by tolerance * scale (reference.py). An entry with
 a larger error is a suspect: options/reference/reevaluate.py evaluates it again with random rounding errors,
 and decides whether rounding explains the error. With seeds=colored, expected entries outside of the sparsity
 pattern are compared with zero, to detect a nonzero that the pattern lacks.
@@ -17,9 +17,15 @@ import numpy as np
 from scaling.core import inputs, load_option
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import InputArrays
-from scaling.core.reference import ReferenceSpec, expected_result, point_ranges, reference_spec
+from scaling.core.reference import (
+    ReferenceSpec,
+    expected_result,
+    least_scale,
+    point_ranges,
+    reference_spec,
+    relative_error,
+)  # fmt: skip
 from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
-from scaling.core.tolerances import least_scale, relative_error
 from scaling.core.workload import Workload
 
 _MAX_SUSPECT_ELEMENTS = 2**24  # once the suspects have this many array elements, no further one is added

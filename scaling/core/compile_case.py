@@ -14,14 +14,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import layout, load_option, memory, shape, timing
+from scaling.core import layout, load_option, shape
 from scaling.core.case import AUTO, Case
+from scaling.core.environment import available_bytes
 from scaling.core.formatting import format_bytes
+from scaling.core.record import bytes_while_running
 from scaling.core.shape import DerivativeShape, TooLarge
+from scaling.core.timing import time_once
 from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
 _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A compiled program and the time of each compilation stage, in seconds."""
+
+    call: Any  # the function that runs the program, or None before compilation
+    compiled: Any  # the compiled program of JAX, or None if there is no compilation
+    jaxpr: Any = None  # the traced program, or None if it is not available
+    trace_seconds: float | None = None  # None if there is no such stage, as for the next two fields
+    lower_seconds: float | None = None
+    compile_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,7 @@ class CompiledCase:
     workload: Workload
     sizes: DerivativeShape
     program: layout.Program | None  # None if it was not compiled
-    stages: timing.Stages
+    stages: Stages
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
     # program, the bytes are a lower bound: the size of the inputs and the result.
     needs: Mapping[str, int | None]
@@ -59,7 +74,7 @@ class CompiledCase:
     def bytes_while_running(self) -> int | None:
         """Return the bytes that the program needs on each device while it runs, or None if unknown."""
         # With storage=host, one result is copied to the host while the next is computed.
-        return memory.bytes_while_running(self.needs, 1 if self.offload is None else 2)
+        return bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
     @property
     def compulsory_bytes(self) -> int | None:
@@ -67,15 +82,36 @@ class CompiledCase:
         arguments = self.needs.get("argument_bytes")
         if self.offload is not None and arguments is not None:
             return arguments + int(self.offload.moved_bytes)
-        return memory.bytes_while_running({**self.needs, "temp_bytes": 0})
+        return bytes_while_running({**self.needs, "temp_bytes": 0})
 
 
-CompileProgram = Callable[[layout.Program], timing.Stages]
+CompileProgram = Callable[[layout.Program], Stages]
 DescribeShortage = Callable[[CompiledCase], str | None]  # returns an error message if memory is too small
 
 
-def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
-    return timing.compile_stages(program.function, list(program.arguments.values()))
+def _compile_with_abstract_arguments(program: layout.Program) -> Stages:
+    return compile_stages(program.function, list(program.arguments.values()))
+
+
+def compile_stages(
+    function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
+) -> Stages:
+    """Trace, lower and compile a function, and return the compiled function and the time of each stage.
+
+    A function that is not wrapped by JAX, such as with `jax.jit`, is not compiled. `options` are XLA compiler
+    options in addition to XLA_FLAGS.
+    """
+    if not hasattr(function, "lower"):
+        return Stages(function, None)
+    jaxpr = trace_seconds = None
+    lower = functools.partial(function.lower, *arguments)
+    if hasattr(function, "trace"):
+        trace_seconds, traced = time_once(lambda: function.trace(*arguments))
+        require_addressable(traced.jaxpr)
+        jaxpr, lower = traced.jaxpr, traced.lower
+    lower_seconds, lowered = time_once(lower)
+    compile_seconds, compiled = time_once(lambda: lowered.compile(compiler_options=options))
+    return Stages(compiled, compiled, jaxpr, trace_seconds, lower_seconds, compile_seconds)
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
@@ -135,11 +171,11 @@ def compile_blocks(
     try:
         program = _lay_out(bound, devices)
         if not hasattr(program.function, "trace"):
-            memory.require_addressable(trace_program(bound, devices))
+            require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
         return dataclasses.replace(bound, overflow=f"XLA cannot run it: {' '.join(str(error).split())}")
-    needs = memory.program_bytes(stages.compiled) if stages.compiled is not None else {}
+    needs = program_bytes(stages.compiled) if stages.compiled is not None else {}
     return dataclasses.replace(bound, program=program, stages=stages, needs=needs)
 
 
@@ -178,7 +214,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
             "and in int64 with dtype=float64 only"
         )
-    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, offload, overflow)
+    return CompiledCase(case, workload, sizes, None, Stages(None, None), needs, offload, overflow)
 
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
@@ -199,3 +235,69 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
     arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect
+
+
+def require_addressable(jaxpr: Any) -> None:
+    """Raise `OverflowError` if a program has an array of 2**63 bytes or more, which would abort XLA."""
+    from jax.extend.core import jaxprs_in_params
+
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for variable in equation.outvars:
+            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
+            if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
+                raise OverflowError(f"an array of the shape {tuple(shape)} has 2**63 bytes or more")
+        for inner in jaxprs_in_params(equation.params):
+            require_addressable(inner)
+
+
+def program_bytes(compiled: Any) -> dict[str, int | None]:
+    """Return the bytes per device of the arguments, temporaries and outputs of a compiled program.
+
+    The keys are the names of fields of `Record`. A value is None if XLA does not report it.
+    """
+    analysis = _call_if_supported(compiled, "memory_analysis")
+    return {
+        f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)
+        for name in ("argument", "temp", "output")
+    }
+
+
+def describe_shortage(
+    device_bytes: int | None,
+    devices: Sequence[Any],
+    platform: str,
+    limit: int | None = None,
+    host_bytes: int = 0,
+) -> str | None:
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, otherwise None.
+
+    Each device needs `device_bytes` (None if unknown) and may use `limit` bytes (None for all). CPU devices
+    share the memory of the host, which needs `host_bytes` in addition.
+    """
+    if device_bytes is None:
+        return None
+    if limit is not None and device_bytes > limit:
+        return f"needs {format_bytes(device_bytes)}, may have {format_bytes(limit)} (memory_limit)"
+    needed, available = device_bytes, None
+    if platform == "cpu":
+        needed, available = device_bytes * len(devices) + host_bytes, available_bytes()
+    else:
+        statistics = _call_if_supported(devices[0], "memory_stats") or {}
+        if "bytes_limit" in statistics:
+            available = statistics["bytes_limit"] - statistics["bytes_in_use"]
+    if available is None or needed <= available:
+        return None
+    return f"needs {format_bytes(needed)}, has {format_bytes(available)}"
+
+
+def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
+    """Return the maximum over devices of a memory statistic, such as "bytes_in_use", or None if unknown."""
+    by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
+    return max((statistics[name] for statistics in by_device if name in statistics), default=None)
+
+
+def _call_if_supported(owner: Any, method: str) -> Any:
+    try:
+        return getattr(owner, method)()
+    except Exception:
+        return None

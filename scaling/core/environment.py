@@ -6,6 +6,7 @@ import json
 import os
 import platform as machine
 import re
+import resource
 import socket
 import subprocess
 import urllib.parse
@@ -28,6 +29,7 @@ _DIGEST_FIELDS = (
 # An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
 WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
+_CGROUPS = Path("/sys/fs/cgroup")
 _VARIABLES_AT_START = dict(os.environ)
 _MIN_SECRET_CHARACTERS = 6  # a shorter value, such as "true", occurs in ordinary text
 _SECRET = re.compile(
@@ -172,6 +174,44 @@ def contents(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
+
+
+def available_bytes() -> int | None:
+    """Return the free memory in bytes on this host, or in a cgroup of this process if less is free there.
+
+    Return None if neither is known. Slurm sets the memory limit of a job in a parent of the process's cgroup.
+    """
+    free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
+    limits = [int(free.group(1)) * 1024] if free else []
+    for folder in cgroup_folders():
+        limit, used = contents(f"{folder}/memory.max"), contents(f"{folder}/memory.current")
+        if limit and limit.isdigit() and used:
+            cached = re.search(r"^inactive_file (\d+)", contents(f"{folder}/memory.stat") or "", re.MULTILINE)
+            limits.append(int(limit) - int(used) + (int(cached.group(1)) if cached else 0))
+    return min(limits, default=None)
+
+
+def cgroup_folders() -> list[Path]:
+    """Return the cgroup (v2) folder of this process, followed by its parent folders. Some may not exist."""
+    own = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
+    folder = _CGROUPS / (own.group(1) if own else "")  # does not exist in a container without a namespace
+    return [folder, *folder.parents]
+
+
+def limit_process() -> None:
+    """Limit further allocations (RLIMIT_DATA) to 95 % of the free memory. Beyond the limit, they fail."""
+    data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
+    if data and (free := available_bytes()):
+        limit = int(data.group(1)) * 1024 + free - free // 20
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Return whether an error message of Python, XLA or native code reports that memory ran out."""
+    phrases = ("memoryerror", "resource_exhausted", "out of memory", "bad_alloc", "cannot allocate memory")
+    return any(phrase in text.lower() for phrase in phrases)
 
 
 def scrub(text: str) -> str:

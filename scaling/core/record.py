@@ -12,6 +12,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,14 @@ class Record:
         cores = self.environment.get("cores")
         has_cores = isinstance(cores, list) and len(cores) == self.case.devices
         return has_cores or self.environment.get("platform") != "cpu"
+
+
+def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
+    """Return the bytes per device of arguments, temporaries and `results` copies of the output, or None."""
+    arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
+    if arguments is None or temporaries is None or output is None:
+        return None
+    return int(arguments + temporaries + results * output)
 
 
 def is_number(value: Any) -> bool:

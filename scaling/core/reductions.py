@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaling.core import load_option
 
 if TYPE_CHECKING:
-    from scaling.core.tolerances import Jacobians, SizedEntries
+    from scaling.core.reference import Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
 

@@ -5,7 +5,7 @@ The calls that lead from a case to its record are:
     prepare_case                          returns an Attempt
       _compile_and_check                  returns a PlacedProgram
         _compile_jax_program              compiles it: compile_case.compile_case
-          _compile_program                traces, lowers and compiles; times each stage: timing.compile_stages
+          _compile_program                traces, lowers, compiles, times each: compile_case.compile_stages
         _check_result                     compares a result with the reference: check.verdict
     take_turn                             takes the samples of one turn: timing.sample_turns
     finish_case                           checks the result of one more call; returns the Record
@@ -30,15 +30,15 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from scaling.core import check, compile_case, layout, load_option, memory, shape, timing, workload
+from scaling.core import check, compile_case, layout, load_option, shape, timing, workload
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
-from scaling.core.compile_case import CompiledCase
-from scaling.core.environment import scrub
+from scaling.core.compile_case import CompiledCase, Stages
+from scaling.core.environment import is_out_of_memory, scrub
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.shape import DerivativeShape, TooLarge
-from scaling.core.timing import Samples, Sampling, Stages, gather_maximum
+from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload
 
 _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
@@ -118,8 +118,8 @@ def prepare_case(
             text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
             raise CaseEnded("failed", "not_as_asked", text)
         local_devices = [device for device in group.devices if device.process_index == group.rank]
-        peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
-        in_use = memory.largest_statistic(local_devices, "bytes_in_use")
+        peak = compile_case.largest_statistic(local_devices, "peak_bytes_in_use")
+        in_use = compile_case.largest_statistic(local_devices, "bytes_in_use")
         attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
         # The latency is measured first, because the first program of a process also waits for JAX to start.
         if blank.case.engine == JAX:
@@ -127,7 +127,7 @@ def prepare_case(
             attempt.note(floor_seconds=latency)
         attempt.program = _compile_and_check(attempt, known_blocks)
         # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
-        new_peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
+        new_peak = compile_case.largest_statistic(local_devices, "peak_bytes_in_use")
         attempt.note(peak_bytes=None if new_peak is None or new_peak == peak else new_peak - (in_use or 0))
     return attempt
 
@@ -188,7 +188,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
         location = innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
     text = scrub(text)[: 500 - len(suffix)] + suffix
-    return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text
+    return "failed", "out_of_memory" if is_out_of_memory(text) else "error", text
 
 
 @contextlib.contextmanager
@@ -274,7 +274,7 @@ def _compile_program(case: Case, built: Workload, group: ProcessGroup, program: 
     arguments: list[Any] = list(program.arguments.values())
     if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
         arguments = layout.place_inputs(case, built, program)
-    compile_once = functools.partial(timing.compile_stages, program.function, arguments)
+    compile_once = functools.partial(compile_case.compile_stages, program.function, arguments)
     if case.cache is not None:
         stages: Stages = load_option("compilation_cache").compile_with_cache(case.cache, compile_once)
         return stages
@@ -286,7 +286,7 @@ def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: Compiled
     # The check copies the result to the host once; with storage=host, the plan includes it.
     result_bytes = len(group.devices) * (compiled.needs.get("output_bytes") or 0)
     host_bytes = compiled.offload.host_bytes if compiled.offload else result_bytes
-    shortage = memory.describe_shortage(
+    shortage = compile_case.describe_shortage(
         compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
     )
     return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
@@ -401,6 +401,6 @@ def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: tim
     built = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
     program = layout.lay_out(empty, built, devices)
     arguments = layout.place_inputs(empty, built, program)
-    stages = timing.compile_stages(program.function, arguments)
+    stages = compile_case.compile_stages(program.function, arguments)
     call = functools.partial(stages.call, *arguments)
     return gather_maximum(gather, timing.time_floor(call, make_waiter(call())))

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling.core import memory
-
 _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not timed
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
@@ -54,18 +52,6 @@ class Samples:
     marked: dict[str, list[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Stages:
-    """A compiled program and the time of each compilation stage, in seconds."""
-
-    call: Any  # the function that runs the program, or None before compilation
-    compiled: Any  # the compiled program of JAX, or None if there is no compilation
-    jaxpr: Any = None  # the traced program, or None if it is not available
-    trace_seconds: float | None = None  # None if there is no such stage, as for the next two fields
-    lower_seconds: float | None = None
-    compile_seconds: float | None = None
-
-
 def single_process(values: list[float]) -> list[list[float]]:
     """Return `[values]`, as the `Gather` function of a program that runs in a single process."""
     return [values]
@@ -81,27 +67,6 @@ def gather_text(gather: Gather, text: str) -> list[str]:
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
-
-
-def compile_stages(
-    function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
-) -> Stages:
-    """Trace, lower and compile a function, and return the compiled function and the time of each stage.
-
-    A function that is not wrapped by JAX, such as with `jax.jit`, is not compiled. `options` are XLA compiler
-    options in addition to XLA_FLAGS.
-    """
-    if not hasattr(function, "lower"):
-        return Stages(function, None)
-    jaxpr = trace_seconds = None
-    lower = functools.partial(function.lower, *arguments)
-    if hasattr(function, "trace"):
-        trace_seconds, traced = time_once(lambda: function.trace(*arguments))
-        memory.require_addressable(traced.jaxpr)
-        jaxpr, lower = traced.jaxpr, traced.lower
-    lower_seconds, lowered = time_once(lower)
-    compile_seconds, compiled = time_once(lambda: lowered.compile(compiler_options=options))
-    return Stages(compiled, compiled, jaxpr, trace_seconds, lower_seconds, compile_seconds)
 
 
 def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int) -> float:

@@ -18,10 +18,10 @@ import functools
 import hashlib
 import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,8 @@ from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 
 Inputs = Mapping[str, Any]
+_EMPTY_CELL = types.CellType()  # equal to the cell of a captured variable that was deleted
+_values: dict[str, dict[Hashable, Any]] = {}
 
 
 class Reference(NamedTuple):
@@ -130,7 +132,7 @@ def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
     return [leaf for leaf in leaves if not inputs[leaf].integer]
 
 
-def module(name: str) -> ModuleType:
+def module(name: str) -> types.ModuleType:
     """Import and return the module of a workload, given the name of a built-in workload or an import path."""
     names = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in names else name
@@ -260,3 +262,64 @@ def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set
     if len(set(leaves)) != len(leaves):
         raise Refusal(f"wrt={wrt!r} names an input twice")
     return set(leaves)
+
+
+def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int | None = None) -> Any:
+    """Return the cached value of a key, or compute and cache it. Keep at most `max_values` of each `kind`."""
+    values = _values.setdefault(kind, {})
+    if key not in values:
+        value = compute()
+        while max_values is not None and len(values) >= max_values:
+            values.pop(next(iter(values)))
+        values[key] = value
+    return values[key]
+
+
+def clear_cache() -> None:
+    """Remove all cached values."""
+    _values.clear()
+
+
+def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
+    """Return a hashable cache key. Functions with equal code and equal captured values have equal keys."""
+    import jax  # here, because commands that only name workloads do not need JAX
+
+    for depth, outer in enumerate(enclosing):
+        if value is outer:  # a recursive function captures itself
+            return "recursive", depth
+    inner = functools.partial(fingerprint, enclosing=(*enclosing, value))
+    if isinstance(value, tuple | list):
+        return (type(value), *map(inner, value))
+    if isinstance(value, Mapping):
+        return tuple((inner(key), inner(item)) for key, item in value.items())
+    if isinstance(value, functools.partial):
+        return inner((value.func, value.args, value.keywords))
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return str(value.dtype), inner(jax.random.key_data(value))
+    if hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
+    if code := getattr(value, "__code__", None):
+        cells = [
+            _EMPTY_CELL if cell == _EMPTY_CELL else cell.cell_contents for cell in value.__closure__ or ()
+        ]
+        bound_to = getattr(value, "__self__", None)  # of a method
+        return code, inner((value.__defaults__, value.__kwdefaults__, cells, bound_to))
+    try:
+        hash(value)
+    except TypeError:
+        return _Identity(value)
+    return value  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """A cache key that compares an object by identity and keeps it alive, so that its id stays unique."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

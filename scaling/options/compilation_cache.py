@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from scaling.core.compile_case import Stages
 from scaling.core.run_case import CaseEnded
-from scaling.core.timing import Stages
 
 _hits: list[str] = []  # the JAX monitoring events of compilation cache hits
 jax.monitoring.register_event_listener(

@@ -20,9 +20,17 @@ from scaling.core.case import Case
 from scaling.core.check import EntryComparison, PointsComparison
 from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
 from scaling.core.layout import split_inputs
-from scaling.core.reference import ReferenceSpec, point_ranges, reference_jacobians, reference_values
+from scaling.core.reference import (
+    ReferenceSpec,
+    Rounding,
+    at_least,
+    point_ranges,
+    reduce_jacobians,
+    reference_jacobians,
+    reference_values,
+    relative_error,
+)
 from scaling.core.shape import DerivativeShape, LinearMapPart, NamedArrays, ceil_div
-from scaling.core.tolerances import Rounding, at_least, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds

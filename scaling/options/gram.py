@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from scaling.core.case import Case
 from scaling.core.jacobian import SeedRange, map_seeds, sum_over_seeds
 from scaling.core.reductions import ReferenceTerms
+from scaling.core.reference import Jacobians, SizedEntries
 from scaling.core.shape import DerivativeShape, ceil_div
-from scaling.core.tolerances import Jacobians, SizedEntries
 
 
 def count_passes(case: Case, sizes: DerivativeShape) -> int:

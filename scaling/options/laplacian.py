@@ -29,7 +29,7 @@ from jax.experimental import jet as taylor
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
 from scaling.core.reductions import ReferenceTerms
-from scaling.core.tolerances import SizedEntries
+from scaling.core.reference import SizedEntries
 from scaling.options.jaxpr_evaluation import bind, evaluate_inlined
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.

@@ -29,8 +29,9 @@ from jax.experimental import topologies
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from scaling.core import compile_case, environment, layout, memory, shape, timing, workload
+from scaling.core import compile_case, environment, layout, record, shape, workload
 from scaling.core.case import AUTO, Case, Refusal, from_dict
+from scaling.core.compile_case import Stages, compile_stages, program_bytes
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options import hlo, program_stats
@@ -38,7 +39,7 @@ from scaling.options.sparse.coloring import coloring_fields
 from scaling.plan import kernel_work, llvm_instructions
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.kernel_work import KernelWork
-from scaling.workers import event_channel
+from scaling.worker import Channel, die_with_parent
 
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
@@ -56,9 +57,9 @@ _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 def main() -> None:
     """Read trace and compile requests from standard input, and reply to each, until the input ends."""
-    channel = event_channel.Channel()
+    channel = Channel()
     header = json.loads(channel.requests.readline())
-    event_channel.die_with_parent(header["parent"])
+    die_with_parent(header["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process
     os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
     if header["platform"] == "cpu":
@@ -83,12 +84,12 @@ def main() -> None:
 def describe_failure(error: Exception) -> RecordFields:
     """Return the record fields of a case whose compilation raised an exception."""
     if isinstance(error, shape.TooLarge):
-        needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
+        needs = error.needs | {"peak_bytes": record.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
     if isinstance(error, Refusal):
         return {"status": "skipped", "reason": "not_defined", "text": str(error)}
     text = f"{type(error).__name__}: {error}"
-    reason = "out_of_memory" if memory.is_out_of_memory(text) else "error"
+    reason = "out_of_memory" if environment.is_out_of_memory(text) else "error"
     return {"status": "failed", "reason": reason, "text": environment.scrub(text)[:500]}
 
 
@@ -140,7 +141,7 @@ class TracedCase:
         self.digest: str | None = None
         if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return
-        without_compiling = lambda program: timing.Stages(program.function, None)  # noqa: E731
+        without_compiling = lambda program: Stages(program.function, None)  # noqa: E731
         uncompiled = compile_case.compile_blocks(
             case, self.workload, self.sizes, self.devices, without_compiling
         )
@@ -153,7 +154,7 @@ class TracedCase:
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if a program does not fit into the memory of a device, otherwise None."""
         compiled = compiled_case.stages.compiled
-        if isinstance(compiled, _RejectedProgram) and compiled_case.needs == memory.program_bytes(compiled):
+        if isinstance(compiled, _RejectedProgram) and compiled_case.needs == program_bytes(compiled):
             return _describe_shortage(compiled.message)
         needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.header["memory"]
         if not needed or not limit or needed <= limit:
@@ -188,24 +189,22 @@ class TracedCase:
             return fields | {"status": "failed", "reason": "collective", "text": text}
         return fields | {"status": "planned"}
 
-    def _compile_stages(
-        self, program: layout.Program, options: dict[str, Any] | None = None
-    ) -> timing.Stages:
+    def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
         """Compile a program. If it does not fit into memory, the executable is a `_RejectedProgram`."""
         try:
             if self.header["platform"] == "cpu":
                 return _compile_for_cpu(program)
-            return timing.compile_stages(program.function, list(program.arguments.values()), options)
+            return compile_stages(program.function, list(program.arguments.values()), options)
         except Exception as error:
             if options is None and _TRITON_FAILURE in str(error):
                 return self._compile_stages(program, _CUBLAS_OPTIONS)
-            if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not memory.is_out_of_memory(str(error)):
+            if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not environment.is_out_of_memory(str(error)):
                 raise
-            return timing.Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
+            return Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
 
 
 @dataclasses.dataclass(frozen=True)
-class _CpuStages(timing.Stages):
+class _CpuStages(Stages):
     """The compilation stages of a CPU program, and a dict from kernel name to number of operations."""
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -215,7 +214,7 @@ def _compile_for_cpu(program: layout.Program) -> _CpuStages:
     """Compile a program for CPUs, and count the operations of its kernels in the LLVM IR that XLA writes."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = list(program.arguments.values())
-        stages = timing.compile_stages(program.function, arguments, llvm_instructions.dump_options(folder))
+        stages = compile_stages(program.function, arguments, llvm_instructions.dump_options(folder))
         return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
 
 

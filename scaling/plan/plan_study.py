@@ -17,7 +17,7 @@ from typing import Any
 from scaling.analysis import forecast
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
-from scaling.core import environment, memory
+from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Case, Refusal
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record, Writer
@@ -164,7 +164,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
     """Return `hardware` with rates measured in a results folder, and by default the free memory per core."""
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
-    free = memory.available_bytes()
+    free = environment.available_bytes()
     per_core = None if free is None else free / len(cores.usable_cores())
     return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or per_core)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from scaling.core import memory, shape, workload
+from scaling.core import environment, shape, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.environment import hide_secrets, scrub
 from scaling.options.program_stats import ELEMENTWISE, subjaxprs
@@ -26,7 +26,8 @@ from scaling.study.completion import complete, unused_fields, without_trivial_bl
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
-from scaling.workers import event_channel, module_side_effects
+from scaling.worker import Channel, die_with_parent
+from scaling.workers import module_side_effects
 
 _MAX_WORKLOADS = 8  # number of cached workloads; the parent sends the cells of one workload consecutively
 _MAX_TEXT = 300  # maximum length of an exception message, in characters
@@ -34,9 +35,9 @@ _MAX_TEXT = 300  # maximum length of an exception message, in characters
 
 def main() -> None:
     """Reply to requests on standard input until it ends."""
-    channel = event_channel.Channel()
-    event_channel.die_with_parent(json.loads(channel.requests.readline())["parent"])
-    memory.limit_process()
+    channel = Channel()
+    die_with_parent(json.loads(channel.requests.readline())["parent"])
+    environment.limit_process()
     changes = module_side_effects.watch_for_changes()
     channel.send_event(event="started")
     for line in channel.requests:
@@ -141,7 +142,7 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
         return do()
     except Refusal as refusal:
         cause = refusal.__context__
-        if cause is not None and memory.is_out_of_memory(f"{type(cause).__name__}: {cause}"):
+        if cause is not None and environment.is_out_of_memory(f"{type(cause).__name__}: {cause}"):
             return _failure("out_of_memory", f"raised {type(cause).__name__}")
         return {"event": "answer", "refusal": hide_secrets(str(refusal))}
     except MemoryError:

@@ -14,7 +14,7 @@ from pathlib import Path
 from scaling.core.case import Refusal
 from scaling.core.environment import git
 from scaling.core.formatting import last_line
-from scaling.workers.event_channel import PROTOCOL
+from scaling.worker import PROTOCOL
 from scaling.workers.worker_group import Variant
 
 FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling.core import environment, formatting, memory
+from scaling.core import environment, formatting
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
@@ -111,7 +111,7 @@ class ChildProcess:
         killed = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
         text = killed if status < 0 else f"ended with status {status}"
         text += " when the host's memory ran out" if oom_killed else ""
-        reason = "out_of_memory" if oom_killed or memory.is_out_of_memory(last) else "killed"
+        reason = "out_of_memory" if oom_killed or environment.is_out_of_memory(last) else "killed"
         return ProcessExit(reason, text, last)
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
@@ -174,7 +174,7 @@ def _open_log(log: Path | None) -> TextIO:
 
 def _count_oom_kills() -> int:
     """Return the number of processes killed for lack of memory in this cgroup (if unknown, on this host)."""
-    files = [*(f"{folder}/memory.events" for folder in memory.cgroup_folders()), "/proc/vmstat"]
+    files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
     return int(line.group(1)) if line else 0

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from scaling.core import memory
+from scaling.core import environment
 from scaling.core.environment import contents
 
 _POLL_SECONDS = 0.3
@@ -32,7 +32,7 @@ def usable_cores() -> list[int]:
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     lowest_core = {group: core for core, group in reversed(siblings.items())}
     ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
-    for folder in memory.cgroup_folders():
+    for folder in environment.cgroup_folders():
         quota, _, period = (contents(f"{folder}/cpu.max") or "max").partition(" ")
         ordered = ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
     return ordered

@@ -11,17 +11,19 @@ import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from scaling.core import environment, memory, run_case, timing, workload
+from scaling.core import environment, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
 from scaling.core.record import Record, Writer, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
-from scaling.workers.event_channel import Channel
+
+if TYPE_CHECKING:
+    from scaling.worker import Channel
 
 _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
 
@@ -59,7 +61,7 @@ def start_jax(
     if len(devices) < count:
         raise Refusal(f"{count} {platform} devices were requested, but JAX has {len(devices)}")
     if platform == "cpu":
-        memory.limit_process()
+        environment.limit_process()
     gather = timing.single_process if processes == 1 else _all_gather
     return ProcessGroup(devices[:count], platform, gather, jax.process_index(), processes, bound)
 
@@ -131,7 +133,7 @@ class CaseLoop:
     """
 
     def __init__(
-        self, header: dict[str, Any], channel: Channel, group: ProcessGroup, group_fields: dict[str, Any]
+        self, header: dict[str, Any], channel: "Channel", group: ProcessGroup, group_fields: dict[str, Any]
     ) -> None:
         self.header, self.channel, self.group, self.group_fields = header, channel, group, group_fields
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None

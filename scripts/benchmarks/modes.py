@@ -11,7 +11,7 @@ import side_by_side  # noqa: F401 binds this process to one core and restarts it
 
 from scaling.analysis.cases import method_of
 from scaling.analysis.estimate import format_ratio
-from scaling.core import layout, timing, workload
+from scaling.core import compile_case, layout, timing, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration
 from scaling.core.modes import MODES
@@ -52,7 +52,7 @@ def prepare(fields: dict) -> tuple:
     case = completion.complete(Case(api="jit", **fields))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
     arguments = layout.place_inputs(case, workload.build(case), program)
-    compiled = timing.compile_stages(program.function, arguments).compiled
+    compiled = compile_case.compile_stages(program.function, arguments).compiled
     return case, lambda: jax.block_until_ready(compiled(*arguments))
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import check, inputs, layout, process_cache, workload
+from scaling.core import check, inputs, layout, workload
 from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import InputSpec
@@ -39,7 +39,7 @@ def zero_input(*shape):
 
 def use_workload(built, monkeypatch):
     """Let `workload.build` return this workload for every case."""
-    process_cache.clear("expected result")
+    workload.clear_cache()
     monkeypatch.setattr(workload, "build", lambda case, *_: built)
 
 
@@ -50,7 +50,7 @@ def measure(built, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
         "poisson", target="gradient", points=6, wrt=built.wrt, mode=mode, dtype=dtype, api="jit", batch=batch
     )
     record = run_once(case)
-    process_cache.clear("expected result")
+    workload.clear_cache()
     return record
 
 
@@ -158,7 +158,7 @@ def test_a_reference_that_is_one_percent_off_fails_the_case(monkeypatch):
         use_workload(built, monkeypatch)
         record = run_once(case)
         assert record.reason == reason
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 SCALAR_FUNCTIONS = {  # whose Hessian, or its product with the point, cancels
@@ -241,7 +241,7 @@ def test_a_sum_over_many_points_of_both_signs_is_accepted_in_any_order_and_refus
         assert verdict.reason is None, verdict
     for wrong in (one_by_one * 1.01, one_by_one - single[-points // 64 :].sum(axis=0)):
         assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 # Reductions of a Jacobian.
@@ -366,12 +366,12 @@ def test_a_zero_jacobian_passes_and_any_other_result_fails(reduction):
         )
         sizes = derivative_shape(case, built)
         got = np.asarray(reduce(reduction, jnp.zeros((6, 3, 4)), np.ones((6, 4))))
-        process_cache.clear("expected result")
+        workload.clear_cache()
         with pytest.MonkeyPatch.context() as monkeypatch:
             use_workload(built, monkeypatch)
             assert check.verdict(case, built, sizes, got, "cpu").reason is None
             assert check.verdict(case, built, sizes, got + 1e-3, "cpu").reason == "wrong_answer"
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 @pytest.mark.parametrize("reduction", [*REDUCTIONS, "points"])
@@ -432,7 +432,7 @@ def test_the_bound_covers_truncation_errors_that_all_have_the_same_sign(reductio
     verdict = check.verdict(case, built, sizes, got, "cpu")
     assert verdict.reason is None and 1e-8 < verdict.error < verdict.tolerance < 1e-4, verdict
     assert check.verdict(case, built, sizes, got * 1.001, "cpu").reason == "wrong_answer"
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 # A sum over points.
@@ -544,7 +544,7 @@ def with_call_count(built):
 def test_the_expected_result_is_computed_once_for_all_methods_of_a_reduction(monkeypatch):
     case, built, sizes = problem("rbf in three dimensions", reduce="norm", dtype="float64")
     counting, calls = with_call_count(built)
-    process_cache.clear("expected result")
+    workload.clear_cache()
     methods = [
         {},
         {"mode": "jacrev", "split": "both", "mesh": "2x4", "devices": 8, "api": "shard_map"},
@@ -566,7 +566,7 @@ def test_the_expected_result_is_computed_once_for_all_methods_of_a_reduction(mon
         )
         got = np.asarray(reduce(reduction, J, x))
         assert check.verdict(reduced_case, reduced, sizes, got, "cpu").reason is None
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 # Colored seeds: the entries of a sparsity pattern.
@@ -635,7 +635,7 @@ def check_chain(built, mask, perturb=lambda J: J, dtype="float64"):
             verdict = check.verdict(
                 case, built, derivative_shape(case, built), J[:, rows, cols][:, None], "cpu", pattern=pattern
             )
-    process_cache.clear("expected result")
+    workload.clear_cache()
     return verdict
 
 
@@ -691,7 +691,7 @@ def test_colored_finite_differences_may_have_their_truncation_error_and_no_more(
             ).reason
             == "wrong_answer"
         )
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 def test_an_analytic_sparse_derivative_is_checked_on_the_pattern_of_the_workload():
@@ -706,7 +706,7 @@ def test_an_analytic_sparse_derivative_is_checked_on_the_pattern_of_the_workload
         use_workload(built, monkeypatch)
         assert check.verdict(case, built, sizes, got, "cpu").reason is None
         assert check.verdict(case, built, sizes, got * 1.001, "cpu").reason == "wrong_answer"
-    process_cache.clear("expected result")
+    workload.clear_cache()
     with pytest.raises(Refusal, match="has no pattern"):
         check.verdict(case, chain(False, True), sizes, got, "cpu")
 
@@ -736,7 +736,7 @@ def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, 
     wrong = np.array(got)
     wrong[4].flat[0] += 1e-3
     assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 @pytest.mark.parametrize("defect", ["wrong shape", "not finite"])
@@ -809,7 +809,7 @@ def test_a_scalar_batch_function_is_reduced_from_the_sum_over_outputs(reference,
     assert sizes.summed
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
     assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
-    process_cache.clear("expected result")
+    workload.clear_cache()
 
 
 @pytest.mark.parametrize("roundings, reason", [(4, None), (4000, "wrong_answer")])

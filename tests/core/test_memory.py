@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.core import memory
+from scaling.core import environment
 
 HOST = {"/proc/meminfo": "MemTotal:       9 kB\nMemAvailable:   1000 kB"}
 JOB = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
@@ -32,5 +32,5 @@ def cgroup(folder, limit, used, cached=0):
     ids=["unknown", "host", "container", "page cache", "no limit", "root", "job of Slurm", "no namespace"],
 )  # fmt: skip
 def test_the_least_limit_of_the_host_and_all_cgroups_holds(monkeypatch, files, free):
-    monkeypatch.setattr(memory, "contents", files.get)
-    assert memory.available_bytes() == free
+    monkeypatch.setattr(environment, "contents", files.get)
+    assert environment.available_bytes() == free

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from scaling.core import reference
 from scaling.core import shape as patterns
-from scaling.core import tolerances
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
+from scaling.core.reference import Jacobians, Rounding, added_entries
 from scaling.core.shape import Pattern
-from scaling.core.tolerances import Jacobians, Rounding, added_entries
 from scaling.options.sparse.pattern import SparseJacobians
 
 pytestmark = pytest.mark.thin(2, "contract")
@@ -18,7 +18,7 @@ ROUNDOFF = 2.0**-24
 
 
 def reduce(reduction, *arguments, **keywords):
-    return tolerances.reduce_jacobians(REDUCTION_VALUES[reduction or "whole"], *arguments, **keywords)
+    return reference.reduce_jacobians(REDUCTION_VALUES[reduction or "whole"], *arguments, **keywords)
 
 
 def summed_entries(reduction, *arguments):

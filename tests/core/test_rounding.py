@@ -6,8 +6,8 @@ import pytest
 
 from scaling.core import check, inputs, layout, workload
 from scaling.core.case import PRECISIONS, Case
+from scaling.core.reference import ROUNDOFF
 from scaling.core.shape import derivative_shape
-from scaling.core.tolerances import ROUNDOFF
 from scaling.study import completion
 
 LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scaling.core import timing
+from scaling.core import compile_case, timing
 from scaling.core.timing import Sampling
 
 
@@ -49,5 +49,5 @@ class Stage:
 def test_tracing_lowering_and_compiling_are_timed_once_each(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    stages = timing.compile_stages(Stage(now), [])
+    stages = compile_case.compile_stages(Stage(now), [])
     assert (stages.trace_seconds, stages.lower_seconds, stages.compile_seconds) == (1.0, 2.0, 4.0)

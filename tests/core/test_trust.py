@@ -174,9 +174,9 @@ def test_every_output_is_waited_for(name):
 def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocation(
     monkeypatch,
 ):
-    from scaling.core import memory
+    from scaling.core import compile_case
 
-    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
+    monkeypatch.setattr(compile_case, "available_bytes", lambda: 100)
     monkeypatch.setattr(layout, "place_inputs", lambda *_: 1 / 0)
     monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-5)
     record = run(case_of("poisson"))

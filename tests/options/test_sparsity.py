@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scaling.core import inputs, process_cache, workload
+from scaling.core import inputs, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.shape import Pattern
 from scaling.core.workload import Workload, uniform
@@ -27,7 +27,7 @@ KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty rows
 
 @pytest.fixture(autouse=True)
 def clear_caches():
-    process_cache.clear()
+    workload.clear_cache()
     colorings._prepare_libraries.cache_clear()
 
 
@@ -258,7 +258,7 @@ def test_a_pattern_is_detected_once_and_colored_once():
 def test_only_the_latest_patterns_are_cached():
     for n in range(2, 9):
         colorings.find_coloring(n, lambda x: x**2, float32_shapes((n,)), "columns")
-    cached = process_cache._values
+    cached = workload._values
     assert list(cached["pattern"]) == [5, 6, 7, 8] and len(cached["coloring"]) == 4
 
 
@@ -298,7 +298,7 @@ def test_without_a_folder_for_the_cache_of_numba_the_error_names_the_variable_to
 def test_a_function_that_asdex_cannot_analyze_is_rejected_with_its_message():
     with pytest.raises(Refusal, match="No handler for primitive 'fft'") as error:
         colorings.find_coloring("key", lambda x: jnp.fft.fft(x).real, float32_shapes((3,)), "columns")
-    assert "\n" not in str(error.value) and "key" not in process_cache._values.get("pattern", {})
+    assert "\n" not in str(error.value) and "key" not in workload._values.get("pattern", {})
 
 
 def test_an_empty_pattern_is_rejected():

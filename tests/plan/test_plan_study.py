@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from scaling.core import memory
+from scaling.core import compile_case
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.plan import compile_worker, plan_study
@@ -298,13 +298,15 @@ def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
     )
     inside, out = 4000 + 40, 40 + 4000
     rest = int(2.5 * 2**30) - inside - out
-    assert memory.program_bytes(rejected) == {
+    assert compile_case.program_bytes(rejected) == {
         "argument_bytes": inside,
         "output_bytes": out,
         "temp_bytes": rest,
     }
     assert (
-        memory.program_bytes(compile_worker._rejected_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
+        compile_case.program_bytes(compile_worker._rejected_program(program, 1, "RESOURCE_EXHAUSTED"))[
+            "temp_bytes"
+        ]
         is None
     ), "unknown"
 

@@ -12,7 +12,7 @@ import types
 import pytest
 
 from scaling import worker
-from scaling.core import memory
+from scaling.core import environment
 from scaling.workers import cores
 
 CORES = cores.usable_cores()
@@ -53,7 +53,7 @@ def test_the_quota_of_every_parent_of_the_own_cgroup_applies(monkeypatch):
         "/sys/fs/cgroup/other/cpu.max": "100000 100000",
     }
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
-    for module in (cores, memory):
+    for module in (cores, environment):
         monkeypatch.setattr(module, "contents", files.get)
     assert cores.usable_cores() == [2, 3, 5]
 

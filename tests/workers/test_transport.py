@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from scaling.cluster.cluster_settings import from_config
-from scaling.core import environment, memory
+from scaling.core import environment
 from scaling.workers import transport, worker_group
 from scaling.workers.child_process import ChildProcess
 from scaling.workers.machine import ProcessShape
@@ -177,8 +177,7 @@ def test_memory_kills_are_counted_in_the_cgroup_of_the_process_if_it_is_known(mo
     }
     if own is not None:
         files[f"{folder}/memory.events"] = "low 0\noom 4\noom_kill 2\noom_group_kill 0"
-    for module in (environment, memory):
-        monkeypatch.setattr(module, "contents", lambda path: files.get(str(path)))
+    monkeypatch.setattr(environment, "contents", lambda path: files.get(str(path)))
     process = ChildProcess(["true"], reaped=False)
     process.close()
     files["/proc/vmstat"] = "oom_kill 8"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.devices import HERE  # noqa: F401  # isort: skip  # before JAX is used
 import jax
 
-from scaling.core import layout, memory, timing, workload
+from scaling.core import compile_case, layout, workload
 from scaling.core.case import Case
 from scaling.options import program_stats
 from scaling.study import completion
@@ -99,8 +99,8 @@ def count_work(devices=1, **fields):
     """Return the operations and the compulsory bytes of one device for the compiled program of a case."""
     case = completion.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:devices])
-    stages = timing.compile_stages(program.function, list(program.arguments.values()))
-    needs = memory.program_bytes(stages.compiled)
+    stages = compile_case.compile_stages(program.function, list(program.arguments.values()))
+    needs = compile_case.program_bytes(stages.compiled)
     return program_stats.count_operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]
 
 

@@ -20,10 +20,9 @@ import numpy as np
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
 from scaling.core.inputs import InputArrays
-from scaling.core.process_cache import cached
+from scaling.core.reference import ROUNDOFF
 from scaling.core.shape import point_structs
-from scaling.core.tolerances import ROUNDOFF
-from scaling.core.workload import Workload
+from scaling.core.workload import Workload, cached
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.rounding import RoundingProperties, has_custom_rules, rounding_properties

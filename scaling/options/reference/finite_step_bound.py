@@ -12,8 +12,7 @@ import numpy as np
 from scaling.core import inputs
 from scaling.core.inputs import InputArrays
 from scaling.core.modes import STEPS
-from scaling.core.reference import ReferenceSpec, closed_form, reference_jacobians
-from scaling.core.tolerances import ROUNDOFF, Jacobians
+from scaling.core.reference import ROUNDOFF, Jacobians, ReferenceSpec, closed_form, reference_jacobians
 from scaling.core.workload import Reference
 
 _MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated

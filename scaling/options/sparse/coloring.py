@@ -23,9 +23,8 @@ import numpy as np
 
 from scaling.core.case import Case, Refusal
 from scaling.core.modes import BOTH, TANGENT, gradient_in_any_mode
-from scaling.core.process_cache import cached, fingerprint
 from scaling.core.shape import Pattern, point_structs
-from scaling.core.workload import Workload
+from scaling.core.workload import Workload, cached, fingerprint
 from scaling.options.sparse.pattern import detect_pattern
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"

@@ -15,8 +15,8 @@ import numpy as np
 from scaling.core.case import SECOND, Case, Refusal
 from scaling.core.check import EntryComparison
 from scaling.core.reductions import WHOLE, Reduction
+from scaling.core.reference import Jacobians
 from scaling.core.shape import DerivativeShape, Pattern
-from scaling.core.tolerances import Jacobians
 from scaling.core.workload import Workload
 
 

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from scaling.core.process_cache import fingerprint
+from scaling.core.workload import fingerprint
 
 
 class Closed:
