@@ -103,7 +103,7 @@ def main() -> int:
             bound_cores = _bind_to_cores(header, rank, claims, channel.send_event)
             os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-            from scaling.workers import jax_worker
+            from scaling import jax_worker
 
             group = jax_worker.start_jax(header, rank, bound_cores, get_coordinator)
             group_fields = jax_worker.check_process_group(header, group)
