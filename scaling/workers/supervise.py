@@ -17,7 +17,14 @@ from scaling.core.record import Record, Writer
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
+from scaling.workers.schedule import (
+    REQUEST_NOT_MET,
+    Schedule,
+    ScheduledCase,
+    group_by,
+    group_by_problem,
+    process_shape,
+)
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
@@ -108,26 +115,20 @@ class _Run:
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
-        variant, failed_variants = 0, set[int]()  # variants that failed to start since the last success
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
             with contextlib.ExitStack() as stack:
-                workers: dict[int, WorkerGroup] = {}
                 claimed_cores = None
                 if claims_cores:
                     claim = cores.claim_cores(first.devices, self.owner, self._report_wait)
                     claimed_cores = stack.enter_context(claim)
-                try:
-                    for variant in {work.variant for group in waiting for work in group}:
-                        group = self._open_worker_group(first, variant, claimed_cores)
-                        workers[variant] = stack.enter_context(group)
-                except WorkerDied as death:
-                    if variant in failed_variants or death.reason == "not_as_asked":  # a retry would fail too
+                workers: dict[int, WorkerGroup] = {}
+                for variant in {work.variant for group in waiting for work in group}:
+                    try:
+                        workers[variant] = self._start_workers(stack, first, variant, claimed_cores)
+                    except WorkerDied as death:
                         waiting = self._fail_variant(waiting, variant, death)
-                    failed_variants.add(variant)
-                    continue
-                failed_variants.clear()
                 all_alive = True
                 while waiting and all_alive:
                     all_alive, remaining = _InterleavedCases(self, workers, waiting.pop(0)).measure()
@@ -151,11 +152,13 @@ class _Run:
     def _report_wait(self, text: str) -> None:
         self.listener({"event": "waiting", "text": text})
 
-    def _open_worker_group(
-        self, first: Case, variant: int, claimed_cores: list[int] | None
-    ) -> contextlib.AbstractContextManager[WorkerGroup]:
+    def _start_workers(
+        self, stack: contextlib.ExitStack, first: Case, variant: int, claimed_cores: list[int] | None,
+        is_retry: bool = False,
+    ) -> WorkerGroup:  # fmt: skip
+        """Start the workers of a program until `stack` is closed. If they die at the start, try once more."""
         machine, settings, options = self.schedule.machine, self.settings, self.options
-        results = self.results[variant]
+        results, shape = self.results[variant], process_shape(first, machine, settings)
         header = {
             "results": str(results.folder.resolve()), "platform": machine.platform,
             "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
@@ -164,11 +167,16 @@ class _Run:
             "sampling": dataclasses.asdict(settings.sampling), "environment": dict(options.environment),
         }  # fmt: skip
         self.groups_started += 1
-        log = options.log_folder / f"worker-{self.groups_started}.log" if options.log_folder else None
-        shape = process_shape(first, machine, settings)
-        return worker_group.open_worker_group(
+        log = options.log_folder and options.log_folder / f"worker-{self.groups_started}.log"
+        group = worker_group.open_worker_group(
             header, results.variant, shape, self.lock, options.transport, log, self._report_wait
         )
+        try:
+            return stack.enter_context(group)
+        except WorkerDied as death:
+            if is_retry or death.reason == REQUEST_NOT_MET:  # a retry would fail too
+                raise
+            return self._start_workers(stack, first, variant, claimed_cores, is_retry=True)
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
         """Write a record without measurements for a case that no worker recorded, and report its end."""
