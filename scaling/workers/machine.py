@@ -66,12 +66,11 @@ class Machine:
             return ProcessShape(devices, nodes, devices if processes == ONE_PER_DEVICE else nodes)
         count = min(int(processes), devices)
         if devices % count or count % nodes:
-            over, divisor = f"processes={processes}", "a divisor of every device count"
-            if nodes > 1:
-                over += f" on {count_of(nodes, 'node')}"
-                divisor += " and a multiple of its number of nodes"
-            fix = f"set processes to {divisor}, or to {ONE_PER_DEVICE}"
-            raise Refusal(f"devices={devices} do not divide evenly over {over}: {fix}")
+            over = f"processes={processes} on {count_of(nodes, 'node')}"
+            fix = "set processes to a divisor of every device count and a multiple of its number of nodes"
+            raise Refusal(
+                f"devices={devices} do not divide evenly over {over}: {fix}, or to {ONE_PER_DEVICE}"
+            )
         return ProcessShape(devices, nodes, count)
 
     def check_device_counts(
