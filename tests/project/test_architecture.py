@@ -14,7 +14,7 @@ from tests.support.imported import NOT_IN_THE_WORKER, modules_after
 from tests.support.paths import PACKAGE, TOP
 
 MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
-    "core": set(), "options": set(), "peers": {"workers"}, "workloads": set(), "workers": {"results"},
+    "core": set(), "options": set(), "peers": set(), "workloads": set(), "workers": {"results"},
     "results": set(), "study": {"cluster", "options", "peers", "results", "worker", "workers"},
     "cluster": {"results", "workers"}, "advice": {"analysis", "options", "plan", "results", "study", "workers"},
     "plan": {"analysis", "options", "results", "study", "worker", "workers"}, "analysis": {"options", "results"},
