@@ -94,50 +94,36 @@ def find_blocks(
     `batch=vmap` and a reduction that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
-    can_offload = case.batch == "vmap" and not workload.reduction.sums_points
+    points = ceil_div(case.points, case.mesh_shape[0])
+    seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in sizes.parts)
+    can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
 
     def probe(blocks: BlockSizes) -> MemoryNeed:
         if blocks not in needs:
             needs[blocks] = measure(blocks)
         return needs[blocks]
 
-    if earlier is not None and probe(earlier).fits:
-        return earlier, needs
-    for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
-        if storage == DEVICE or can_offload:
-            largest = _find_in_storage(storage, case, workload, sizes, probe)
-            if largest is not None:
-                return largest, needs
-    return None, needs
-
-
-def _find_in_storage(
-    storage: str,
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    probe: Callable[[BlockSizes], MemoryNeed],
-) -> BlockSizes | None:
-    """Return the largest block sizes whose program fits into memory, or None if no block sizes fit.
-
-    `storage` is the memory that contains the inputs and the result. `probe` compiles and measures a program.
-    """
-    points = ceil_div(case.points, case.mesh_shape[0])
-    seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in sizes.parts)
-    can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
-    undivided = [BlockSizes()] if storage == DEVICE else []
-    fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
-    fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
-    fitting = [_first_fitting(undivided + candidates, probe) for candidates in (fewer_points, fewer_seeds)]
-    io_exceeds_memory = storage == DEVICE and probe(BlockSizes()).io_exceeds_memory
-    if not any(fitting) and can_divide_points and points > 1 and not io_exceeds_memory:
-        fitting = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
-
     def work_per_step(blocks: BlockSizes) -> tuple[int, bool]:
         # Candidates with all seeds win a tie, because their results are contiguous.
         return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
-    return max((blocks for blocks in fitting if blocks is not None), key=work_per_step, default=None)
+    def find_in_storage(storage: str) -> BlockSizes | None:
+        undivided = [BlockSizes()] if storage == DEVICE else []
+        fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
+        fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
+        fitting = [_first_fitting(undivided + blocks, probe) for blocks in (fewer_points, fewer_seeds)]
+        io_exceeds_memory = storage == DEVICE and probe(BlockSizes()).io_exceeds_memory
+        if not any(fitting) and can_divide_points and points > 1 and not io_exceeds_memory:
+            fitting = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
+        return max(filter(None, fitting), key=work_per_step, default=None)
+
+    if earlier is not None and probe(earlier).fits:
+        return earlier, needs
+    can_offload = case.batch == "vmap" and not workload.reduction.sums_points
+    for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
+        if (storage == DEVICE or can_offload) and (largest := find_in_storage(storage)):
+            return largest, needs
+    return None, needs
 
 
 def _first_fitting(
@@ -145,14 +131,17 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, enlarged by half if possible, or None if none fit.
 
-    The candidates must be in decreasing order of size.
+    The candidates must be in decreasing order of size, and divide either the points or the seeds.
     """
     too_large = None
     for blocks in candidates:
         need = probe(blocks)
         if need.fits:
-            larger = _enlarge_by_half(blocks, too_large) if too_large else None
-            return larger if larger and probe(larger).fits else blocks
+            field = "block" if blocks.chunk is None else "chunk"
+            if too_large is None:
+                return blocks
+            enlarged = dataclasses.replace(blocks, **{field: getattr(blocks, field) * 3 // 2})
+            return enlarged if enlarged != too_large and probe(enlarged).fits else blocks
         if need.io_exceeds_memory and blocks.storage == DEVICE:
             return None
         too_large = blocks
@@ -164,13 +153,3 @@ def _halves(count: int) -> Iterator[int]:
     while count > 1:
         count = ceil_div(count, 2)
         yield count
-
-
-def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return `blocks` with 1.5 times as many seeds or points, or None if the result equals an argument."""
-    field = "chunk" if blocks.chunk is not None else "block"
-    count = getattr(blocks, field)
-    larger = count + count // 2
-    if larger in (count, getattr(too_large, field)):
-        return None
-    return dataclasses.replace(blocks, **{field: larger})
