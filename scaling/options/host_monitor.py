@@ -9,7 +9,6 @@ import ctypes
 import functools
 import math
 import os
-import re
 import resource
 import time
 from collections.abc import Sequence
@@ -123,14 +122,7 @@ def _core_times(cores: Sequence[int]) -> list[list[int]]:
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in cores]
-    if any(kilohertz):
-        return [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
-    text = environment.contents("/proc/cpuinfo") or ""
-    numbers, clocks = (
-        re.findall(rf"^{field}\s*: (\S+)$", text, re.MULTILINE) for field in ("processor", "cpu MHz")
-    )
-    mhz = {number: float(clock) for number, clock in zip(numbers, clocks, strict=False) if clock[0].isdigit()}
-    return [mhz.get(str(core)) for core in cores]
+    return [int(text) / 1000 if text and text.isdigit() else None for text in kilohertz]
 
 
 def driver_version() -> str | None:
