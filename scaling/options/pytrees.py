@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from scaling.core.case import Refusal
 from scaling.core.workload import InputSpec, Workload
@@ -81,55 +80,35 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
-    for path, leaf in paths:
+    for path, leaf in paths or [((), value)]:  # an empty pytree is no valid leaf
         leaf_name = ".".join([name, *(jax.tree_util.keystr((key,), simple=True) for key in path)])
+        what = f"input {leaf_name!r} of {workload!r}"
         if not isinstance(leaf, InputSpec):
-            raise _invalid_input(workload, leaf_name, leaf)
+            raise Refusal(
+                f"{what} is {describe(leaf)}: write an InputSpec, such as normal(3), uniform(2, 3) or "
+                "poisson(1.5), or a pytree of InputSpecs; a constant belongs inside the function, and a "
+                "dataclass must be registered with jax.tree_util.register_dataclass"
+            )
         if "+" in leaf_name:
-            raise Refusal(
-                f"input {leaf_name!r} of {workload!r} has '+' in its name, "
-                "which joins the names of wrt: rename the key"
-            )
+            raise Refusal(f"{what} has '+' in its name, which joins the names of wrt: rename the key")
         if leaf_name in specs:
-            raise Refusal(
-                f"two leaves of input {name!r} of {workload!r} have the same path {leaf_name!r}: rename a key"
-            )
+            raise Refusal(f"two leaves have the path of {what}: rename a key")
         specs[leaf_name] = leaf
-    if not specs:
-        raise _invalid_input(workload, name, value)
     return structure, specs
-
-
-def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
-    hint = "a constant belongs inside the function"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hint = "register the dataclass with jax.tree_util.register_dataclass"
-    elif callable(value):
-        hint = "call it with the shape of the input"
-    return Refusal(
-        f"input {name!r} of {workload!r} is {describe(value)}: "
-        "write an InputSpec, such as normal(3), uniform(2, 3) or poisson(1.5), or a pytree of InputSpecs; "
-        f"{hint}"
-    )
 
 
 def describe(value: Any) -> str:
     """Return a short description of a value for an error message, such as "the number 3"."""
+    kind = type(value).__name__
     if value is None or isinstance(value, bool):
         return repr(value)
-    if isinstance(value, int | float | complex):
-        return f"the number {value!r}"
-    if isinstance(value, str):
-        return f"the text {value!r}"
+    if isinstance(value, int | float | complex | str):
+        return f"the {'text' if isinstance(value, str) else 'number'} {value!r}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        kind = "a NumPy array" if isinstance(value, np.ndarray | np.generic) else "an array"
-        return f"{kind} of shape {tuple(value.shape)} and dtype {value.dtype}"
+        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
     if isinstance(value, Mapping | Sequence) and not value:
-        return f"an empty {type(value).__name__}"
-    if callable(value):
-        kind = "class" if isinstance(value, type) else "function"
-        return f"the {kind} {getattr(value, '__name__', type(value).__name__)}"
-    return f"an instance of {type(value).__name__}"
+        return f"an empty {kind}"
+    return f"the {kind} {value.__name__}" if hasattr(value, "__name__") else f"an instance of {kind}"
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:

@@ -30,7 +30,7 @@ def force(x, k, scale=1.0):
     [
         ((3, {"x": X}), ["the number 3", "give a function"]),
         ((force, [X]), ["points must be a dict", "{'x': x}"]),
-        ((force, X, K), ["points must be a dict", "NumPy array"]),
+        ((force, X, K), ["points must be a dict", "an array"]),
         ((force, {"x": X}, K), ["shared must be a dict"]),
         (
             (force, {"x": X}, {"k": jax.random.key(0)}),
@@ -43,7 +43,7 @@ def force(x, k, scale=1.0):
         ((force, {"x": X}, {"stifness": K}), ["parameter of the function 'stifness'", "x, k, scale"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is the text 'soft'", "arrays of real numbers"]),
         ((force, {"x": X}, {"k": {}}), ["'k' is an empty dict"]),
-        ((force, {"x": 1j * X}, {"k": K}), ["'x' is a NumPy array of shape (6, 3) and dtype complex"]),
+        ((force, {"x": 1j * X}, {"k": K}), ["'x' is an array of shape (6, 3) and dtype complex"]),
         ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool"]),
         ((lambda x, *, k: k * x, {"x": X}), ["'k' is no positional parameter", "functools.partial"]),
         ((lambda x, *, k=1: k * x, {"x": X}, {"k": K}), ["'k' is no positional", "lambda x, k: ..."]),

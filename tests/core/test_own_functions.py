@@ -403,16 +403,16 @@ def workload_with(**fields):
 
 
 REJECTED = {
-    "a NumPy array": ({"points": {"x": np.zeros((2, 3))}}, r"input 'x' of 'mine' is a NumPy array of shape \(2, 3\)"),
+    "a NumPy array": ({"points": {"x": np.zeros((2, 3))}}, r"input 'x' of 'mine' is an array of shape \(2, 3\)"),
     "a JAX array": ({"shared": {"c": jnp.ones(2)}}, r"input 'c' of 'mine' is an array of shape \(2,\).*: write an InputSpec"),
     "a number": ({"shared": {"c": 3.5}}, r"input 'c' of 'mine' is the number 3.5: write an InputSpec, such as normal\(3\)"),
     "a boolean": ({"shared": {"c": True}}, "input 'c' of 'mine' is True"),
     "None": ({"points": {"x": None}}, "input 'x' of 'mine' is None"),
     "a string": ({"points": {"x": "normal"}}, "input 'x' of 'mine' is the text 'normal'"),
-    "a function": ({"points": {"x": normal}}, r"is the function normal: write an InputSpec.*; call it with the shape"),
+    "a function": ({"points": {"x": normal}}, r"is the function normal: write an InputSpec"),
     "a shape": ({"points": {"x": (3, 4)}}, "input 'x.0' of 'mine' is the number 3"),
     "an empty dict": ({"shared": {"params": {}}}, "input 'params' of 'mine' is an empty dict"),
-    "a leaf that is an array": ({"shared": {"p": {"a": [X, np.ones(2)]}}}, "input 'p.a.1' of 'mine' is a NumPy array"),
+    "a leaf that is an array": ({"shared": {"p": {"a": [X, np.ones(2)]}}}, "input 'p.a.1' of 'mine' is an array"),
     "an unregistered dataclass": (
         {"shared": {"p": dataclasses.make_dataclass("Loose", ["w"])(X)}},
         "input 'p' of 'mine' is an instance of Loose.*register_dataclass",
@@ -423,10 +423,10 @@ REJECTED = {
     "a name with a space": ({"points": {"a b": X}}, "input 'a b' of 'mine' must have a name such as"),
     "a name that is a number": ({"points": {1: X}}, "input 1 of 'mine' must have a name"),
     "a name with a plus": ({"shared": {"p": {"a+b": X}}}, r"input 'p.a\+b' of 'mine' has '\+' in its name"),
-    "a path twice": ({"shared": {"p": {"a": {"b": X}, "a.b": X}}}, "two leaves of input 'p' of 'mine'.*'p.a.b'"),
+    "a path twice": ({"shared": {"p": {"a": {"b": X}, "a.b": X}}}, "two leaves have the path of input 'p.a.b' of 'mine'"),
     "per point and shared": ({"points": {"p": {"a": X}}, "shared": {"p": X}}, "both per point and shared: p"),
     "not a function": ({"function": 3}, "function of 'mine' must be a function, not the number 3"),
-    "a reference that is not a function": ({"reference": np.zeros(2)}, "reference of 'mine' must be a function, not a NumPy array"),
+    "a reference that is not a function": ({"reference": np.zeros(2)}, "reference of 'mine' must be a function, not an array"),
     "unknown mode": ({"whole_modes": {"analytical": len}}, "unknown mode in whole_modes of 'mine' 'analytical'"),
     "modes that are not a mapping": ({"whole_modes": len}, "whole_modes of 'mine' must be a mapping"),
     "no terms": ({"terms": 0}, "terms of 'mine' must be a positive integer, not the number 0"),
