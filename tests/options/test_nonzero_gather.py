@@ -44,17 +44,17 @@ def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "message"),
+    ("rows", "cols"),
     [
-        ([0, 1], [0], "not arrays of"),
-        ([], [], "not arrays of"),
-        ([0, 3], [0, 0], "beyond the 3 x 2"),
-        ([0, 1], [0, 2], "beyond the 3 x 2"),
-        ([0, -1], [0, 0], "beyond the 3 x 2"),
-        ([1, 0], [0, 0], "each of its entries once, row by row"),
-        ([1, 1], [0, 0], "each of its entries once, row by row"),
+        ([0, 1], [0]),
+        ([], []),
+        ([0, 3], [0, 0]),
+        ([0, 1], [0, 2]),
+        ([0, -1], [0, 0]),
+        ([1, 0], [0, 0]),
+        ([1, 1], [0, 0]),
     ],
 )
-def test_an_invalid_pattern_is_rejected(rows, cols, message):
-    with pytest.raises(Refusal, match=message):
+def test_an_invalid_pattern_is_rejected(rows, cols):
+    with pytest.raises(Refusal, match=r"the 3 x 2 Jacobian.*each entry once, row by row"):
         sparsity_pattern.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)

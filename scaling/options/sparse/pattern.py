@@ -109,17 +109,16 @@ def match_patterns(
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
     """Return a `Pattern`, or raise `Refusal` unless all entries are distinct, sorted and in range."""
     rows, cols = np.asarray(rows), np.asarray(cols)
-    if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
-        raise Refusal(
-            "a pattern is the rows and the columns of its entries, "
-            f"not arrays of {rows.shape} and {cols.shape}"
-        )
-    if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
-        raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
-    pattern = Pattern(rows, cols, outputs, inputs)
-    if not np.all(np.diff(_flat_indices(pattern)) > 0):
-        raise Refusal("a pattern must name each of its entries once, row by row")
-    return pattern
+    pattern, is_valid = Pattern(rows, cols, outputs, inputs), rows.shape == cols.shape == (rows.size,)
+    if is_valid and rows.size and min(rows.min(), cols.min()) >= 0:
+        is_in_range = rows.max() < outputs and cols.max() < inputs
+        if is_in_range and np.all(np.diff(_flat_indices(pattern)) > 0):
+            return pattern
+    raise Refusal(
+        f"a pattern is the rows and the columns of its entries in the {outputs} x {inputs} Jacobian, two "
+        f"arrays of equal length that name each entry once, row by row; they have shapes {rows.shape} and "
+        f"{cols.shape}"
+    )
 
 
 def common_entries(pattern: Pattern, reference: Pattern) -> CommonEntries:
