@@ -27,8 +27,8 @@ _OPTIONS = {
     "pmap": "scaling.options.pmap",  # api=pmap
     "program_stats": "scaling.options.program_stats",
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
-    "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
-    "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
+    "rounding_check": "scaling.options.reference.rounding_check",  # errors over their tolerance
+    "sampled_check": "scaling.options.reference.sampled_check",  # a slow reference
     "sparsity_pattern": "scaling.options.sparse.pattern",  # seeds=colored, or a workload with a pattern
     "workload_sources": "scaling.options.workload_sources",  # a workload of the user
 }

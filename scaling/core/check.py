@@ -1,9 +1,9 @@
 """Compare each entry of a result with its reference, collect entries that differ, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (reference.py). An entry with
-a larger error is a suspect: options/reference/reevaluate.py evaluates it again with random rounding errors,
-and decides whether rounding explains the error. With seeds=colored, expected entries outside of the sparsity
-pattern are compared with zero, to detect a nonzero that the pattern lacks.
+a larger error is a suspect: options/reference/rounding_check.py evaluates it again with random rounding
+errors, and decides whether rounding explains the error. With seeds=colored, expected entries outside of the
+sparsity pattern are compared with zero, to detect a nonzero that the pattern lacks.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ class CheckProgress:
     note: str = ""  # the note of the `PointsComparison` of this point
     entries: int = 0  # the number of compared entries
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
-    # The comparisons with an error over the tolerance. reevaluate.py evaluates their entries again.
+    # The comparisons with an error over the tolerance. rounding_check.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
@@ -132,7 +132,7 @@ class CheckProgress:
             undecided = f"{self.undecided_entries} of {self.entries} entries of the result"
             reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {undecided}"
         elif spec.sampled:
-            checked = load_option("sampled_reference").compared_shares(spec, decided_share)
+            checked = load_option("sampled_check").compared_shares(spec, decided_share)
         else:
             checked = {"entries": decided_share, "points": 1.0 if decided_share == 1 else 0.0}
         return Verdict(self.largest_error, self.allowed, reason, text, checked)
@@ -159,12 +159,12 @@ def verdict(
     allowed = min(spec.tolerance, spec.max_tolerance)
     progress, session = CheckProgress(spec, allowed), contextlib.nullcontext()
     if spec.computed is not None:
-        session = load_option("computed_reference").session(spec.computed)
+        session = spec.computed.session()
     with session:
         for points in _compare_ranges(spec, result):
             progress.add(points)
     if progress.suspects:
-        load_option("reevaluate").reevaluate_failures(progress)
+        load_option("rounding_check").reevaluate_failures(progress)
     return progress.verdict()
 
 
@@ -201,7 +201,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
     if spec.reduction.sums_points:
         yield load_option("data_parallel").compare_sum(spec, result)
     elif spec.sampled:
-        yield from load_option("sampled_reference").compare_samples(spec, result)
+        yield from load_option("sampled_check").compare_samples(spec, result)
     else:
         for start, stop in point_ranges(spec):
             yield compare_points(spec, result[start:stop], start, stop)

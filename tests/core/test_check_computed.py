@@ -13,7 +13,7 @@ from scaling.core.case import Case
 from scaling.core.inputs import InputSpec
 from scaling.core.shape import derivative_shape
 from scaling.core.workload import Workload, normal, uniform
-from scaling.options.reference import evaluations, fd_check, reevaluate
+from scaling.options.reference import evaluations, fd_check, rounding_check
 from scaling.study import completion
 from tests.support.devices import run_once
 
@@ -212,7 +212,7 @@ def test_a_zero_derivative_by_one_input_hides_no_error_by_another(
 
 
 @pytest.mark.default
-@pytest.mark.parametrize("limit", [(reevaluate, "_BUDGET_SECONDS"), (check, "_MAX_SUSPECT_ELEMENTS")])
+@pytest.mark.parametrize("limit", [(rounding_check, "_BUDGET_SECONDS"), (check, "_MAX_SUSPECT_ELEMENTS")])
 def test_a_result_with_a_failed_entry_that_was_not_reevaluated_is_not_accepted(
     limit, zero_by_shift, compute_result, monkeypatch
 ):

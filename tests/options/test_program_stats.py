@@ -19,7 +19,7 @@ from scaling.core import layout, workload
 from scaling.core.case import Case
 from scaling.options import hlo, program_stats
 from scaling.options.program_stats import OperationCounts
-from scaling.options.reference import rounding
+from scaling.options.reference.summed_terms import rounding_properties
 from scaling.study import completion, preflight_process
 
 pytestmark = pytest.mark.thin(3, "thorough")
@@ -131,7 +131,7 @@ def test_an_expanded_primitive_has_the_operations_and_rounding_of_its_expansion(
     plain = lambda x: jnp.cumsum(twice_sine(x), axis=1)  # noqa: E731
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
     assert count(expanded, x35) == count(plain, x35) == OperationCounts(45, 15)
-    assert rounding.rounding_properties(expanded, x35) == rounding.rounding_properties(plain, x35)
+    assert rounding_properties(expanded, x35) == rounding_properties(plain, x35)
     assert not preflight_process._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 

@@ -25,7 +25,7 @@ from scaling.core.shape import point_structs
 from scaling.core.workload import Workload, cached
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
-from scaling.options.reference.rounding import RoundingProperties, has_custom_rules, rounding_properties
+from scaling.options.reference.summed_terms import RoundingProperties, has_custom_rules, rounding_properties
 
 _POINTS = 16  # the number of points, and of suspect points, at which the derivative is verified
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the elements of the intermediate results of all points of a call
@@ -47,6 +47,10 @@ class ComputedReference:
     unsure: str | None = None  # an error message if the reference cannot prove a result correct
     seconds: float = 0.0  # the estimated time to compute all entries of the derivative at all points
     has_reverse_mode: bool = False  # whether JAX can differentiate the function in reverse mode
+
+    def session(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager that configures JAX to evaluate the reference on the CPU in its dtype."""
+        return evaluations.evaluation_context(self.evaluation.dtype)
 
 
 class LazyReference:
@@ -81,11 +85,6 @@ def add_reference(
     reference: Any = functools.partial(LazyReference, computed.evaluation, function)
     terms = max(workload.terms, computed.terms)
     return dataclasses.replace(workload, reference=reference, terms=terms), computed
-
-
-def session(computed: ComputedReference) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that configures JAX to evaluate a reference on the CPU in its dtype."""
-    return evaluations.evaluation_context(computed.evaluation.dtype)
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
@@ -228,8 +227,8 @@ def _verify(
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
-    evaluation = computed.evaluation
-    roundoff, differentiated = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff), [evaluation]
+    evaluation, differentiated = computed.evaluation, [computed.evaluation]
+    roundoff = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff)
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
@@ -241,12 +240,9 @@ def _verify(
         is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
         if not (is_unsure or is_wrong):
             continue
-        is_refuted = np.mean(result.is_wrong) > max_wrong_share and not is_unsure
-        may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(
-            workload.function, point_structs(case, workload)
-        )
-        if not (may_be_wrong or is_refuted):
-            continue  # only a rule of the function can be wrong, and it has none
+        is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
+        structs = point_structs(case, workload)
+        may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
         if is_refuted and may_be_wrong:
             wrong = (
                 "the function's own derivative differs from finite differences of its values by "
@@ -254,15 +250,14 @@ def _verify(
                 "stop_gradient, primitive) is wrong, or a solver within it stops at a tolerance"
             )
             return dataclasses.replace(computed, wrong=wrong)
-        confirmed = "neither confirm nor refute its derivative at some points"
-        if result.confirmed_share < _MIN_CONFIRMED_SHARE:
-            confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
-        elif is_refuted:
-            confirmed = f"deviate by {result.largest_difference:.3g} from its derivative by JAX's own rules"
-        share = f"finite differences in {evaluation.dtype} {confirmed}"
-        hint = f"{share}; add a reference to the workload"
-        unsure = f"{float64_obstacle}, and {share}" if float64_obstacle else hint
-        return dataclasses.replace(computed, unsure=unsure)
+        if is_refuted or may_be_wrong:  # otherwise only a rule of the function can be wrong, and it has none
+            outcome = "refute" if is_refuted else "do not confirm"
+            differences = (
+                f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
+            )
+            fix = "add a reference to the workload"
+            obstacle = f"{float64_obstacle}, and " if float64_obstacle else ""
+            return dataclasses.replace(computed, unsure=f"{obstacle}{differences}; {fix}")
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
 
 

@@ -7,6 +7,7 @@ wrong derivative in every dtype and AD mode. It can be detected only from the va
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,16 @@ class Confirmation:
     is_unresolved: bool  # whether an oscillation or jumps make finite differences contradict each other
 
 
+class _MeasuredValues(NamedTuple):
+    """The values of a function, and estimates of their rounding errors, arrays of shape (points, outputs)."""
+
+    center: np.ndarray
+    # `roundoff` times the value plus its largest change by random rounding errors
+    least_noise: np.ndarray
+    # at least `least_noise` and the scaled fourth differences at short steps, which are rounding errors
+    noise: np.ndarray
+
+
 @np.errstate(invalid="ignore")  # at infinite values
 def confirm(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
@@ -74,39 +85,56 @@ def confirm(
     norm = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical = [norm] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
     is_nonzero = norm > 8 * rounding
-    center, least_noise, noise = _value_noise(evaluation, arrays, roundoff, generator)
+    measured = _measure_values(evaluation, arrays, roundoff, generator)
     # A derivative may contain the value of the function, for example for exp.
-    value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
-    is_finite = np.isfinite(center)
-    is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
-    is_unresolved = False
-    for direction, derivative, typical_size in zip(directions, derivatives, typical, strict=True):
+    value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(measured.center)
+    compared = []
+    for direction, derivative, size in zip(directions, derivatives, typical, strict=True):
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
-        differences = _central_differences(values_at)
-        difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
-        size = np.maximum(typical_size, np.abs(difference))
-        allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
-        agrees = np.abs(derivative - difference) <= allowed + 4 * error
-        is_right, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
-        is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
-        changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
-        jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
-        differs = is_finite & (is_refuted | ~(agrees | is_right))
-        if differs.any():
-            differs &= ~_is_between_one_sided_slopes(values_at, center, least_noise, derivative, allowed)
-        unresolved = differs & (error > np.abs(difference))
-        if unresolved.any():
-            unresolved &= _oscillates(values_at, center, least_noise, noise)
-        unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
-        is_unresolved |= bool(unresolved.any())
-        differs &= ~unresolved
-        is_wrong |= differs
-        is_confirmed |= (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
-        is_counted = differs & (size > 0)
-        relative = np.divide(np.abs(derivative - difference), size, out=np.zeros_like(size), where=is_counted)
-        largest = max(largest, float(np.max(relative)))
-    share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
-    return Confirmation(np.any(is_wrong, axis=1), share, largest, is_unresolved)
+        compared.append(_compare_along(values_at, derivative, size, measured, value_rounding, rounding))
+    is_wrong, is_confirmed, is_unresolved, differences = map(np.array, zip(*compared, strict=True))
+    share = float(np.mean(is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
+    largest = float(np.max(differences, initial=0.0))
+    return Confirmation(is_wrong.max(axis=(0, 2)), share, largest, bool(is_unresolved.any()))
+
+
+def _compare_along(
+    values_at: ValuesAtStep,
+    derivative: np.ndarray,
+    typical_size: np.ndarray,
+    measured: _MeasuredValues,
+    value_rounding: np.ndarray,
+    rounding: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """Compare the derivative along one direction with finite differences of `values_at`.
+
+    Return whether it is wrong, confirmed and unresolved, and the relative difference where it is wrong, four
+    arrays of shape (points, outputs). `value_rounding` and `rounding` are the rounding errors of the
+    derivative from the value and from the evaluation of the derivative.
+    """
+    center, least_noise, noise = measured
+    differences = _central_differences(values_at)
+    difference, error = _select_difference(differences, np.maximum(noise, _smallest_jump(differences)))
+    size = np.maximum(typical_size, np.abs(difference))
+    allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
+    agrees = np.abs(derivative - difference) <= allowed + 4 * error
+    is_right, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
+    is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
+    changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
+    jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
+    is_finite = np.isfinite(center)
+    differs = is_finite & (is_refuted | ~(agrees | is_right))
+    if differs.any():
+        differs &= ~_is_between_one_sided_slopes(values_at, center, least_noise, derivative, allowed)
+    unresolved = differs & (error > np.abs(difference))
+    if unresolved.any():
+        unresolved &= _oscillates(values_at, center, least_noise, noise)
+    unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
+    is_wrong = differs & ~unresolved
+    is_confirmed = (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
+    is_counted = is_wrong & (size > 0)
+    relative = np.divide(np.abs(derivative - difference), size, out=np.zeros_like(size), where=is_counted)
+    return is_wrong, is_confirmed, unresolved, relative
 
 
 def screen(
@@ -183,15 +211,13 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
 
-def _value_noise(
+def _measure_values(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the function values, and a small and a large estimate of their rounding errors.
+) -> _MeasuredValues:
+    """Return the values of a function and estimates of their rounding errors.
 
-    The arrays have the shape (points, outputs). The small estimate is `roundoff` times the value plus its
-    largest change by random rounding errors. The large estimate is the larger of the small one and the scaled
-    fourth differences at short steps, which consist of rounding errors. Steps that do not change the value
-    are ignored, because a function that rounds an intermediate result changes in jumps.
+    Steps that do not change the value are ignored, because a function that rounds an intermediate result
+    changes in jumps.
     """
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _EVALUATIONS)
     least = roundoff * np.abs(center) + change
@@ -203,7 +229,7 @@ def _value_noise(
         is_used = used_steps < _USED_NOISE_STEPS
         largest = np.where(is_used, np.maximum(largest, np.nan_to_num(np.abs(difference)) / 2), largest)
         used_steps += np.any(np.array(moved) != center, axis=0)
-    return center, least, np.maximum(least, largest)
+    return _MeasuredValues(center, least, np.maximum(least, largest))
 
 
 def _values_at(

@@ -3,22 +3,29 @@
 The estimates are computed from second-order differences of the function values in float64.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from scaling.core import inputs
 from scaling.core.inputs import InputArrays
 from scaling.core.modes import STEPS
-from scaling.core.reference import ROUNDOFF, Jacobians, ReferenceSpec, closed_form, reference_jacobians
+from scaling.core.reference import (
+    ROUNDOFF,
+    Jacobians,
+    ReferenceSpec,
+    closed_form,
+    flatten_inputs,
+    reference_jacobians,
+)
 from scaling.core.workload import Reference
 
 _MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated
 _MAX_VALUES = 2**24  # limit on the number of function values at these elements
 
-ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> values of the function
+ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction -> values of the function
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
@@ -42,30 +49,23 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
-    sizes = [math.prod(workload.inputs[name].shape) for name in workload.names]
-    ends = np.cumsum(sizes)  # of the inputs, in the concatenation of all raveled inputs
-    elements = int(ends[-1])
+    x = flatten_inputs(workload.names, workload.points, arrays, points)
+    elements = x.shape[1]
     count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.sizes.values)))
     sampled = np.unique(np.linspace(0, elements - 1, count).astype(int))
     truncation, input_rounding = np.zeros((2, points, len(sampled)))
     for k, index in enumerate(sampled):
-        number = int(np.searchsorted(ends, index, side="right"))
-        position = index - (ends[number] - sizes[number])
-        x, values_at = _shifted_element(spec, arrays, workload.names[number], position)
-        slope, curvature = _largest_slope_and_curvature(spec, x, values_at, step)
+        values_at = functools.partial(_values_along, spec, arrays, x, np.eye(1, elements, index))
+        slope, curvature = _largest_slope_and_curvature(spec, x[:, index], values_at, step)
         truncation[:, k] = step / 2 * curvature
-        input_rounding[:, k] = (np.abs(x) + step) * slope
+        input_rounding[:, k] = (np.abs(x[:, index]) + step) * slope
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
     is_complete = len(sampled) == elements
     safety = 1.5 if is_complete else 2.0
     if workload.reduction.along_point:
-
-        def values_along_point(shift: Any) -> np.ndarray:
-            shifted = {name: arrays[name] + shift * arrays[name] for name in workload.names}
-            return _evaluate_reference(spec, {**arrays, **shifted}).value
-
-        _, curvature = _largest_slope_and_curvature(spec, np.ones(()), values_along_point, step)
+        values_at = functools.partial(_values_along, spec, arrays, x, x)
+        _, curvature = _largest_slope_and_curvature(spec, np.ones(points), values_at, step)
         all_inputs = input_rounding.sum(axis=1) * elements / len(sampled)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
@@ -99,18 +99,19 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
 
-def _shifted_element(
-    spec: ReferenceSpec, arrays: InputArrays, name: str, index: int
-) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of a raveled input at each point, and a function from its shift to the values."""
-    shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
+def _values_along(
+    spec: ReferenceSpec, arrays: InputArrays, x: np.ndarray, direction: np.ndarray, shift: np.ndarray
+) -> np.ndarray:
+    """Return the function values at x + shift * direction, of shape (points, outputs).
 
-    def values_at(shift: Any) -> np.ndarray:
-        shifted = arrays[name].reshape(shape).copy()
-        shifted[..., index] += shift
-        return _evaluate_reference(spec, {**arrays, name: shifted.reshape(arrays[name].shape)}).value
-
-    return arrays[name].reshape(shape)[..., index], values_at
+    `x` contains the raveled differentiated inputs at each point, and `shift` has the shape (points,).
+    """
+    workload, moved = spec.workload, dict(arrays)
+    ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])
+    parts = np.split(x + shift[:, None] * direction, ends[:-1], axis=1)
+    for name, part in zip(workload.names, parts, strict=True):
+        moved[name] = (part[0] if name in workload.shared else part).reshape(arrays[name].shape)
+    return _evaluate_reference(spec, moved).value
 
 
 def _largest_slope_and_curvature(
@@ -123,7 +124,7 @@ def _largest_slope_and_curvature(
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
-        left, center, right = values_at(end - h), values_at(end), values_at(end + h)
+        left, center, right = (values_at(end + side * h) for side in (-1, 0, 1))
         slope = np.maximum(slope, _output_magnitude(spec, right - left) / (2 * h))
         curvature = np.maximum(curvature, _output_magnitude(spec, right - 2 * center + left) / h**2)
     return np.nan_to_num(slope, nan=np.inf), np.nan_to_num(curvature, nan=np.inf)

@@ -69,15 +69,7 @@ def _reevaluate_comparison(
             break
         rows, columns = _choose_block(spec, comparison, is_open)
         block = np.ix_(rows, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        noise = np.zeros(size[block].shape)
-        try:
-            noise += _estimate_noise(spec, native, points.inputs, comparison, rows, columns)
-        except Exception as failure:  # of the function, or of JAX: the entries that failed are wrong
-            message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
-            points = points._replace(note=f"{points.note}; its rounding error is unknown ({message})")
-        # Noise that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
-        is_noise = (noise > size[block]) & np.isfinite(noise)
-        noise = np.where(is_noise, np.max(noise, axis=0, where=is_noise, initial=0.0), noise)
+        noise, points = _noise_of_block(spec, native, points, comparison, rows, columns, size[block])
         is_wrong[block] = ~(difference[block] <= limit[block] + noise)
         allowed = spec.tolerance + relative_error(noise, size[block])
         # Noise may hide a small derivative by one input, such as a zero, but not the derivatives by others.
@@ -93,6 +85,31 @@ def _reevaluate_comparison(
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
         error[block], is_open[block] = np.where(is_excluded, 0.0, errors), False
     progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
+
+
+def _noise_of_block(
+    spec: ReferenceSpec,
+    native: Evaluation,
+    points: PointsComparison,
+    comparison: EntryComparison,
+    rows: np.ndarray,
+    columns: Columns,
+    size: np.ndarray,
+) -> tuple[np.ndarray, PointsComparison]:
+    """Return the rounding error of the entries of a block, and `points` with a note if it is unknown.
+
+    If the function cannot be evaluated with random rounding errors, the rounding error is zero, so that the
+    entries that failed the check are wrong. `size` is the size of the entries.
+    """
+    noise = np.zeros(size.shape)
+    try:
+        noise += _estimate_noise(spec, native, points.inputs, comparison, rows, columns)
+    except Exception as failure:  # of the function, or of JAX
+        message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
+        points = points._replace(note=f"{points.note}; its rounding error is unknown ({message})")
+    # Noise that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
+    is_noise = (noise > size) & np.isfinite(noise)
+    return np.where(is_noise, np.max(noise, axis=0, where=is_noise, initial=0.0), noise), points
 
 
 def _choose_block(
