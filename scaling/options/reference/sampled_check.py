@@ -19,7 +19,7 @@ from scaling.core.reference import Jacobians, ReferenceSpec, flatten_inputs, poi
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
-from scaling.options.sparse.sparse_jacobians import SparseJacobians
+from scaling.options.sparse.pattern import SparseJacobians
 
 _DIRECTIONS = 4  # the number of random vectors that the derivative by each input is multiplied by
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
