@@ -1,19 +1,26 @@
 """Compose the configuration of each study with Hydra from conf/ and overrides, and explain Hydra errors."""
 
+import contextlib
 import dataclasses
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from scaling.cluster.cluster_settings import NAMES, ClusterSettings
 from scaling.core.case import FIELDS, Refusal, check_names, unknown_name
-from scaling.study import arguments, yaml_files
+from scaling.study import arguments
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
 # A number with a leading zero, such as 010, is text: YAML 1.1 reads it as octal.
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+_MAX_BYTES = 256 * 1024  # maximum size of a YAML file
+_MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
+_MAX_NODES = 10_000  # maximum number of values of a YAML file; OmegaConf copies those of an alias at each use
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 
 
@@ -32,7 +39,7 @@ def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
         search = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
     _read_times_as_text()
     try:
-        with yaml_files.checked_files(), initialize_config_dir(conf, version_base=None):
+        with _checked_files(), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
             composed = [
                 _compose_once([*map(_keep_null, each), *search], options.cfg) for each in combinations
@@ -118,8 +125,6 @@ def _check_cluster(config: Any) -> None:
 
 def _read_times_as_text() -> None:
     """Make PyYAML load times such as 2:00:00 as strings instead of base-60 integers."""
-    import yaml
-
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     for first, patterns in resolvers.items():
         resolvers[first] = [(tag, _INTEGER if tag.endswith(":int") else regex) for tag, regex in patterns]
@@ -182,3 +187,81 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         (True, f"{prefix}: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))
+
+
+@contextlib.contextmanager
+def _checked_files() -> Iterator[None]:
+    """Raise `Refusal` in this context if Hydra loads a file that is too large or outside of its folder."""
+    from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()  # registers the class that loads files
+    loader: Any = SourcesRegistry.instance().resolve("file")
+    load = loader.load_config
+
+    def check_and_load(source: Any, config_path: str) -> Any:
+        if ".." in Path(config_path).parts:
+            name = Path(config_path).name
+            raise Refusal(f"{config_path} is a path: name a file in the folder study, such as {name}")
+        path = Path(source.path, f"{config_path}.yaml")
+        try:
+            if path.is_file():
+                _check_file(path)
+            return load(source, config_path)
+        except (yaml.YAMLError, OSError, RecursionError) as error:
+            raise Refusal(_describe_yaml_error(error, _format_path(path))) from None
+
+    loader.load_config = check_and_load
+    try:
+        yield
+    finally:
+        loader.load_config = load
+
+
+def _check_file(path: Path) -> None:
+    """Raise `Refusal` if a file is too large, not UTF-8, nested too deeply, or repeats too many values."""
+    name, content = _format_path(path), path.read_bytes()
+    if len(content) > _MAX_BYTES:
+        raise Refusal(
+            f"{name} is too large: a configuration has at most {_MAX_BYTES // 1024} kB; use `parts`"
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+    sizes: dict[str | None, int] = {}  # anchor -> number of values in its value
+    parents: list[tuple[str | None, int]] = []  # (anchor, number of values before it) of each open collection
+    count = 0
+    with contextlib.suppress(yaml.YAMLError):  # which Hydra reports
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = parents.pop()
+                sizes[anchor] = count - before
+            elif isinstance(event, yaml.NodeEvent):
+                if isinstance(event, yaml.CollectionStartEvent):
+                    parents.append((event.anchor, count))
+                count += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+            if len(parents) > _MAX_DEPTH or count > _MAX_NODES:
+                limit = f"a file has at most {_MAX_NODES} values, those of an alias counted at each use, and"
+                line = event.start_mark.line + 1
+                raise Refusal(f"{name}, line {line}: {limit} is at most {_MAX_DEPTH} levels deep")
+
+
+def _describe_yaml_error(error: Exception, name: str) -> str:
+    """Return a message with the location of an error in the file `name`, the problem, and a fix."""
+    mark = getattr(error, "problem_mark", None)
+    place = f"{name}, line {mark.line + 1}" if mark else name
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+    advice = "tags and tabs for indentation are not allowed, and text with special characters needs quotes"
+    if isinstance(error, RecursionError):
+        problem, advice = "an alias is within the value that it names, which contains itself", "remove it"
+    elif isinstance(error, OSError):
+        advice = "make it readable" if error.strerror else "a file is a mapping, such as `workload: linear`"
+        problem = error.strerror or error
+    elif "duplicate key" in str(problem):
+        advice = "write each key once; several values are a list, such as devices: [1, 2]"
+    return f"{place}: {problem}; {advice}"
+
+
+def _format_path(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name

@@ -11,7 +11,7 @@ from typing import Any
 from scaling.core.case import CEILING, CHOICES, OPTIONS, Case
 from scaling.peers import interface
 from scaling.study.arguments import FLAGS
-from scaling.study.conditions import SCALINGS
+from scaling.study.grid import SCALINGS
 
 _WIDTH, _NAME_WIDTH = 79, 22  # of a line and of its first column, in characters
 # A key, its default, and its comment, which may continue on the following lines.

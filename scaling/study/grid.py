@@ -1,21 +1,33 @@
 """Expand the grids of a study into a `GridCell` for each combination of the swept values.
 
 The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
-list is swept over its elements, and a `where` condition excludes cases. With weak scaling, the number of
-points is multiplied by the number of devices.
+list is swept over its elements, and a `where` condition, such as "api != 'jit' or devices == 1", excludes
+cases. With weak scaling, the number of points is multiplied by the number of devices.
 """
 
+import ast
 import dataclasses
 import functools
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaling.core.case import ALIASES, FIELDS, LARGEST, Case, Refusal, check_names, from_dict, unknown_name
-from scaling.study import conditions
+from scaling.core.case import (
+    ALIASES,
+    CHOICES,
+    FIELDS,
+    LARGEST,
+    OPTIONS,
+    Case,
+    Refusal,
+    check_names,
+    from_dict,
+    unknown_name,
+)  # fmt: skip
 
+SCALINGS = ("strong", "weak")
 _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a case
 _STUDY_KEYS = ("title", "grids", "parts", "ceilings")  # keys of a study that are not keys of a grid
 _BYTES = {  # unit in lower case -> number of bytes
@@ -23,6 +35,14 @@ _BYTES = {  # unit in lower case -> number of bytes
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _COUNTS = ("points", "devices", "chunk", "block", "memory_limit")
+_BY_WORKLOAD = ("target", "variant", "wrt", "formulation", "reduce")  # their defaults depend on the workload
+_NUMBERS = (*_COUNTS, "data_seed")
+_MAX_WHERE = 2000  # maximum length of a condition, in characters
+_ALLOWED_NODES = (  # names, constants, comparisons, arithmetic, and, or, not
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub,
+    ast.Mult, ast.Mod, ast.FloorDiv, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
+    ast.Tuple,
+)  # fmt: skip
 EVERY = "all"  # mesh=all: all meshes of the devices; devices=all: all device counts of the planned hardware
 _COMMAND_LINE = "on the command line"
 _Fields = dict[str, Any]  # field -> value, or list of values to sweep
@@ -151,7 +171,7 @@ def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
 
 def _expand_cells(fields: _Fields, given: Collection[str]) -> Iterator[GridCell]:
     """Yield a cell for each combination of the swept values of a grid that fulfills its `where` condition."""
-    holds, axes = conditions.parse(fields.get("where")), _swept_values(fields)
+    holds, axes = parse_where(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         for mesh in _choose_meshes(chosen.get("devices", 1), chosen.get("mesh")):
@@ -175,7 +195,7 @@ def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
     An alias such as mode=vmap_jacfwd also sets `batch`, unless only `batch` is `given` on the command line.
     """
     scaling = fields.pop("scaling", "strong")
-    check_names("scaling", [scaling], conditions.SCALINGS)
+    check_names("scaling", [scaling], SCALINGS)
     if "workload" not in fields:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:
@@ -231,3 +251,86 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
             text = str(value).lower() if isinstance(value, bool) else value
             fix = f"leave it out, or change {' or '.join(whys[0].causes)}"
             raise Refusal(f"{name}={text} has no effect {whys[0].reason}: {fix} (it is stated {source})")
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        raise unknown_name("name in where", name, self)
+
+
+def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that evaluates a `where` condition. None is a condition that always holds.
+
+    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and raises
+    `Refusal` if the condition cannot be evaluated. `parse_where` raises `Refusal` if the condition is
+    invalid, or compares a field with a value that it never has.
+    """
+    if not isinstance(where, str | bool | None):
+        example = "\"devices == 1 or api != 'jit'\""
+        raise Refusal(f"where must be a condition in quotes, such as {example}, not {where!r}")
+    text = "True" if where is None else str(where)
+    if len(text) > _MAX_WHERE:  # so that the evaluation takes little time and memory
+        start = f"{text[:40]!r}..."
+        raise Refusal(f"where has {len(text)} characters, and at most {_MAX_WHERE} are allowed: {start}")
+    try:
+        tree = ast.parse(text, mode="eval")
+        compared = list(_check_nodes(text, tree))
+        code = compile(tree, "where", "eval")
+    except Refusal:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
+
+    def holds(names: Mapping[str, Any]) -> bool:
+        for name in compared:
+            if name in _BY_WORKLOAD and names[name] is None:
+                default = f"the default of {names['workload']}"
+                raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
+        try:
+            return bool(eval(code, {"__builtins__": {}}, _Names(names)))
+        except Refusal:
+            raise
+        except Exception as error:
+            raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
+
+    return holds
+
+
+def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
+    """Yield the names that an expression compares with a constant. Raise `Refusal` for what is not allowed."""
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED_NODES):
+            fix = "compare fields, join with and, or, not"
+            raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
+        for inner in ast.walk(node) if isinstance(node, ast.BinOp) else ():
+            is_text = isinstance(getattr(inner, "value", getattr(inner, "elts", 0)), str | bytes | list)
+            if is_text or (isinstance(inner, ast.Name) and inner.id in set(FIELDS).difference(_NUMBERS)):
+                raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(inner)}")
+        if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text
+            same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+            node.ops = [same.get(type(each), type(each))() for each in node.ops]
+            operands = [node.left, *node.comparators]
+            for left, sign, right in zip(operands, node.ops, operands[1:], strict=False):
+                yield from _check_comparison(left, right)
+                if not isinstance(sign, ast.In | ast.NotIn):  # 'fwd' in mode looks for a part of the mode
+                    yield from _check_comparison(right, left)
+
+
+def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
+    """Yield the field that is compared with a constant. Raise `Refusal` if it can never have this value."""
+    if not isinstance(left, ast.Name):
+        return
+    name = left.id
+    valid: Mapping[str, Collection[str]] = CHOICES | OPTIONS | {"scaling": SCALINGS}
+    for value in (getattr(each, "value", None) for each in getattr(right, "elts", [right])):
+        if value is None:
+            continue
+        if name == "mode" and value in ALIASES:
+            mode, batch = ALIASES[value]
+            text = f"where compares mode with {value!r}, which sets mode={mode} and batch={batch}"
+            raise Refusal(f"{text}: write mode == {mode!r} and batch == {batch!r}")
+        check_names(f"{name} in where", [value], valid.get(name, [value]))
+        if name in _NUMBERS and isinstance(value, str) and (name, value) != ("chunk", "auto"):
+            example = f"{name} == {2000000000 if name == 'memory_limit' else 2}"
+            raise Refusal(f"where compares {name} with {value!r}, but it is a number: write {example}")
+        yield name
