@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import jax
 
-from scaling.core import environment, reference, run_case
+from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
@@ -45,21 +45,20 @@ def measure_candidates(
     doubtful = [case for case in feasible if fields[case].get("text") and case in predicted]
     work = {case: fields[case].get("flops") or 0.0 for case in feasible}
     ordered = _order_by_prediction(feasible, predicted, work, doubtful)
-    with reference.caching_results_up_to((environment.available_bytes() or 0) // 8):
-        try:
-            for case in ordered:
-                remaining = deadline - time.monotonic()
-                is_late = remaining < max((1 - _PREPARING) * budget, predicted.get(case, 0.0))
-                if is_late and not all(attempt.ended for attempt in attempts.values()):
-                    continue
-                note(f"compiling and checking candidate {len(attempts) + 1} of {len(feasible)}")
-                devices = jax.devices()[: case.devices]
-                group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
-                attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
-            _take_turns(attempts, deadline, note)
-        except KeyboardInterrupt:
-            note("interrupted: the advice so far")
-        records = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
+    try:
+        for case in ordered:
+            remaining = deadline - time.monotonic()
+            is_late = remaining < max((1 - _PREPARING) * budget, predicted.get(case, 0.0))
+            if is_late and not all(attempt.ended for attempt in attempts.values()):
+                continue
+            note(f"compiling and checking candidate {len(attempts) + 1} of {len(feasible)}")
+            devices = jax.devices()[: case.devices]
+            group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
+            attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
+        _take_turns(attempts, deadline, note)
+    except KeyboardInterrupt:
+        note("interrupted: the advice so far")
+    records = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
 
 

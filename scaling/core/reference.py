@@ -35,11 +35,9 @@ a column of zeros. If N is the larger of `terms` and `added`, the scale is the l
 influence * sqrt(terms / N) and magnitude * sqrt(added / N).
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +64,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below whic
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
 _RANGE_NUMBERS = 2**16  # the number of array elements per range of points, which fit in the processor cache
-# An expected result that takes more bytes than this is not cached.
-_max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
+_MAX_CACHED_BYTES = 2**27  # a larger expected result is not cached
 # Fields that are reset for the reference, with their values. `formulation` matters if JAX computes it.
 _RESET_FIELDS: dict[str, Any] = defaults(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
@@ -305,16 +302,6 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 
-@contextlib.contextmanager
-def caching_results_up_to(max_bytes: int) -> Iterator[None]:
-    """Return a context manager in which expected results of at most `max_bytes` bytes are cached."""
-    token = _max_cached_bytes.set(max_bytes)
-    try:
-        yield
-    finally:
-        _max_cached_bytes.reset(token)
-
-
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result at the points [start, stop), and the scale by which errors are divided.
 
@@ -326,7 +313,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     numbers = spec.reduction.degree * math.prod(shape)
     if spec.common is not None and spec.nonzeros_pattern is not None:
         numbers = len(spec.nonzeros_pattern.rows)
-    if 8 * case.points * numbers > _max_cached_bytes.get():
+    if 8 * case.points * numbers > _MAX_CACHED_BYTES:
         return _evaluate_result(spec, start, stop)
 
     def evaluate_all() -> tuple[np.ndarray, ...]:
@@ -339,7 +326,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
         "seeds": "colored" if spec.common is not None else "identity",
     }
     key = (dataclasses.replace(case, **_RESET_FIELDS | determining_fields), spec.rounding, spec.workload_key)
-    expected, scale = cached("expected result", key, evaluate_all, 4)
+    expected, scale = cached("expected result", key, evaluate_all, 2)
     return expected[start:stop], scale[start:stop]
 
 

@@ -14,13 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not timed
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
 _LONGEST_TURN = 0.1  # fraction of `Sampling.seconds` after which a turn with enough samples ends
-_SEARCH_WIDTH = 6  # in units of sqrt(count); lower ranks (12 standard deviations) have a probability < 1e-30
 
 Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of all, by rank
 
@@ -193,18 +193,14 @@ def _enclosing_rank(count: int, confidence: float) -> int:
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.
     """
-    # Each probability follows from the previous one: with 1,030 samples, `math.comb` exceeds all floats.
-    allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
-    first = max(0, count // 2 - _SEARCH_WIDTH * math.isqrt(count))
-    probability = math.exp(
-        math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
-    )
-    cumulative = 0.0
-    for k in range(first, count // 2 + 1):
-        cumulative += probability
+    # Exact integers, because 2**count exceeds all floats from 1,024 samples on. The factor allows for rounding.
+    allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count
+    combinations = cumulative = 1  # the number of ways in which k of `count` samples, or at most k, are lower
+    for k in range(count // 2 + 1):
         if cumulative > allowed:
             return k
-        probability *= (count - k) / (k + 1)
+        combinations = combinations * (count - k) // (k + 1)
+        cumulative += combinations
     return 0
 
 
