@@ -17,14 +17,7 @@ from scaling.core.record import Record, Writer
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import (
-    REQUEST_NOT_MET,
-    Schedule,
-    ScheduledCase,
-    group_by,
-    group_by_problem,
-    process_shape,
-)
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
@@ -174,7 +167,7 @@ class _Run:
         try:
             return stack.enter_context(group)
         except WorkerDied as death:
-            if is_retry or death.reason == REQUEST_NOT_MET:  # a retry would fail too
+            if is_retry or death.reason == "not_as_asked":  # a retry would fail too
                 raise
             return self._start_workers(stack, first, variant, claimed_cores, is_retry=True)
 
