@@ -154,12 +154,12 @@ def verdict(
     _require_shape(spec, result)
     if (row := _first_not_finite(result)) is not None:
         return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {row}")
-    if reason := _reason_not_checkable(spec):
-        return Verdict(None, spec.tolerance, *reason)
+    if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
+        return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
     allowed = min(spec.tolerance, spec.max_tolerance)
     progress, session = CheckProgress(spec, allowed), contextlib.nullcontext()
-    if spec.computed is not None:
-        session = spec.computed.session()
+    if computed is not None:
+        session = computed.session()
     with session:
         for points in _compare_ranges(spec, result):
             progress.add(points)
@@ -188,13 +188,6 @@ def _first_not_finite(result: np.ndarray) -> int | None:
     if np.isfinite(float(result.min())) and np.isfinite(float(result.max())):
         return None
     return int(np.argmin(np.isfinite(result).reshape(len(result), -1).all(axis=1)))
-
-
-def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
-    computed = spec.computed
-    if computed is not None and (computed.wrong or computed.unsure):
-        return ("wrong_answer", computed.wrong) if computed.wrong else ("no_digits", computed.unsure)
-    return None
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:

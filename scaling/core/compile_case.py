@@ -262,29 +262,22 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
     }
 
 
-def describe_shortage(
-    device_bytes: int | None,
-    devices: Sequence[Any],
-    platform: str,
-    limit: int | None = None,
-    host_bytes: int = 0,
-) -> str | None:
-    """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, otherwise None.
+def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: str) -> str | None:
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if a case does not fit into memory, otherwise None.
 
-    Each device needs `device_bytes` (None if unknown) and may use `limit` bytes (None for all). CPU devices
-    share the memory of the host, which needs `host_bytes` in addition.
+    CPU devices share the memory of the host, which also holds a copy of the result during the check.
     """
-    if device_bytes is None:
+    needed, limit, available = compiled.bytes_while_running, compiled.case.memory_limit, None
+    if needed is None:
         return None
-    if limit is not None and device_bytes > limit:
-        return f"needs {format_bytes(device_bytes)}, may have {format_bytes(limit)} (memory_limit)"
-    needed, available = device_bytes, None
+    if limit is not None and needed > limit:
+        return f"needs {format_bytes(needed)}, may have {format_bytes(limit)} (memory_limit)"
     if platform == "cpu":
-        needed, available = device_bytes * len(devices) + host_bytes, available_bytes()
-    else:
-        statistics = _call_if_supported(devices[0], "memory_stats") or {}
-        if "bytes_limit" in statistics:
-            available = statistics["bytes_limit"] - statistics["bytes_in_use"]
+        copy = len(devices) * (compiled.needs.get("output_bytes") or 0)
+        needed = needed * len(devices) + (compiled.offload.host_bytes if compiled.offload else copy)
+        available = available_bytes()
+    elif "bytes_limit" in (statistics := _call_if_supported(devices[0], "memory_stats") or {}):
+        available = statistics["bytes_limit"] - statistics["bytes_in_use"]
     if available is None or needed <= available:
         return None
     return f"needs {format_bytes(needed)}, has {format_bytes(available)}"

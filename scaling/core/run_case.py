@@ -235,7 +235,7 @@ def _compile_jax_program(
     attempt: Attempt, case: Case, built: Workload, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
     group, note = attempt.group, attempt.note
-    describe_shortage = functools.partial(describe_memory_shortage, case, group)
+    describe_shortage = functools.partial(describe_memory_shortage, group)
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
@@ -281,14 +281,9 @@ def _compile_program(case: Case, built: Workload, group: ProcessGroup, program: 
     return compile_once()
 
 
-def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
+def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
     """Return an error message if a case does not fit into the memory of a process, otherwise None."""
-    # The check copies the result to the host once; with storage=host, the plan includes it.
-    result_bytes = len(group.devices) * (compiled.needs.get("output_bytes") or 0)
-    host_bytes = compiled.offload.host_bytes if compiled.offload else result_bytes
-    shortage = compile_case.describe_shortage(
-        compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
-    )
+    shortage = compile_case.describe_shortage(compiled, group.devices, group.platform)
     return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
 
 

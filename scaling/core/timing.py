@@ -193,7 +193,7 @@ def _enclosing_rank(count: int, confidence: float) -> int:
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.
     """
-    # Exact integers, because 2**count exceeds all floats from 1,024 samples on. The factor allows for rounding.
+    # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count
     combinations = cumulative = 1  # the number of ways in which k of `count` samples, or at most k, are lower
     for k in range(count // 2 + 1):

@@ -155,7 +155,7 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
     group, sizes = attempt.group, shape.derivative_shape(case, workload)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
     describe_shortage = functools.partial(
-        run_case.describe_memory_shortage, one_device, group._replace(devices=group.devices[:1])
+        run_case.describe_memory_shortage, group._replace(devices=group.devices[:1])
     )
     compile_case.raise_if_too_large(compile_case.lower_bound(one_device, workload, sizes), describe_shortage)
     expected_shape = shape.result_shape(case, workload, sizes)
