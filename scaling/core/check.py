@@ -139,13 +139,9 @@ class CheckProgress:
 
 
 def verdict(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    result: np.ndarray,
-    platform: str,
+    case: Case, workload: Workload, sizes: DerivativeShape, result: np.ndarray, platform: str,
     pattern: Pattern | None = None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Compare the result of a case, as an array on the host, with its reference, and return the `Verdict`.
 
     The tolerance depends on `platform`, such as "cpu". With seeds=colored, `pattern` is the detected pattern.

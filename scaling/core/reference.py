@@ -181,12 +181,9 @@ def added_entries(
 
 
 def reduce_jacobians(
-    reduction: Reduction,
-    J: Jacobians,
-    rounding: Rounding,
-    floor: np.ndarray | None = None,
+    reduction: Reduction, J: Jacobians, rounding: Rounding, floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
     The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to it.
@@ -371,12 +368,9 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
 
 
 def _evaluate_form(
-    spec: ReferenceSpec,
-    form: Callable[[Inputs], Reference] | None,
-    start: int,
-    stop: int,
+    spec: ReferenceSpec, form: Callable[[Inputs], Reference] | None, start: int, stop: int,
     derivative_shape: tuple[int, int] | None = None,
-) -> Reference:
+) -> Reference:  # fmt: skip
     """Evaluate a closed form of the value or the derivative at the points [start, stop).
 
     Raise `Refusal` if an array of the returned `Reference` has a wrong shape, or if an array that the check

@@ -23,10 +23,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> argparse.Namespace:
-    """Parse the arguments after the subcommand. Raise `Refusal` if one is neither an option nor an override.
+    """Parse the arguments after the subcommand: options, and overrides of the given fields.
 
-    `fields` contains all names that an override may set. The result has the options help, multirun, cfg and
-    config_dir, and the list `overrides`.
+    Raise `Refusal` if a word is neither of them. The result has the list `overrides` beside the options.
     """
     parser = Parser(prog=f"scaling {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")

@@ -110,7 +110,7 @@ def _expand_grids(
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
     `given` contains the fields on the command line. `place` says where `study` is, such as "in part a".
-    `sources` is a dict from each field that the command line or an enclosing study sets to its source.
+    `sources` contains the fields that the command line or an enclosing study sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -297,7 +297,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Yield the names that an expression compares with a constant. Raise `Refusal` for what is not allowed."""
+    """Yield the names that an expression compares with constants. Raise `Refusal` for what is not allowed."""
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_FAILURES = 20  # number in a row after which the remaining cells fail unchecked
 _TIMEOUT = 7  # number of failures that a timeout counts as
 _POLL_SECONDS = 0.1
-_STEP_PHRASES = {"import": "while it was imported", "answer": "while workload(case) was called"}
+_STEPS = {"import": "while it was imported", "answer": "while workload(case) was called"}
 _EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
 _CACHE_FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
@@ -45,9 +45,7 @@ def examine_cells(
 ) -> list[PreflightResult]:
     """Check the cases of a study in child processes, and return one `PreflightResult` per distinct case.
 
-    Raise `Refusal` if a case is invalid, or if a field that the study sets has no effect. `seconds` is the
-    time limit for the check of one case; if it is exceeded, the result contains a failure. `note` is called
-    several times per second with the numbers of checked cells and of all cells.
+    Raise `Refusal` if a case is invalid, or if a field that the study sets has no effect.
     """
     return results_from_answers(cells, check_cells(cells, seconds, note))
 
@@ -55,8 +53,8 @@ def examine_cells(
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
     """Check the cases of a study in child processes, and return one answer for each of them, in order.
 
-    An answer is the JSON object that a child process sends, or {"failure": (reason, text)} if the process
-    crashed or reached its time limit. `seconds` and `note` have the same meaning as in `examine_cells`.
+    An answer is {"failure": (reason, text)} if the process crashed, or if the check of the case took more
+    than `seconds`. `note` is called several times per second.
     """
     groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
     for number, cell in enumerate(cells):
@@ -124,9 +122,8 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        Each problem lists the indices of cells that differ only in their layout. If the check of a cell
-        fails, the remaining cells of its problem fail without a check. After several failures in a row, or
-        after a failure during import, all remaining cells fail. Checked cells are removed from `problems`.
+        Each problem lists the indices of cells that differ only in their layout, and fails as a whole. After
+        several failures in a row, all remaining cells fail. Checked cells are removed from `problems`.
         """
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
@@ -150,10 +147,9 @@ class _Examination:
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells one after another in a single child process. Stop at the first failure, and return it.
+        """Check cells in one child process until the first failure. Return the failure, or None if none fails.
 
-        Return None if no check fails. Cells with another answer are removed from `problems`. If the import of
-        the user's `modules` fails, the failure is the answer for all cells.
+        Answered cells are removed from `problems`. If an import fails, all cells have this failure as answer.
         """
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
@@ -189,7 +185,7 @@ class _Examination:
         except WorkerDied as death:
             text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
             subject = " and ".join(modules) or cell.case.workload
-            return {"failure": (death.reason, f"{subject}: {text} {_STEP_PHRASES[step]}{death.detail}")}
+            return {"failure": (death.reason, f"{subject}: {text} {_STEPS[step]}{death.detail}")}
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:

@@ -59,15 +59,10 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a case of a study, and return the event "answer", which is sent to the parent.
+    """Complete and check a case of a study, and return the event "answer". Raise `Refusal` if it is invalid.
 
-    Raise `Refusal` if the case is invalid. The event contains
-
-    case               all fields of the completed case, after weak scaling
-    unfit              (reason, text) if the case must be skipped, otherwise None
-    workload_digest    the hash of the source of the workload, or None for a built-in workload
-    engine             (name, version) of each package of the peer, or [] for JAX
-    unused             a dict from the name of each given field that has no effect to its `UnusedField`
+    The event contains the fields of the completed `case`, `unfit`: (reason, text) if the case must be
+    skipped, and `unused`: a dict from the name of each given field that has no effect to its `UnusedField`.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:

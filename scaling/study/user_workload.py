@@ -43,10 +43,9 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names that a workload module lists in the constant `name`, such as "VARIANTS".
+    """Return the names that a workload module lists in the constant `name`, such as "VARIANTS", or ().
 
-    Return () if the module does not define it. FORMULATIONS may be a dict from variant to names: return the
-    names for `variant`. Raise `Refusal` if the value is not a tuple or list of names.
+    FORMULATIONS may be a dict: return the names for `variant`. Raise `Refusal` if the value has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):

@@ -42,8 +42,7 @@ def name_variant(text: str) -> Variant:
 def open_variant(text: str) -> Iterator[Variant]:
     """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
 
-    `text` has one of the `FORMS`. Raise `Refusal` if it is invalid, or if the baseline cannot be installed or
-    run.
+    `text` has one of the `FORMS`. Raise `Refusal` if the baseline cannot be installed or run.
     """
     variant, (kind, _, value) = name_variant(text), text.partition(":")
     with tempfile.TemporaryDirectory() as name:
