@@ -1,9 +1,11 @@
 """Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
+scaling/study expands a file of conf/study to cases. A worker (scaling/worker.py) passes each of them to
+run_case, which returns a record. analysis/curves.py joins records that differ only in devices to a curve.
+
 Read the modules in this order: case, modes, reductions, workload, inputs, shape, jacobian, layout,
-compile_case, reference, check, timing, record, run_case (which lists the calls). They import no
-other folder of the package: `load_option` imports modules that only some cases need. Every case uses
-`host_monitor`, and also `program_stats` if engine=jax. docs/design.md explains how a study becomes a curve.
+compile_case, reference, check, timing, record, run_case (which lists the calls). They import no other folder
+of the package: `load_option` imports modules that only some cases need.
 """
 
 import importlib

@@ -62,10 +62,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the memory that the program needs, as a dict from a field of `Record` to bytes per device.
-
-        A value is None if it is unknown.
-        """
+        """Return the bytes per device that the program needs (or None), as a dict by field of `Record`."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}

@@ -124,10 +124,7 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """Return a hash of the environment, without the versions of peers (AD libraries other than JAX).
-
-        A record of JAX and a record of a peer are comparable if this hash is equal.
-        """
+        """Return a hash of the environment without the versions of peers. JAX and peers can have the same."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
@@ -164,10 +161,7 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a record can store a value as a number: a finite int or float, but not a bool.
-
-    The largest magnitude is `_MAX_INTEGER` for an int, and `_MAX_FLOAT` for a float.
-    """
+    """Return whether a record can store a value as a number: an int or float of limited size, not a bool."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int):

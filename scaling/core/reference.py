@@ -186,9 +186,8 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
-    The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to it.
-    WHOLE and J^T J need dense Jacobians. `floor`, of shape (points,), is a lower bound on the scale. `x`, of
-    shape (points, inputs), contains the points.
+    The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to it, and
+    is at least `floor`, of shape (points,). `x`, of shape (points, inputs), contains the points.
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -341,10 +340,9 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and the least scale of their errors.
+    """Return the function values (points, outputs) at the points [start, stop), and their least scale.
 
-    The values have the shape (points, outputs). The scale has the shape (points,), or is None if there is no
-    lower bound on the numbers that errors are divided by.
+    The least scale, by which errors are divided, has the shape (points,), or is None.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
@@ -373,8 +371,7 @@ def _evaluate_form(
 ) -> Reference:  # fmt: skip
     """Evaluate a closed form of the value or the derivative at the points [start, stop).
 
-    Raise `Refusal` if an array of the returned `Reference` has a wrong shape, or if an array that the check
-    uses contains NaN or infinity. If only the derivative is compared, function values may be infinite.
+    Raise `Refusal` if an array has a wrong shape, or if an array that is compared contains NaN or infinity.
     """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))

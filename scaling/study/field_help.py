@@ -1,14 +1,13 @@
 """Format the help text of all fields of a study, from the comments in conf/config.yaml and from `Case`."""
 
 import json
-import pkgutil
 import re
 import textwrap
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import CEILING, CHOICES, OPTIONS, Case
+from scaling.core.case import CEILING, CHOICES, OPTIONS, Case, built_in
 from scaling.peers import interface
 from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS
@@ -33,10 +32,9 @@ def describe_groups(folders: Sequence[Path]) -> str:
 
 def describe(conf: Path) -> str:
     """Return the name, meaning, allowed values and default of all fields in `conf`/config.yaml."""
-    built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
-        "scaling": SCALINGS, "workload": [*sorted(built_in - {CEILING}), "an import path of your own"],
+        "scaling": SCALINGS, "workload": [*sorted(built_in("workloads") - {CEILING}), "an import path of your own"],
         "engine": [interface.JAX, *interface.ENGINES, "an import path of your own"],
     }  # fmt: skip
     text = (conf / "config.yaml").read_text(encoding="utf-8")
