@@ -1,8 +1,9 @@
 """Main program of a worker process: bind to CPU cores, find the coordinator address, start JAX, run requests.
 
 `python -m scaling.worker` needs only jax, numpy, and the standard library. This module must keep its name,
-because a launcher of another revision may start it. The launcher writes one JSON object per line to standard
-input: a header with settings, and then requests about benchmark cases, each identified by its key:
+because a launcher of another revision may start it. Preflight processes and compile workers use its `Channel`
+too. The launcher writes one JSON object per line to standard input: a header with settings, and then requests
+about benchmark cases, each identified by its key:
 
     {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
     {"do": "turn", "key": ...}           take samples; reply "turn" (with "enough"), "end", or "later"

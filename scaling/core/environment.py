@@ -1,4 +1,4 @@
-"""Describe the environment of a run (versions, commit, processor, digest), and remove secrets from text."""
+"""Describe the environment of a run (versions, commit, digest), its free memory, and hide secrets in text."""
 
 import functools
 import hashlib

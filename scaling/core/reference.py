@@ -1,4 +1,4 @@
-"""Choose how to compute the expected result of a case (`ReferenceSpec`), and compute it at some points.
+"""Compute the expected result of a case at some points (`ReferenceSpec`), and the tolerance of its errors.
 
 The reference is evaluated at the inputs after rounding to the dtype of the case. It does not depend on the AD
 mode or the devices under test. `reference_spec` selects the first method that fits:

@@ -1,4 +1,4 @@
-"""Time the stages of a compilation, sample a program in turns, and compute confidence intervals of medians.
+"""Sample the run time of a program in turns, and compute confidence intervals of medians.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
 that run the program. A turn is a series of samples of one case; compared cases take turns. All times are in

@@ -1,4 +1,4 @@
-"""Define `Workload` and `Reference`, import workload modules, and build the `Workload` of a case.
+"""Define `Workload` and `Reference`, import workload modules, build the `Workload` of a case, cache results.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:
