@@ -4,14 +4,13 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from scaling.analysis import folder_comparison
-from scaling.cli.streams import make_printable, print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import Refusal
 from scaling.report import comparison as report
+from scaling.report.terminal import print_table
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -41,9 +40,7 @@ def print_comparison(
         return FAILED if result.has_regression else OK
     if markdown:
         Path(markdown).write_text(report.format_markdown(result), encoding="utf-8")
-    table = Table(*report.COLUMNS)
-    for row in report.changed_rows(result):
-        table.add_row(*(escape(make_printable(cell)) for cell in row))
-    console.print(table)
+    if (table := report.changed_table(result)).rows:
+        print_table(table, console)
     print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
     return FAILED if result.has_regression else OK

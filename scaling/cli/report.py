@@ -14,9 +14,9 @@ from scaling.cli.streams import print_lines
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.report import freshness
 from scaling.report.terminal import print_report, summary_lines
 from scaling.report.text import WIDTH, wrap_text
+from scaling.report.write_report import inputs_digest, is_current, mark_current, write_report
 from scaling.results import store
 
 
@@ -52,20 +52,18 @@ def write_and_print(
     the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
     stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
-    digest = freshness.inputs_digest(folder) + stated
+    digest = inputs_digest(folder) + stated
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
     mixed = bool(settings) and any(record.setting not in settings for record in latest)
     shown = {*settings, *(record.setting for record in lost)} if mixed else None
     found = findings.read(folder, shown, lost, loaded, efficiency)
-    if lost or not freshness.is_current(folder, digest):
-        from scaling.report.write_report import write_report
-
+    if lost or not is_current(folder, digest):
         everything = findings.read(folder, None, lost, loaded, efficiency) if mixed else found
         write_report(folder, everything)
         if not lost:
-            freshness.mark_current(folder, digest)
+            mark_current(folder, digest)
     if brief:
         print_lines(console, summary_lines(found, folder, console.width))
     else:

@@ -1,6 +1,5 @@
 """Make the data and the plot of the detail panel that the HTML page shows for each measured case."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures.marks import Spec
 from scaling.report.figures.theme import BLUE, SHAPES, VERMILION
 
-_MAX_SAMPLES = 40_000  # on one page; if there are more, only every n-th sample is plotted
 _RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel shows
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
 )  # fmt: skip
@@ -22,27 +20,17 @@ def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> di
     `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
 
     facts      a list of strings, such as 'compile 1.20 s to 1.40 s'
-    step       the interval at which samples are included, such as 2 for every second sample
-    unit       the unit of the times in seconds, such as 1e-07; the shortest time has four digits
-    samples    for each process, [process name, times as integers, indices of the disturbed samples]
+    samples    for each process, [process name, times in seconds, indices of the disturbed samples]
     """
-    cases = list(cases)
-    step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // _MAX_SAMPLES
-    return {anchor: _make_panel(records, step) for anchor, records in cases if records}
+    return {anchor: _make_panel(records) for anchor, records in cases if records}
 
 
-def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
-    ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
+def _make_panel(records: Sequence[tuple[str, Record]]) -> dict[str, Any]:
     samples = []
-    times = [second for _, record in ordered for second in record.seconds if second > 1e-12]
-    unit = 10.0 ** (math.floor(math.log10(min(times, default=1.0))) - 3)
-    for name, record in ordered:
-        disturbed = disturbed_samples(record)[: len(record.seconds) : step]
-        indices = [index for index, is_disturbed in enumerate(disturbed) if is_disturbed]
-        samples.append([name, [round(second / unit) for second in record.seconds[::step]], indices])
-    facts = [f"one of every {step} samples is drawn"] if step > 1 else []
-    facts += _list_facts([record for _, record in ordered])
-    return {"facts": facts, "samples": samples, "step": step, "unit": unit}
+    for name, record in sorted(records, key=lambda pair: pair[1].started_at or ""):
+        disturbed = disturbed_samples(record)[: len(record.seconds)]
+        samples.append([name, record.seconds, [index for index, value in enumerate(disturbed) if value]])
+    return {"facts": _list_facts([record for _, record in records]), "samples": samples}
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:

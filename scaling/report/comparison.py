@@ -19,8 +19,11 @@ from scaling.report.page import Section, render_page, table_section
 from scaling.report.text import Table, make_table
 from scaling.results.store import replace_file
 
-COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
 _MAX_ROWS = 40  # number of cases in the tables of the console and of Markdown
+_NOTE = (
+    "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken: A "
+    "in blue, B in orange."
+)
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
@@ -54,33 +57,36 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {error_rate}, {margin})"]
 
 
-def changed_rows(comparison: FolderComparison) -> list[tuple[str, ...]]:
-    """Return the rows of up to 40 cases whose time or status changed from A to B. See `comparison_rows`."""
-    changed = sum(row.verdict not in folder_comparison.UNCHANGED for row in comparison.rows)
-    return comparison_rows(comparison, min(changed, _MAX_ROWS))
+def changed_table(comparison: FolderComparison) -> Table:
+    """Return a table of up to 40 cases whose time or status changed from A to B."""
+    changed = [row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED]
+    return case_table(changed[:_MAX_ROWS])
 
 
-def comparison_rows(comparison: FolderComparison, max_rows: int) -> list[tuple[str, ...]]:
-    """Return the table rows of the first `max_rows` cases, with one cell per name in COLUMNS.
-
-    If there are more cases, an additional last row counts them by verdict.
-    """
-    lines = [_format_row(row) for row in comparison.rows[:max_rows]]
-    omitted = Counter(row.verdict for row in comparison.rows[max_rows:])
-    words = ", ".join(f"{count} {verdict}" for verdict, count in omitted.items())
-    return [*lines, ("", f"and {words}", *[""] * (len(COLUMNS) - 2))] if omitted else lines
+def case_table(rows: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
+    """Return a table of compared cases: verdicts, times in A and B, their ratios and p-values."""
+    return make_table(anchor, title, _NOTE, map(_format_row, rows), list(map(_anchor, rows)))
 
 
-def _format_row(row: ComparedCase) -> tuple[str, ...]:
-    ratio, remarks, b_over_a = row.ratio, row.text[:100], ""
+def _anchor(row: ComparedCase) -> str:
+    return f"case-{row.case.key}"
+
+
+def _format_row(row: ComparedCase) -> dict[str, object]:
+    ratio, remarks = row.ratio, row.text[:100]
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
         remarks = f"{len(row.a)} + {len(row.b)} processes{paired}"
         remarks += _describe_blocks(row) + _describe_doubts(row)
-        b_over_a = format_ratio(ratio.value, ratio.low, ratio.high)
-    times = (format_duration(estimate_time(side).value) if side else "" for side in (row.a, row.b))
-    p_value = "" if row.p is None else f"{row.p:.2g}"
-    return row.verdict, label(row.case), *times, b_over_a, p_value, remarks
+    return {
+        "case": label(row.case),
+        "verdict": row.verdict,
+        "A": row.a and format_duration(estimate_time(row.a).value),
+        "B": row.b and format_duration(estimate_time(row.b).value),
+        "B over A": ratio and format_ratio(ratio.value, ratio.low, ratio.high),
+        "p": None if row.p is None else f"{row.p:.2g}",
+        "remarks": remarks,
+    }
 
 
 def _describe_blocks(row: ComparedCase) -> str:
@@ -100,9 +106,8 @@ def _describe_doubts(row: ComparedCase) -> str:
 def format_markdown(comparison: FolderComparison) -> str:
     """Return a comparison as Markdown for a pull request: summary, table of up to 40 cases, remarks."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
-    table = Table("", "", "", COLUMNS, comparison_rows(comparison, _MAX_ROWS))
-    items = "\n".join(f"- {remark}" for remark in remarks)
-    return "\n\n".join([f"**{summary}**", to_markdown_table(table), items]) + "\n"
+    table = to_markdown_table(case_table(comparison.rows[:_MAX_ROWS]))
+    return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
@@ -112,14 +117,12 @@ def write_comparison(comparison: FolderComparison) -> Path:
     """
     *remarks, summary = comparison_lines(comparison)
     groups = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
-    changed, unchanged = groups.get(False, []), groups.get(True, [])
+    tables = (
+        case_table(groups.get(False, [])),
+        case_table(groups.get(True, []), "unchanged", "Cases without a shown difference"),
+    )
     sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
-    if changed:
-        table = _comparison_table("changed", "Changed cases", changed)
-        sections.append(table_section(table, opened=True))
-    if unchanged:
-        table = _comparison_table("unchanged", "Cases without a shown difference", unchanged)
-        sections.append(table_section(table, opened=not changed))
+    sections += [table_section(table, table.anchor == "changed") for table in tables if table.rows]
     counts = Counter(row.verdict for row in comparison.rows)
     badges = [(_badge_class(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
@@ -136,20 +139,6 @@ def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
         for folder, records in (("A", row.a), ("B", row.b))
         for number, record in enumerate(records, 1)
     ]
-
-
-def _comparison_table(anchor: str, title: str, rows: Sequence[ComparedCase]) -> Table:
-    note = (
-        "A is the old folder, B the new one. The link of a case opens its samples, in the order they were "
-        "taken: A in blue, B in orange."
-    )
-    # "case" comes first, so that it is the column with the links.
-    cells = ({"case": "", **dict(zip(COLUMNS, _format_row(row), strict=True))} for row in rows)
-    return make_table(anchor, title, note, cells, list(map(_anchor, rows)))
-
-
-def _anchor(row: ComparedCase) -> str:
-    return f"case-{row.case.key}"
 
 
 def _badge_class(verdict: str) -> str:

@@ -46,11 +46,6 @@ def write_exports(
             f"cannot write to {target}: {error.strerror}; give another folder with --output PATH"
         ) from None
     written = {name: FORMATS[name](findings, target) for name in dict.fromkeys(formats)}
-    images = [name for name in formats if name in _IMAGE_FORMATS]
-    if images and output is None:  # another folder may contain files of the user
-        from scaling.report.figures import files
-
-        files.remove_stale(target, images, [path for paths in written.values() for path in paths])
     if not any(written.values()):
         raise Refusal(describe_empty(written))
     return written
@@ -83,9 +78,6 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
         path = folder / f"{name}.txt"
         replace_file(path, extrap.format_experiment(experiment).encode("ascii"))
         written.append(path)
-    for stale in set(folder.glob("*.txt")) - set(written):
-        if stale.read_bytes().startswith(extrap.MARK.encode()):
-            stale.unlink()
     return written
 
 

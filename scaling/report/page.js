@@ -173,9 +173,8 @@ async function drawFigures() {
   for (const figure of all) {
     const places = figure.querySelectorAll(".panel");
     for (const [index, spec] of specs.figures[figure.dataset.figure].entries()) {
-      const datasets = Object.fromEntries(spec.layer.map(({ data }) => [data.name, specs.datasets[data.name]]));
       const panel = places[index], chart = panel.querySelector(".chart");
-      const { view } = await embed(chart, { ...spec, datasets, width: chartWidth(panel) });
+      const { view } = await embed(chart, { ...spec, width: chartWidth(panel) });
       chart.style.minHeight = "";
       views.push({ view, panel });
       await new Promise((done) => setTimeout(done));
@@ -209,10 +208,10 @@ function closePanel() {
 }
 
 function sampleRows(of) {
-  let number = 1 - of.step;
-  return of.samples.flatMap(([process, times, marked]) => times.map((time, at) => ({
-    number: number += of.step, seconds: time * of.unit, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
-    tip: `${process}, sample ${at * of.step + 1}\n${(time * of.unit).toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
+  let number = 0;
+  return of.samples.flatMap(([process, times, marked]) => times.map((seconds, at) => ({
+    number: number += 1, seconds, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
+    tip: `${process}, sample ${at + 1}\n${seconds.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
   })));
 }
 

@@ -23,11 +23,11 @@ from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.summary import summarize
 from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES
-from scaling.report import answer_tables, page_tables
+from scaling.report import tables
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
+from scaling.report.text import Table, clean_text, file_stem, keep_numbers_whole
 
 _TEMPLATE_FOLDER = Path(__file__).parent
 
@@ -58,7 +58,7 @@ def _first_sentence(text: str) -> str:
 
 def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
     """Return the HTML page of a results folder. Each of `folded_tables` becomes a collapsed section."""
-    answer = answer_tables.answer_table(findings)
+    answer = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
     if sentences := [sentence for sentence in summarize(findings) if sentence not in shown]:
@@ -69,13 +69,11 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
     else:
         sections = [each._replace(opened=each.opened or bool(each.sentences)) for each in sections]
     panels = case_panels(
-        (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
+        (tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
         for timing in findings.case_timings
     )
-    provenance, answers = files.describe_provenance(findings), measured_answers(findings)
-    if not findings.timings:
-        answers = [each for plan in findings.forecasts for each in answer_tables.predicted_answers(plan)]
-    return render_page(title, provenance, _list_badges(findings), sections, panels, answers)
+    provenance, badges = files.describe_provenance(findings), _list_badges(findings)
+    return render_page(title, provenance, badges, sections, panels, measured_answers(findings))
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
@@ -90,10 +88,9 @@ def _list_badges(findings: Findings) -> list[tuple[str, str]]:
 
 def _figure_sections(findings: Findings) -> list[Section]:
     figures = {figure.name: figure for figure in make_figures(findings)}
-    stems = file_stems(forecast.hardware for forecast in findings.forecasts)
     planned = []
     for forecast in findings.forecasts:
-        name, title = f"plan-{stems[forecast.hardware]}", f"Planned for {forecast.title}"
+        name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
         note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
         planned.append(Section(name, title, "predicted, not measured", note, answers, figure))
     notes = {f"scaling-{kind}": summary_details.describe_laws(findings, [kind]) for kind in KINDS}
@@ -104,8 +101,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
                 sentences=notes.get(name, ()), figure=figure, opened=name == "devices")
         for name, figure in figures.items()
     ]  # fmt: skip
-    first = [section for section in measured if section.opened]
-    return [*first, *planned, *(section for section in measured if not section.opened)]
+    return [*measured[:1], *planned, *measured[1:]]
 
 
 def render_page(

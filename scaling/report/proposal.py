@@ -24,7 +24,7 @@ from scaling.analysis.timings import Timing, format_time, nodes_of, recommend_de
 from scaling.core.formatting import count_of, format_interval, format_number, list_first
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
-from scaling.report.page_tables import environment_table
+from scaling.report.tables import environment_table
 from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
@@ -47,7 +47,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
-    files.remove_stale(target, ["png"], files.write_figures(figures, findings, target, ["png"]))
+    files.write_figures(figures, findings, target, ["png"])
     several = [curve for curve in findings.curves if len(curve.points) > 1]
     planned = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
     text = render_markdown(

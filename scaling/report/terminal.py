@@ -17,10 +17,9 @@ from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import count_of, format_duration
-from scaling.report.answer_tables import answer_table
-from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
+from scaling.report.tables import answer_table
+from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, make_table, wrap_text
 
-_MAX_CURVES = 6  # number of curves in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
 _RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
 _MAX_WARNINGS = 4  # number of warnings in a summary
@@ -30,29 +29,27 @@ def print_report(findings: Findings, console: Console) -> None:
     """Print the fastest modes, the speed-ups and the conclusions of a study on a console."""
     table = answer_table(findings)
     if table.rows:
-        _print_table(table, console)
+        print_table(table, console)
     for curves in derivative_curves(findings.curves):
-        _print_table(curve_table(findings, curves), console)
+        print_table(curve_table(findings, curves), console)
     for sentence in summary.summarize(findings):
         _print_wrapped(f"- {sentence}", console)
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table with a row for each of the first six scaling curves of one problem.
+    """Return a table with a row for each of the scaling curves of one problem.
 
     The table has a column for each device count, with the time and the speed-up.
     """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
-    rows = []
-    for curve in curves[:_MAX_CURVES]:
-        cells = {point.devices: _curve_cell(point) for point in curve.points}
-        rows.append((curve.program_name, *(cells.get(count, "") for count in counts)))
-    omitted = len(curves) - len(rows)
-    omission = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
-    title += f"{first.points[0].relative}{omission}"
-    return Table("curves", title, "", ("on devices", *map(str, counts)), rows)
+    rows = (
+        {"on devices": curve.program_name, **dict.fromkeys(map(str, counts))}
+        | {str(point.devices): _curve_cell(point) for point in curve.points}
+        for curve in curves
+    )
+    return make_table("curves", f"{title}{first.points[0].relative}", "", rows)
 
 
 def _curve_cell(point: CurvePoint) -> str:
@@ -62,7 +59,8 @@ def _curve_cell(point: CurvePoint) -> str:
     return f"{time}, {format_ratio(*point.speedup).partition(' (')[0]}"
 
 
-def _print_table(table: Table, console: Console) -> None:
+def print_table(table: Table, console: Console) -> None:
+    """Print the title and the rows of a table on a console, as paragraphs if the table is too wide."""
     rows = [
         [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # control characters except the line feed
 _INVALID = re.compile("[\ud800-\udfff\ufffe\uffff]")  # characters that text files and XML do not allow
-_NOT_IN_STEM = re.compile("[^a-z0-9]+")
 _UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and in an interval
     r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) "
     r"(?=to )|(?<=to) (?=[-\d])"
@@ -21,15 +20,9 @@ def clean_text(text: str) -> str:
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
-def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return a dict from each name to a unique file name, such as 'nvidia-h100' for 'NVIDIA H100'."""
-    stems: dict[str, str] = {}
-    for name in names:
-        stem = _NOT_IN_STEM.sub("-", name.lower()).strip("-")[:40] or "other"
-        used = set(stems.values())
-        numbered = (f"{stem}-{number}" for number in range(2, len(used) + 2))
-        stems[name] = stem if stem not in used else next(new for new in numbered if new not in used)
-    return stems
+def file_stem(name: str) -> str:
+    """Return a name as part of a file name, such as 'nvidia-h100' for 'NVIDIA H100'."""
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "other"
 
 
 def keep_numbers_whole(text: str) -> str:

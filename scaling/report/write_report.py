@@ -1,14 +1,19 @@
-"""Write the folder `report` of a results folder: index.html, tables in table.md, records in table.csv."""
+"""Write the folder `report` of a results folder (index.html, table.md, table.csv), unless it is up to date.
 
+The functions on whether a report is up to date do not import the plotting code.
+"""
+
+import contextlib
+import hashlib
+import os
 from pathlib import Path
 
-from scaling.analysis.dataframe import record_table
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.forecast import describe_plan, plan_answers
-from scaling.analysis.summary import answer_sentences
-from scaling.report import answer_tables, page, page_tables
-from scaling.report.markdown import render_markdown
-from scaling.results.store import read_json, replace_file
+from scaling.core import environment
+from scaling.results import store
+
+_FILES = ("index.html", "table.md", "table.csv")
+_DIGEST = ".inputs.json"  # file with the digest of the inputs of a report
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
@@ -16,26 +21,52 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
 
     If `findings` is None, the results are read from the folder.
     """
+    from scaling.analysis.dataframe import record_table
+    from scaling.analysis.forecast import plan_answers
+    from scaling.analysis.summary import answer_sentences
+    from scaling.report import page, tables
+    from scaling.report.markdown import render_markdown
+
     findings = findings or read(folder)
-    folded = page_tables.folded_tables(findings)
-    target = folder / "report"
-    target.mkdir(exist_ok=True)
-    planned = [
-        (f"Planned for {forecast.title}", [describe_plan(forecast), *plan_answers(forecast)])
-        for forecast in findings.forecasts
-    ]
-    shown = {sentence for _, sentences in planned for sentence in sentences}
-    answer = [sentence for sentence in answer_sentences(findings) if sentence not in shown]
-    tables = [table for table in (answer_tables.answer_table(findings), *folded) if table.rows]
-    text = render_markdown("table.md.jinja", findings=findings, answer=answer, planned=planned, tables=tables)
-    replace_file(target / "table.md", text.encode())
-    replace_file(target / "table.csv", record_table(findings).to_csv(index=False).encode())
-    html = page.render_report(findings, _study_title(folder, findings), folded)
-    replace_file(target / "index.html", html.encode())
-    return target / "index.html"
-
-
-def _study_title(folder: Path, findings: Findings) -> str:
-    study = read_json(folder / "study.json")
+    study = store.read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
-    return f"{findings.name}: {title}" if title else findings.name
+    folded = tables.folded_tables(findings)
+    # Without measurements the answer is that of the plans.
+    planned = [
+        (forecast.title, plan_answers(forecast)) for forecast in findings.forecasts if findings.timings
+    ]
+    text = render_markdown(
+        "table.md.jinja", findings=findings, answer=answer_sentences(findings), planned=planned,
+        tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],
+    )  # fmt: skip
+    html = page.render_report(findings, f"{findings.name}: {title}" if title else findings.name, folded)
+    csv = record_table(findings).to_csv(index=False)
+    (folder / "report").mkdir(exist_ok=True)
+    for name, content in zip(_FILES, (html, text, csv), strict=True):
+        store.replace_file(folder / "report" / name, content.encode())
+    return folder / "report" / "index.html"
+
+
+def inputs_digest(folder: Path) -> str:
+    """Return the hexadecimal SHA-256 digest of a report's inputs.
+
+    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
+    """
+    digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
+    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
+        content = b""
+        with contextlib.suppress(OSError):
+            content = store.read_file(path)
+        digest.update(os.fsencode(f"{path.name} {len(content)} ") + content)
+    return digest.hexdigest()
+
+
+def is_current(folder: Path, digest: str) -> bool:
+    """Return whether the report of a results folder is complete and was written from inputs with `digest`."""
+    report = folder / "report"
+    return store.read_json(report / _DIGEST) == digest and all((report / name).is_file() for name in _FILES)
+
+
+def mark_current(folder: Path, digest: str) -> None:
+    """Save the digest of the inputs of a report to report/.inputs.json."""
+    store.write_json(folder / "report" / _DIGEST, digest)

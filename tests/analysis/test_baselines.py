@@ -10,7 +10,7 @@ from scaling.analysis.findings import read
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
 from scaling.core.record import Writer
-from scaling.report import page_tables
+from scaling.report.tables import environment_table, folded_tables
 from tests.support.records import record
 
 
@@ -146,8 +146,8 @@ def test_environment_of_many_jobs_is_reported_in_one_line(tmp_path):
     ]
     report_tables(tmp_path, *jobs)
     assert (
-        dict(page_tables.environment_table(read(tmp_path)).rows)["job"]
-        == "12_0; 12_1; 12_2; 12_3; 12_4; 12_5; and 94 others"
+        dict(environment_table(read(tmp_path)).rows)["job"]
+        == "12_0, 12_1, 12_2, 12_3, 12_4, 12_5 and 94 more"
     )
 
 
@@ -155,7 +155,7 @@ def report_tables(tmp_path, *records):
     writer = Writer(tmp_path)
     for item in records:
         writer.append(item)
-    return [(table.title, table.columns, table.rows) for table in page_tables.folded_tables(read(tmp_path))]
+    return [(table.title, table.columns, table.rows) for table in folded_tables(read(tmp_path))]
 
 
 def test_peer_is_compared_with_the_fastest_jax_mode():

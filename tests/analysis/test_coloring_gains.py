@@ -9,7 +9,7 @@ from scaling.analysis.baselines import find_baselines
 from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.timings import SPARSITY_STAGES, first_call_seconds, pool_processes, stage_seconds
 from scaling.core.record import COMPILING_STAGES
-from scaling.report import page_tables
+from scaling.report import tables as report_tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -33,7 +33,7 @@ def report(folder, records, head):
     study = findings.read(made_up.write(folder / "made", records, scaling=["strong"]))
     tables = {
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in page_tables.folded_tables(study)
+        for table in report_tables.folded_tables(study)
     }
     return [sentence for sentence in summary.answer_sentences(study) if sentence.startswith(head)], tables
 

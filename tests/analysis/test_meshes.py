@@ -8,7 +8,7 @@ from scaling.analysis import curves, findings, setting_comparison, summary
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
-from scaling.report import page_tables
+from scaling.report import tables as report_tables
 from tests.support import made_up
 from tests.support.records import only, record
 
@@ -148,7 +148,7 @@ def test_headline_names_the_mesh_of_the_fastest_case(study):
 def test_table_of_measurements_reports_the_padding_of_each_case(study):
     tables = {
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in page_tables.folded_tables(study)
+        for table in report_tables.folded_tables(study)
     }
     (row,) = [row for row in tables["measured"] if row["remarks"]]
     assert row["case"].endswith("mesh=1x4") and row["remarks"] == "20 % padding"

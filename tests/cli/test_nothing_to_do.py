@@ -8,7 +8,7 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.core.record import Writer
-from scaling.report import freshness
+from scaling.report import write_report
 from scaling.study import preflight
 from scaling.study.grid import GridCell
 from tests.support.commands import command_environment
@@ -68,10 +68,10 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     Writer(folder).append(make_record(workload="linear", points=24, api="jit", sizes={}))
     assert scaling_command(["report", "out"]).returncode == 0
     assert report_mtimes(folder)["index.html"] != before["index.html"]
-    digest = freshness.inputs_digest(folder)
-    assert freshness.is_current(folder, digest)
+    digest = write_report.inputs_digest(folder)
+    assert write_report.is_current(folder, digest)
     (folder / "report" / "table.md").unlink()
-    assert not freshness.is_current(folder, digest)
+    assert not write_report.is_current(folder, digest)
 
 
 def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(completed, tmp_path, monkeypatch):

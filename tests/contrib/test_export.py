@@ -15,7 +15,6 @@ from scaling.analysis import findings
 from scaling.contrib import extrap
 from scaling.core.case import Refusal
 from scaling.report import export
-from scaling.report import figures as figure_files
 from tests.support import made_up
 from tests.support.paths import TOP
 
@@ -303,33 +302,6 @@ def test_names_cannot_break_lines_or_form_call_paths(tmp_path, make_record):
     ] + ["DATA"] * 4
     assert "->" not in "".join(lines)
     assert re.fullmatch(r"PARAMETER \w+", lines[lines.index("PARAMETER devices") + 1])
-
-
-def test_outdated_experiment_files_are_removed_and_user_files_kept(tmp_path, folder):
-    export.write_exports(folder, ["extrap"], tmp_path)
-    first, *_ = (tmp_path / "extrap").iterdir()
-    first.rename(first.with_name("old.txt"))
-    (tmp_path / "extrap" / "mine.txt").write_text("mine")
-    export.write_exports(folder, ["extrap"], tmp_path)
-    names = {path.name for path in (tmp_path / "extrap").iterdir()}
-    assert "mine.txt" in names and "old.txt" not in names and first.name in names
-
-
-def test_only_figures_of_an_earlier_export_are_removed_and_only_from_the_default_folder(
-    tmp_path, monkeypatch
-):
-    folder = made_up.write(tmp_path / "results", made_up.study(100))
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "size.svg").touch()
-    export.write_exports(folder, ["svg"])
-    figures = {path.name for path in (folder / "export").glob("*.svg")}
-    (folder / "export" / "plan-mine.svg").touch()
-    make_figures = figure_files.make_figures
-    monkeypatch.setattr(figure_files, "make_figures", lambda findings: make_figures(findings)[:1])
-    for output in (None, tmp_path / "paper"):
-        (first,) = export.write_exports(folder, ["svg"], output)["svg"]
-    assert "size.svg" in figures - {first.name} and (tmp_path / "paper" / "size.svg").exists()
-    assert {path.name for path in (folder / "export").glob("*.svg")} == {first.name, "plan-mine.svg"}
 
 
 BAD_OPTIONS = {

@@ -36,6 +36,6 @@ def test_document_has_headings_paragraphs_and_tables_of_escaped_text():
         planned=[("a plan", ["<b>"])], tables=[table],
     )  # fmt: skip
     assert text == (
-        "# \\*n\\*\n\n## Answer\n\nfirst line\n\n\\- x\n\n## a plan\n\n&lt;b&gt;\n\n"
+        "# \\*n\\*\n\n## Answer\n\nfirst line\n\n\\- x\n\n## Planned for a plan\n\n&lt;b&gt;\n\n"
         "## part\n\n| one |\n| --- |\n| a\\|b |\n"
     )

@@ -62,17 +62,6 @@ def test_study_with_constant_work_per_device_is_called_weak_scaling(tmp_path):
     assert "the scaled speed-up on 4 devices" in text
 
 
-@pytest.mark.thorough
-def test_outdated_figure_of_weak_scaling_is_removed(tmp_path):
-    folder = made_up.write(tmp_path / "study", list(weak_series()))
-    write_report.write_report(folder)
-    write_proposal(folder)
-    assert list((folder / "report" / "proposal").glob("scaling-weak.*"))
-    made_up.write(folder, list(weak_series(work=2.0)))
-    write_proposal(folder)
-    assert not list((folder / "report" / "proposal").glob("scaling-weak.*"))
-
-
 def test_table_has_the_numbers_of_the_curve_with_their_intervals(tmp_path, make_record):
     records = [
         make_record(devices=d, seconds=[t * s for s in (0.98, 0.99, 1, 1, 1, 1.01, 1.02)])
@@ -189,7 +178,7 @@ def test_figure_shows_only_the_recommended_mode(study_copy, monkeypatch):
     proposal.write_proposal(study_copy, findings.read(study_copy))
     for figure in drawn:
         assert all(
-            len({row["line"] for row in panel.layers[-1]["data"]["values"]}) == 1 for panel in figure.panels
+            len({row["line"] for row in panel.chart["data"]["values"]}) == 1 for panel in figure.panels
         )
 
 

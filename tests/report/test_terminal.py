@@ -11,7 +11,8 @@ from scaling.analysis import findings
 from scaling.analysis.curves import derivative_curves
 from scaling.analysis.estimate import format_ratio
 from scaling.core.formatting import format_duration
-from scaling.report import answer_tables, terminal
+from scaling.report import tables as report_tables
+from scaling.report import terminal
 from tests.support import made_up
 
 
@@ -85,7 +86,7 @@ def test_numbers_in_tables_are_never_broken_and_lines_fit_the_width(request, nam
     text = print_to_text(study, width, force_terminal=True, color_system=None)
     lines = text.replace("\N{NO-BREAK SPACE}", " ").splitlines()
     assert max(map(len, lines)) <= width
-    for row in answer_tables.answer_table(study).rows:
+    for row in report_tables.answer_table(study).rows:
         assert any(row[2] in line for line in lines), row
 
 

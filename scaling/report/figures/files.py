@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,15 @@ import vl_convert
 
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import list_first
-from scaling.report.figures import FIGURE_NAMES
-from scaling.report.figures.marks import Figure, Panel, Row, Spec
+from scaling.report.figures.marks import Figure, Panel, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
-from scaling.results.store import read_json, replace_file, write_json
+from scaling.results.store import replace_file
 
 _WIDTH = 400  # of a panel in pixels
 _TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # characters in the width of a panel and of a figure
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _CLIP = re.compile(r'(<clipPath id="|url\(#)clip(\d+)')
-_LIST = ".figures.json"  # the names of the figure files in a folder
 _ISOLATED = {"name": "isolated", "value": ""}
 _ZOOM = {
     "name": "zoom",
@@ -41,30 +39,15 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that 
 
 def page_specs(figures: Iterable[Figure]) -> str:
     """Return the specifications of figures as JSON text for a script element of the HTML page."""
-    datasets: dict[str, list[Row]] = {}
-    panels = {figure.name: [_page_panel(panel, datasets) for panel in figure.panels] for figure in figures}
-    config = CONFIG | {"legend": {"disable": True}}
-    return to_script_json({"config": config, "datasets": datasets, "figures": panels})
+    panels = {figure.name: [_page_panel(panel) for panel in figure.panels] for figure in figures}
+    return to_script_json({"config": CONFIG | {"legend": {"disable": True}}, "figures": panels})
 
 
-def _page_panel(panel: Panel, datasets: dict[str, list[Row]]) -> Spec:
-    layers = [_name_rows(layer, datasets) for layer in panel.layers]
-    if panel.zoom:
-        layers[0]["params"] = [_ZOOM]
+def _page_panel(panel: Panel) -> Spec:
+    first, *others = panel.chart["layer"]
+    layers = [first | {"params": [_ZOOM]} if panel.zoom else first, *others]
     size = {"height": panel.height, "autosize": {"type": "fit-x", "contains": "padding"}}
-    return {"layer": layers, "params": [_ISOLATED], **size}
-
-
-def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
-    """Return a copy of a layer that refers to its rows by a name in `datasets`.
-
-    The rows are added to `datasets` unless it contains equal rows. Fields that are None are removed.
-    """
-    rows = [{name: v for name, v in row.items() if v is not None} for row in layer["data"]["values"]]
-    equal = (name for name, other in datasets.items() if other == rows)
-    name = next(equal, f"rows{len(datasets)}")
-    datasets[name] = rows
-    return layer | {"data": {"name": name}}
+    return panel.chart | {"layer": layers, "params": [_ISOLATED]} | size
 
 
 def to_script_json(value: Any) -> str:
@@ -91,8 +74,10 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 def file_spec(figure: Figure, provenance: str) -> Spec:
     """Return the specification of a figure for an image file, with `provenance` as its subtitle."""
     panels = [
-        {"title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
-         "width": max(_WIDTH, panel.least_width), "height": panel.height, "layer": panel.layers}
+        panel.chart | {
+            "title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
+            "width": max(_WIDTH, panel.least_width), "height": panel.height,
+        }
         for panel in figure.panels
     ]  # fmt: skip
     longest = max((len(style.name) for style in figure.legend), default=1)
@@ -145,14 +130,3 @@ def _renumber_clip_paths(svg: str) -> str:
     """Return an SVG with clip paths numbered from 0, so that equal figures give equal files."""
     names: dict[str, int] = {}
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
-
-
-def remove_stale(folder: Path, formats: Iterable[str], written: Collection[Path]) -> None:
-    """Delete figure files of earlier calls in a folder, and remember `written`, the files of this call."""
-    listed = read_json(folder / _LIST)
-    names = {str(name) for name in listed} if isinstance(listed, list) else set()
-    patterns = (f"{name}.{extension}" for name in FIGURE_NAMES for extension in formats)
-    earlier = {path for pattern in patterns for path in folder.glob(pattern) if path.name in names}
-    for path in earlier.difference(written):
-        path.unlink()
-    write_json(folder / _LIST, sorted((names - {path.name for path in earlier}) | {p.name for p in written}))

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from scaling.analysis.cases import group_by
-from scaling.analysis.curves import ENOUGH_COUNTS, Curve, CurvePoint, curves_of_largest_problems
+from scaling.analysis.curves import ENOUGH_COUNTS, Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, is_by_formula
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.report.answer_tables import largest_planned
 from scaling.report.figures import marks
-from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec, make_figure
+from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import GROUND, LineStyle, line_styles
+from scaling.report.text import file_stem
 
 _MAX_LINES = 8  # number of lines in one panel
 _TITLES = {
@@ -55,16 +55,13 @@ def draw_times(findings: Findings) -> Figure | None:
     If there is no strong scaling curve, return None.
     """
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
-    caption = "Which mode is fastest on how many devices. Lower is faster."
-    if any(point.against_jit for curve in curves for point in curve.points):
-        caption = (
-            "Which mode is fastest on how many devices, and its speed-up over one device. Left: lower is "
-            "faster. Right: every mode against one and the same program, the fastest plain jit program on "
-            "one device that is not written by hand."
-        )
-    caption += f" {_UNDETERMINED} {_SELECTION} {_LIMITED}"
-    panels, legend, problems = _draw_curves(findings, curves, ("seconds", "against_jit"))
-    return make_figure("devices", "Time and speed-up against devices", caption, panels, legend, problems)
+    caption = (
+        "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and the "
+        "same program, the fastest plain jit program on one device that is not written by hand. "
+        f"{_UNDETERMINED} {_SELECTION} {_LIMITED}"
+    )
+    title = "Time and speed-up against devices"
+    return _draw_curves("devices", title, caption, findings, curves, ("seconds", "against_jit"))
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
@@ -79,17 +76,16 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
         f"The broad pale line is the law that fits best. {_LIMITED}"
     )
-    panels, legend, problems = _draw_curves(findings, selected, ("speedup", "efficiency"))
-    return make_figure(f"scaling-{kind}", _TITLES[kind], caption, panels, legend, problems)
+    fields = ("speedup", "efficiency")
+    return _draw_curves(f"scaling-{kind}", _TITLES[kind], caption, findings, selected, fields)
 
 
 def _draw_curves(
-    findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
-) -> tuple[list[Panel], list[LineStyle], int]:
-    """Return the panels and the legend of a figure, and the number of all problems, drawn or not.
+    name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
+) -> Figure | None:
+    """Return a figure of curves. The largest problem of each function has a panel for each of the `fields`.
 
-    The largest problem of each function has one panel for each of the `fields` with values. A field is
-    'seconds' or a ratio field of `CurvePoint`, such as 'speedup'.
+    A field is 'seconds' or a ratio field of `CurvePoint`, such as 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
@@ -99,39 +95,40 @@ def _draw_curves(
         rows = _measurement_rows(group)
         for field in fields:
             if any(row[field] is not None for row in rows):
-                title = marks.panel_title(findings, group[0], group[0].size)
-                title += (_RATIOS[field],) if field == "against_jit" else ()
-                panels.append(Panel(title, _draw_panel(group, rows, styles, field, laws)))
-    return panels, styles, len(problems)
+                heading = marks.panel_title(findings, group[0], group[0].size)
+                heading += (_RATIOS[field],) if field == "against_jit" else ()
+                panels.append(Panel(heading, _draw_chart(group, rows, styles, field, laws)))
+    return make_figure(name, title, caption, panels, styles, len(problems))
 
 
-def _draw_panel(
+def _draw_chart(
     group: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str,
     laws: Mapping[int, ScalingFit],
-) -> tuple[Spec, ...]:  # fmt: skip
+) -> Spec:  # fmt: skip
     counts = sorted({row["devices"] for row in rows})
-    first = min((curve.points[0] for curve in group), key=lambda p: (p.devices, p.seconds))
-    ideal = _ideal_values(first, group[0].kind, field, counts)
+    ideal = _ideal_values(group, field, counts)
     x = marks.count_axis("devices", "devices", counts)
     y = _value_axis(group[0], field, [*marks.values_with_bounds(rows, field), *ideal.values()], counts)
     fitted = [curve for curve in group if id(curve) in laws and field in ("speedup", "efficiency")]
-    wide_pale = {"strokeWidth": 6, "strokeOpacity": 0.2}
-    fits = [marks.draw_lines(_law_rows(c, laws[id(c)], field), x, y, styles, **wide_pale) for c in fitted]
-    ideal_lines = marks.draw_ideal(ideal, x, y) if ideal else []
-    return (*fits, *ideal_lines, *marks.draw_series(rows, x, y, styles))
+    law_rows = [row for curve in fitted for row in _law_rows(curve, laws[id(curve)], field)]
+    fits = marks.draw_lines(styles, law_rows, strokeWidth=6, strokeOpacity=0.2)
+    layers = [fits, *marks.draw_ideal(ideal, x, y), *marks.draw_series(rows, y, styles)]
+    return marks.make_chart(rows, x, y, styles, layers)
 
 
-def _ideal_values(first: CurvePoint, kind: str, field: str, counts: Iterable[int]) -> dict[int, float]:
-    """Return the value of a field on each device count under ideal scaling from the point `first` on."""
+def _ideal_values(curves: Sequence[Curve], field: str, counts: Iterable[int]) -> dict[int, float]:
+    """Return the value of a field on each device count if the fastest first point of `curves` scaled ideally."""
+    first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in counts if count >= first.devices}
     if field == "seconds":
-        return {count: first.seconds / (1 if kind == "weak" else ideal) for count, ideal in speedups.items()}
+        is_weak = curves[0].kind == "weak"
+        return {count: first.seconds / (1 if is_weak else ideal) for count, ideal in speedups.items()}
     if field == "speedup":
         return speedups
     return dict.fromkeys(speedups, 1.0) if field == "efficiency" else {}
 
 
-def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Sequence[int]) -> Axis:
+def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Sequence[int]) -> Spec:
     if field == "seconds":
         return marks.log_axis(field, "time", values, "s")
     scaled = "scaled " if (first.kind, field) == ("weak", "speedup") else ""
@@ -171,33 +168,31 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
     return rows
 
 
-def draw_plan(forecast: Forecast, stem: str, curves: Iterable[Curve]) -> Figure | None:
+def draw_plan(forecast: Forecast, curves: Iterable[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
     The figure shows the largest problem of each function. It also shows measured `curves` of the same
-    programs on the planned kind of device. `stem` is the name of the hardware in file names.
+    programs on the planned kind of device.
     """
-    problems = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
+    problems = curves_of_largest_problems(forecast.curves, mixed=True)
     kinds = {record.environment.get("device_kind") for record in forecast.records}
     same_kind = [c for c in curves if c.timings[0].record.environment.get("device_kind") in kinds]
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     styles, panels = _curve_styles(groups), []
     for group in groups:
         programs = {curve.program for curve in group}
-        measured = [curve for curve in same_kind if curve.program in programs]
-        panels.append(_draw_predictions(group, measured, styles))
+        measured = _measurement_rows(curve for curve in same_kind if curve.program in programs)
+        panels.append(Panel((group[0].family, group[0].size), _draw_predictions(group, measured, styles)))
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
         "Filled marks are programs compiled for that many devices; hollow ones are by formula alone. Heavy "
         f"lines with large marks, if any, were measured on such devices. {_LIMITED}"
     )
     title = f"Planned for {forecast.title}: time against devices"
-    return make_figure(f"plan-{stem}", title, caption, panels, styles, len(problems))
+    return make_figure(f"plan-{file_stem(forecast.hardware)}", title, caption, panels, styles, len(problems))
 
 
-def _draw_predictions(
-    group: Sequence[Curve], measured: Sequence[Curve], styles: Sequence[LineStyle]
-) -> Panel:
+def _draw_predictions(group: Sequence[Curve], measured: Sequence[Row], styles: Sequence[LineStyle]) -> Spec:
     colours = {style.name: style.colour for style in styles}
     rows = []
     for curve in group:
@@ -206,19 +201,17 @@ def _draw_predictions(
             by = "predicted by formula" if formula else "predicted from the compiled program"
             fill = GROUND if formula else colours[line]
             rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
-    measured_rows = _measurement_rows(measured)
-    counts = sorted({row["devices"] for row in (*rows, *measured_rows)})
+    counts = sorted({row["devices"] for row in (*rows, *measured)})
     x = marks.count_axis("devices", "devices", counts)
-    y = marks.log_axis("seconds", "time", marks.values_with_bounds([*rows, *measured_rows], "seconds"), "s")
-    first = min((curve.points[0] for curve in group), key=lambda p: p.devices)
-    ideal = _ideal_values(first, group[0].kind, "seconds", counts)
-    layers = (
-        marks.draw_intervals(rows, x, y, styles, "area", fillOpacity=0.14),
-        *marks.draw_ideal(ideal, x, y),
-        marks.draw_lines(rows, x, y, styles),
-        marks.draw_points(rows, x, y, styles, fill=marks.color_of("fill")),
-        marks.draw_lines(measured_rows, x, y, styles, strokeWidth=3.2),
-        marks.draw_intervals(measured_rows, x, y, styles),
-        marks.draw_points(measured_rows, x, y, styles, size={"value": 150}),
-    )
-    return Panel((group[0].family, group[0].size), layers)
+    y = marks.log_axis("seconds", "time", marks.values_with_bounds([*rows, *measured], "seconds"), "s")
+    fill_channel = {"field": "fill", "type": "nominal", "scale": None}
+    layers = [
+        marks.draw_intervals("seconds", None, "area", strokeWidth=0, fillOpacity=0.14),
+        *marks.draw_ideal(_ideal_values(group, "seconds", counts), x, y),
+        marks.draw_lines(styles),
+        marks.draw_points(styles, fill=fill_channel),
+        marks.draw_lines(styles, measured, strokeWidth=3.2),
+        marks.draw_intervals("seconds", measured),
+        marks.draw_points(styles, measured, size={"value": 150}),
+    ]
+    return marks.make_chart(rows, x, y, styles, layers)

@@ -1,8 +1,8 @@
 """Draw figures against problem size: time, and maps of the fastest AD mode over size and device count."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from scaling.analysis.cases import group_by, interleave_groups, join_words
+from scaling.analysis.cases import interleave_groups, join_words
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.fastest import FastestMethod
 from scaling.analysis.findings import Findings
@@ -33,7 +33,8 @@ def draw_sizes(findings: Findings) -> Figure | None:
         x = marks.count_axis("size", sweep.swept, (row["size"] for row in rows))
         y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
         title = marks.panel_title(findings, sweep, sweep.constants)
-        panels.append(Panel(title, tuple(marks.draw_series(rows, x, y, styles))))
+        chart = marks.make_chart(rows, x, y, styles, marks.draw_series(rows, y, styles))
+        panels.append(Panel(title, chart))
     caption = (
         "Median time of one call; bars are 95 % intervals. A mark tells the exponent of its line. The "
         "sweeps with the most modes and sizes are drawn."
@@ -41,22 +42,16 @@ def draw_sizes(findings: Findings) -> Figure | None:
     return make_figure("size", "Time against size", caption, panels, styles, len(sweeps))
 
 
-def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Return size sweeps in the order of the figure: sweeps with the most AD methods and timings come first.
+def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
+    """Return size sweeps with the most AD methods and timings first.
 
-    Sweeps of different functions alternate, and sweeps of function values come last. A sweep of two sizes is
-    omitted if there is a longer sweep of the same function.
+    Sweeps of different functions alternate, and sweeps of function values come last.
     """
-    counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
-    longest = {
-        family: max(counts[id(sweep)] for sweep in group)
-        for family, group in group_by(sweeps, lambda sweep: sweep.family_key).items()
-    }
-    kept = [sweep for sweep in sweeps if counts[id(sweep)] > 2 or longest[sweep.family_key] <= 2]
-    kept.sort(key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume))
-    return sorted(
-        interleave_groups(kept, lambda sweep: sweep.family_key), key=lambda sweep: sweep.case.ad_mode.is_value
+    ranked = sorted(
+        sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
     )
+    alternating = interleave_groups(ranked, lambda sweep: sweep.family_key)
+    return sorted(alternating, key=lambda sweep: sweep.case.ad_mode.is_value)
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
@@ -82,26 +77,36 @@ def draw_crossover(findings: Findings) -> Figure | None:
     return make_figure("crossover", heading, caption, panels, styles, len(maps))
 
 
-def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ...]:
+def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
     rows = [_cell_row(cell, size, devices) for (size, devices), cell in grid.cells.items()]
-    x = marks.band_axis("devices", "devices", [f"{count:,}" for count in grid.devices])
-    y = marks.band_axis("size", grid.swept, [f"{size:,}" for size in reversed(grid.sizes)])
-    place = {"x": x.channel(), "y": y.channel()}
+    x = _band_axis("devices", "devices", [f"{count:,}" for count in grid.devices])
+    y = _band_axis("size", grid.swept, [f"{size:,}" for size in reversed(grid.sizes)])
     shade: Spec = {"field": "shade", "type": "quantitative", "scale": None}
-    cells = marks.draw_layer(rows, "rect", {}, **place, fillOpacity=shade, **marks.line_channels(styles))
-    crossovers = [
+    layers = [marks.make_layer({"type": "rect"}, fillOpacity=shade), _draw_crossovers(grid)]
+    if len(grid.sizes) <= _MAX_ROWS:
+        place: Spec = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dy": -6, "fontSize": 10}
+        layers.append(marks.draw_text(color={"value": INK}, **place))
+    return marks.make_chart(rows, x, y, styles, layers)
+
+
+def _band_axis(field: str, title: str, names: Sequence[str]) -> Spec:
+    """Return a categorical axis with one band per name."""
+    axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
+    return {"field": field, "title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
+
+
+def _draw_crossovers(grid: FastestModeMap) -> Spec:
+    """Return the layer of the lines above the sizes at which the fastest mode changes."""
+    rows = [
         {"devices": f"{each.devices:,}", "size": f"{each.below:,}", "sure": not each.doubts}
         for each in grid.crossovers
     ]
-    ends = {"x": x.channel(bandPosition=0), "x2": {"field": "devices", "bandPosition": 1}}
-    dash = {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]}
-    top = y.channel(bandPosition=0)
-    lines = marks.draw_layer(
-        crossovers, "rule", {"color": INK, "strokeWidth": 2.5}, **ends, y=top, strokeDash=dash
-    )
-    options = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dx": 0, "dy": -6, "fontSize": 10}
-    texts = [] if len(grid.sizes) > _MAX_ROWS else rows
-    return cells, lines, marks.draw_text(texts, x, y, {"value": INK}, **options)
+    channels = {
+        "x": {"field": "devices", "bandPosition": 0}, "x2": {"field": "devices", "bandPosition": 1},
+        "y": {"field": "size", "bandPosition": 0}, "color": {"value": INK},
+        "strokeDash": {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]},
+    }  # fmt: skip
+    return marks.make_layer({"type": "rule", "strokeWidth": 2.5}, rows, **channels)
 
 
 def _cell_row(cell: FastestMethod, size: int, devices: int) -> Row:

@@ -47,6 +47,7 @@ CONFIG: dict[str, Any] = {
     },
     "title": {"color": INK, "subtitleColor": INK, "anchor": "start", "fontSize": 12, "subtitleFontSize": 11},
     "legend": {"labelColor": INK, "labelLimit": 0, "title": None, "orient": "bottom", "labelFontSize": 12},
+    "mark": {"invalid": "filter"},  # a value that is None has no mark
     "point": {"filled": False, "size": 55, "strokeWidth": 1.6},
     "text": {"color": INK, "fontSize": 11},
 }  # fmt: skip

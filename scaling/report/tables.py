@@ -1,17 +1,19 @@
-"""Make the tables in the collapsed sections of a report: cases, lint, plans, scaling laws, environments.
+"""Make the tables of a report: fastest modes, cases, lint, plans, scaling laws, environments.
 
-Each function *_rows yields the rows of one table, as dicts from column name to cell.
+Each function *_rows yields the rows of one table, as dicts from column name to cell. The HTML page, table.md
+and the terminal show the same tables.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from scaling.analysis import lint
-from scaling.analysis.answers import problem_name
+from scaling.analysis.answers import describe_certainty, problem_name
 from scaling.analysis.cases import group_by, join_words
 from scaling.analysis.curves import CurvePoint, format_relative
 from scaling.analysis.environments import environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
+from scaling.analysis.fastest import FastestMethod, best_device_counts
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.plan_scores import PlanScores
@@ -20,32 +22,42 @@ from scaling.analysis.timings import (
     SPARSITY_STAGES,
     Timing,
     automatic_blocks,
-    break_even_calls,
     first_call_seconds,
     format_time,
     memory_of,
+    name_with_blocks,
     near_floor,
     padding_share,
     stage_seconds,
     time_ratio,
 )
 from scaling.core.case import PEAKS, label
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
+from scaling.core.formatting import (
+    format_bytes,
+    format_duration,
+    format_interval,
+    format_number,
+    list_first,
+)
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
-from scaling.report.answer_tables import device_table, name_with_time
-from scaling.report.text import Table, file_stems, make_table
+from scaling.report.text import Table, file_stem, make_table
 
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
-    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
-    "efficiency are relative to the same program on one device, or on the fewest devices that were measured. "
-    "With several processes a time is the geometric mean of theirs. "
-    "One-device program: the speed-up over the fastest plain jit program on one device. By hand: the time "
-    "divided by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of "
-    "the machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
-    "each record in full precision.",
+    "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Ratio: time of the "
+    "runner-up over that of the fastest, from the processes where they alternated, if any. Runner-up: the fastest "
+    "of the other modes on as many devices, or of those that are not distinguished, if any. Intervals are at "
+    "95 %. Certainty is about the mode, not the devices. In a time shorter than ten empty calls, dispatch takes "
+    "more than a tenth.",
+    "each": "The same for each number of devices.",
+    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency "
+    "are relative to the same program on one device, or on the fewest devices that were measured. With several "
+    "processes a time is the geometric mean of theirs. One-device program: the speed-up over the fastest plain "
+    "jit program on one device. By hand: the time divided by that of the handwritten derivative. Of the roof: "
+    "the shortest time that the peak rates of the machine allow, divided by the measured time. table.md has the "
+    "same rows; table.csv has one row for each record in full precision.",
     "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
     "planned": "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
     "relative to the fewest devices that were planned. Communication is a fraction of the time. By formula: "
@@ -56,20 +68,44 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
     "program. Communication and imbalance between processes are part of the rest where they are not known. "
     "Left out: cases that take no longer than an empty call.",
-    "sparsity": "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. "
-    "Pays after: the number of evaluations after which colored seeds are faster in total, with detection, "
-    "coloring and compilation.",
+    "sparsity": "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. Pays "
+    "after: the number of evaluations after which colored seeds are faster in total, with detection, coloring "
+    "and compilation.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
     "machine": "Peak rates of a device, and the latency of an empty call.",
     "damaged": "These lines are ignored; their cases run again.",
 }
 
 
+def answer_table(findings: Findings) -> Table:
+    """Return a table with the fastest AD mode of each problem, its device count, and the runner-up."""
+    rows = (_fastest_cells(findings, row) for row in best_device_counts(findings.fastest))
+    return _table("fastest", "Fastest mode of each problem", rows)
+
+
+def _fastest_cells(findings: Findings, row: FastestMethod) -> Row:
+    return {
+        "problem": problem_name(findings, row),
+        "fastest": name_with_blocks(row.first),
+        "time": format_time(row.first),
+        "devices": row.case.devices,
+        "runner-up": row.second and _name_with_time(row.second),
+        "ratio": row.second and row.ratio and format_ratio(*row.ratio),
+        "certainty": describe_certainty(row),
+    }
+
+
+def _name_with_time(timing: Timing) -> str:
+    """Return the AD method and the time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
+    return f"{timing.method.name}, {format_duration(timing.median)}"
+
+
 def folded_tables(findings: Findings) -> list[Table]:
     """Return the nonempty tables for the collapsed sections of the HTML page, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
+    fastest = (_fastest_cells(findings, row) for row in findings.fastest)
     tables = [
-        device_table(findings),
+        _table("each", "Fastest mode on each number of devices", fastest),
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),
         _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
         _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
@@ -98,13 +134,11 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
     baselines = {id(each.timing): each for each in findings.baselines}
     pairs = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
     overlap_gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in pairs}
-    eager = {_key_without_jit(timing): timing for timing in findings.case_timings if not timing.case.jit}
     for timing in findings.case_timings:
         case, baseline = timing.case, baselines[id(timing)]
         points = {kind: point for kind, (_, point) in findings.curves_of(timing).items()}
         against_jit = next((point.against_jit for point in points.values()), None)
         by_hand, bound = baseline.by_hand, baseline.bound
-        without_jit = eager.get(_key_without_jit(timing)) if case.jit else None
         yield {
             "case": label(case),
             "time": format_time(timing),
@@ -117,8 +151,8 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "by hand": by_hand and format_ratio(*by_hand),
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
-            "first call": _format_seconds(first_call_seconds(timing)),
-            "remarks": _describe_remarks(findings, timing, without_jit, overlap_gains.get(id(timing))),
+            "first call": _format_optional(format_duration, first_call_seconds(timing)),
+            "remarks": _describe_remarks(findings, timing, overlap_gains.get(id(timing))),
         }
 
 
@@ -132,17 +166,14 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> s
     )
 
 
-def _describe_remarks(
-    findings: Findings, timing: Timing, eager: Timing | None, overlap: Estimate | None
-) -> str:
+def _describe_remarks(findings: Findings, timing: Timing, overlap: Estimate | None) -> str:
     record, floor, padding = timing.record, near_floor(timing), padding_share(timing)
-    blocks, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
+    blocks = automatic_blocks(record)
     counts = (record.collectives or {}).items()
     collectives = " and ".join(f"{count} {name}" for name, count in counts if count)
     return join_words(
         findings.suffix(timing.environment, timing.honest).strip(" []"),
         floor and f"{SHORT}: {format_duration(floor)}",
-        calls and f"compiling pays after {count_of(calls, 'call')}",
         blocks and f"takes {blocks}",
         padding and f"{format_percentage(padding)} padding",
         overlap and f"without overlap {format_ratio(*overlap)} as long",
@@ -150,16 +181,12 @@ def _describe_remarks(
     )
 
 
-def _key_without_jit(timing: Timing) -> tuple:
-    return timing.environment, timing.honest, label(timing.case, ["jit"])
-
-
 def _format_megabytes(value: float | None) -> str:
     return f"{format_number(value / 1e6)} MB" if value else ""  # always MB, so that columns can be sorted
 
 
-def _format_seconds(seconds: float | None) -> str:
-    return "" if seconds is None else format_duration(seconds)
+def _format_optional(format_value: Callable[[float], str], value: float | None) -> str:
+    return "" if value is None else format_value(value)
 
 
 def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
@@ -182,17 +209,15 @@ def _unmeasured_cells(record: Record, suffix: str = "") -> Row:
 
 
 def _plan_tables(findings: Findings) -> Iterator[Table]:
-    stems = file_stems(forecast.hardware for forecast in findings.forecasts)
     for forecast in findings.forecasts:
-        stem, title = stems[forecast.hardware], f"Every case planned for {forecast.title}"
+        stem, title = file_stem(forecast.hardware), f"Every case planned for {forecast.title}"
         yield _table(f"planned-{stem}", title, _planned_rows(forecast))
         title = f"Not planned for {forecast.title}: what does not fit or failed"
         rows = map(_unmeasured_cells, _planned_records(forecast, "failed", "skipped"))
         yield _table(f"unplanned-{stem}", title, rows)
-    stems = file_stems(scores.hardware for scores in findings.plan_scores)
     for scores in findings.plan_scores:
         title = f"Errors of the predictions: {scores.hardware}"
-        yield _table(f"scores-{stems[scores.hardware]}", title, _score_rows(scores))
+        yield _table(f"scores-{file_stem(scores.hardware)}", title, _score_rows(scores))
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
@@ -292,10 +317,12 @@ def _sparse_rows(findings: Findings) -> Iterator[Row]:
             "case": label(timing.case) + findings.suffix(timing.environment),
             "nonzeros": "" if nonzeros is None else f"{nonzeros:,}",
             "seeds": gain.seeds,
-            "detecting and colouring": _format_seconds(stage_seconds(timing, *SPARSITY_STAGES)),
-            "compiling": _format_seconds(stage_seconds(timing, *COMPILING_STAGES)),
+            "detecting and colouring": _format_optional(
+                format_duration, stage_seconds(timing, *SPARSITY_STAGES)
+            ),
+            "compiling": _format_optional(format_duration, stage_seconds(timing, *COMPILING_STAGES)),
             "time": format_time(timing),
-            "all seeds": name_with_time(gain.uncolored) if gain.uncolored else "not measured",
+            "all seeds": _name_with_time(gain.uncolored) if gain.uncolored else "not measured",
             "times as long": gain.ratio and format_ratio(*gain.ratio),
             "pays after": gain.pays_after,
         }
@@ -310,7 +337,7 @@ def _peer_rows(findings: Findings) -> Iterator[Row]:
                 "devices": timing.case.devices,
                 "system": timing.method.name,
                 "time": format_time(timing),
-                "JAX's fastest": name_with_time(jax) if jax else "not measured",
+                "JAX's fastest": _name_with_time(jax) if jax else "not measured",
                 "times as long": baseline.over_jax and format_ratio(*baseline.over_jax),
             }
 
@@ -338,25 +365,16 @@ def _format_rate(peak: Timing) -> str:
 
 def environment_table(findings: Findings) -> Table:
     """Return a table with a row for each fact of hardware and software, and a column for each environment."""
-    facts: dict[str, dict[str, object]] = {}
+    rows: dict[str, Row] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
-        for name, values in _environment_facts(records).items():
-            facts.setdefault(name, dict.fromkeys(findings.environments, ""))[digest] = _join_first(values)
-    rows = ({"environment": name} | values for name, values in facts.items())
-    return make_table("environments", "Where it was measured", "", rows)
-
-
-def _environment_facts(records: Sequence[Record]) -> dict[str, list[str]]:
-    cells = (cell for record in records for cell in environment_columns(record.environment))
-    by_name = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-    facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in by_name.items()}
-    facts["records"] = [str(len(records))]
-    if started := sorted(record.started_at for record in records if record.started_at):
-        facts |= {"first case started": [started[0]], "last case started": [started[-1]]}
-    return facts
-
-
-def _join_first(values: Sequence[str]) -> str:
-    omitted = len(values) - _MAX_VALUES
-    return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(omitted, 'other')}" if omitted > 0 else "")
+        cells = (cell for record in records for cell in environment_columns(record.environment))
+        by_name = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
+        facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in by_name.items()}
+        started = sorted(record.started_at or "" for record in records)
+        facts |= {"records": [str(len(records))]}
+        facts |= {"first case started": started[:1], "last case started": started[-1:]}
+        for name, values in facts.items():
+            row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
+            row[digest] = list_first(values, _MAX_VALUES)
+    return make_table("environments", "Where it was measured", "", rows.values())
