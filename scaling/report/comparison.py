@@ -9,13 +9,12 @@ from scaling.analysis.cases import group_by
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.folder_comparison import ComparedCase, FolderComparison
 from scaling.analysis.ratios import estimate_time
-from scaling.analysis.timings import automatic_blocks, pool_processes, reasons_for_doubt
+from scaling.analysis.timings import pool_processes, reasons_for_doubt
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
-from scaling.report.case_panel import case_panels
 from scaling.report.markdown import escape_markdown, to_markdown_table
-from scaling.report.page import Section, render_page, table_section
+from scaling.report.page import Section, case_panels, render_page, table_section
 from scaling.report.text import Table, make_table
 from scaling.results.store import replace_file
 
@@ -76,8 +75,7 @@ def _format_row(row: ComparedCase) -> dict[str, object]:
     ratio, remarks = row.ratio, row.text[:100]
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}"
-        remarks += _describe_blocks(row) + _describe_doubts(row)
+        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{_describe_doubts(row)}"
     return {
         "case": label(row.case),
         "verdict": row.verdict,
@@ -87,12 +85,6 @@ def _format_row(row: ComparedCase) -> dict[str, object]:
         "p": None if row.p is None else f"{row.p:.2g}",
         "remarks": remarks,
     }
-
-
-def _describe_blocks(row: ComparedCase) -> str:
-    blocks_by_side = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
-    a, b = (" or ".join(blocks) or "unknown" for blocks in blocks_by_side)
-    return "" if a == b else f"; chunk=auto: {a}, then {b}"
 
 
 def _describe_doubts(row: ComparedCase) -> str:

@@ -9,10 +9,9 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
+from scaling.core.formatting import count_of
 from scaling.results.store import Loaded, load, replace_file, replacing
 
-FOLDER = "export"  # the default subfolder of the results folder
-_IMAGE_FORMATS = ("svg", "png", "pdf")
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
@@ -32,12 +31,12 @@ def write_exports(
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
         raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET_INSTALL}")
     loaded = loaded or load(folder)
-    findings, target = read(folder, loaded=loaded), folder / FOLDER if output is None else output
+    findings, target = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
-        damaged, why = loaded.damaged, ""
-        if damaged:
-            lines = "line was" if len(damaged) == 1 else "lines were"
-            why = f": {len(damaged)} damaged {lines} ignored, the first {damaged[0]}"
+        damaged = loaded.damaged
+        why = (
+            f"; ignored: {count_of(len(damaged), 'damaged line')}, the first {damaged[0]}" if damaged else ""
+        )
         raise Refusal(f"no record to export in {str(folder)!r}{why}; `scaling run` makes some")
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -71,13 +70,11 @@ def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    folder = output / "extrap"
-    folder.mkdir(exist_ok=True)
-    written = []
-    for name, experiment in extrap.find_experiments(findings).items():
-        path = folder / f"{name}.txt"
+    (output / "extrap").mkdir(exist_ok=True)
+    experiments = extrap.find_experiments(findings)
+    written = [output / "extrap" / f"{name}.txt" for name in experiments]
+    for path, experiment in zip(written, experiments.values(), strict=True):
         replace_file(path, extrap.format_experiment(experiment).encode("ascii"))
-        written.append(path)
     return written
 
 
@@ -90,7 +87,7 @@ def _write_figures(ending: str, findings: Findings, output: Path) -> list[Path]:
 FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
     **{ending: partial(_write_tables, ending) for ending in ("csv", "parquet")},
     "extrap": _write_extrap,
-    **{ending: partial(_write_figures, ending) for ending in _IMAGE_FORMATS},
+    **{ending: partial(_write_figures, ending) for ending in ("svg", "png", "pdf")},
 }
 
 

@@ -207,6 +207,28 @@ function closePanel() {
   document.getElementById("panel")?.remove();
 }
 
+// Return the Vega-Lite specification of the samples of a case, or of two folders A (blue) and B (orange).
+function samplesSpec(of, width) {
+  const color = { field: "line", type: "nominal", scale: { domain: ["A", "B"], range: ["var(--x0072b2)", "var(--xd55e00)"] } };
+  const x = {
+    field: "number", type: "quantitative", title: "sample, process after process (cross: marked)",
+    axis: { tickMinStep: 1, format: "d" }, scale: { nice: false },
+  };
+  const y = {
+    field: "seconds", type: "quantitative", title: "time", scale: { zero: false },
+    axis: { labelExpr: "format(datum.value, '~s') + 's'" },
+  };
+  const shape = { condition: { test: "datum.marked", value: "M-.8,-.8L.8,.8M.8,-.8L-.8,.8" }, value: "circle" };
+  return {
+    width, height: 200, autosize: { type: "fit-x", contains: "padding" }, data: { values: sampleRows(of) },
+    encoding: { x, y, color, detail: { field: "process" } },
+    layer: [
+      { mark: { type: "line", strokeWidth: 1, strokeOpacity: 0.5 } },
+      { mark: { type: "point", size: 24 }, encoding: { shape, tooltip: { field: "tip", type: "nominal" } } },
+    ],
+  };
+}
+
 function sampleRows(of) {
   let number = 0;
   return of.samples.flatMap(([process, times, marked]) => times.map((seconds, at) => ({
@@ -217,7 +239,7 @@ function sampleRows(of) {
 
 function openPanel(row) {
   closePanel();
-  const of = panels?.cases[row.id];
+  const of = panels?.[row.id];
   if (!of) return;
   const line = document.createElement("tr"), cell = document.createElement("td"), chart = document.createElement("div");
   const facts = document.createElement("p");
@@ -232,7 +254,7 @@ function openPanel(row) {
   line.append(cell);
   row.after(line);
   const width = Math.min(900, row.closest(".scroll").clientWidth - 40);
-  embed(chart, { ...panels.spec, width, autosize: { type: "fit-x", contains: "padding" }, data: { values: sampleRows(of) } });
+  embed(chart, samplesSpec(of, width));
 }
 
 document.addEventListener("click", (event) => {

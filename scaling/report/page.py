@@ -21,15 +21,18 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.analysis.summary import summarize
-from scaling.core.formatting import count_of
-from scaling.core.record import STATUSES
+from scaling.analysis.timings import disturbed_samples
+from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
-from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
 from scaling.report.text import Table, clean_text, file_stem, keep_numbers_whole
 
 _TEMPLATE_FOLDER = Path(__file__).parent
+_RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel shows
+    "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
+)  # fmt: skip
 
 
 class Section(NamedTuple):
@@ -114,15 +117,51 @@ def render_page(
     ('failed', '2 failed'). `panels` is the result of `case_panels`.
     """
     figures = [section.figure for section in sections if section.figure]
-    cases = {"spec": samples_spec(), "cases": panels}
     vega = (_TEMPLATE_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
     text = _load_template().render(
         title=title, provenance=provenance, badges=badges, sections=sections, answers=answers,
         light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
         themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
-        panels=Markup(files.to_script_json(cases)), vega=Markup(vega),
+        panels=Markup(files.to_script_json(panels)), vega=Markup(vega),
     )  # fmt: skip
     return clean_text(text)
+
+
+def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
+    """Return the detail panels of the cases that have records, as a dict from HTML anchor to panel.
+
+    `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
+
+    facts      a list of strings, such as 'compile 1.20 s to 1.40 s'
+    samples    for each process, [process name, times in seconds, indices of the disturbed samples]
+    """
+    return {anchor: _make_panel(records) for anchor, records in cases if records}
+
+
+def _make_panel(records: Sequence[tuple[str, Record]]) -> dict[str, Any]:
+    samples = []
+    for name, record in sorted(records, key=lambda pair: pair[1].started_at or ""):
+        disturbed = disturbed_samples(record)[: len(record.seconds)]
+        samples.append([name, record.seconds, [index for index, value in enumerate(disturbed) if value]])
+    return {"facts": _list_facts([record for _, record in records]), "samples": samples}
+
+
+def _list_facts(records: Sequence[Record]) -> list[str]:
+    facts = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
+    for name in _RANGE_FIELDS:
+        if values := [value for record in records if (value := getattr(record, name)) is not None]:
+            format_value = format_bytes if name.endswith("_bytes") else format_duration
+            bounds = dict.fromkeys((format_value(min(values)), format_value(max(values))))
+            quantity = name.replace("_seconds", "").replace("_bytes", " memory")
+            facts.append(f"{quantity} {' to '.join(bounds)}")
+    for mark in sorted({mark for record in records for mark in record.marked}):
+        marked = sum(len(record.marked.get(mark, ())) for record in records)
+        turns = count_of(sum(len(record.turns) for record in records), "turn")
+        facts.append(f"{mark.replace('_', ' ')} in {marked} of {turns}")
+    errors = [(record.error, record.tolerance or 0.0) for record in records if record.error is not None]
+    if errors:
+        facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
+    return facts
 
 
 @functools.cache

@@ -29,11 +29,6 @@ from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _NOT_WEAK = "Not weak scaling: "  # prefix of the sentences in `Findings.weak_refusals`
-_STOP_REASONS = {
-    "width": "when the 95 % interval of the median was as narrow as requested",
-    "most": "at the largest number of samples allowed",
-    "seconds": "at the time allowed",
-}
 _FUNCTIONS = (  # functions that the template calls
     count_of, describe_choice, describe_fit, format_interval, format_number, format_percentage, format_ratio,
     format_relative, format_time, list_first, nodes_of, recommend_devices,
@@ -89,27 +84,22 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None
-    cases, samples = [record.case for record in records], [len(record.seconds) for record in records]
     on_cpu = [record for record in records if record.environment.get("platform") == "cpu"]
     processes = Counter((record.key, record.setting, record.honest) for record in records)
-    stops = Counter(_STOP_REASONS.get(str(r.stop_reason), "for an unrecorded reason") for r in records)
     checked = [(r.error, r.tolerance) for r in records if r.error is not None and r.tolerance]
     tolerances = sorted(tolerance for _, tolerance in checked)
     return {
         "cases": len({record.key for record in records}),
-        "workloads": list(dict.fromkeys(case.workload for case in cases)),
-        "devices": _format_range((case.devices for case in cases), "device"),
-        "precisions": list(dict.fromkeys(f"{case.dtype} at {case.precision} precision" for case in cases)),
-        "methods": list(dict.fromkeys(method_of(without_memory_setting(case)).name for case in cases)),
-        "memory_settings": len({method_of(case).memory_setting for case in cases}),
-        "on_cpu": len(on_cpu),
-        "bound": sum(bool(record.environment.get("bound")) for record in on_cpu),
+        "workloads": list(dict.fromkeys(record.case.workload for record in records)),
+        "devices": _format_range((record.case.devices for record in records), "device"),
+        "precisions": list(dict.fromkeys(f"{r.case.dtype} at {r.case.precision} precision" for r in records)),
+        "methods": list(dict.fromkeys(method_of(without_memory_setting(r.case)).name for r in records)),
+        "bound": any(record.environment.get("bound") for record in on_cpu),
         "oversubscribed": sum(not record.honest for record in records),
         "calls_per_sample": max(record.calls_per_sample or 1 for record in records),
-        "samples": _format_range(samples, "sample"),
-        "total_samples": sum(samples),
+        "samples": _format_range((len(record.seconds) for record in records), "sample"),
+        "total_samples": sum(len(record.seconds) for record in records),
         "processes": _format_range(processes.values(), "process"),
-        "stops": stops.most_common(),
         "worst_error": max((error / tolerance for error, tolerance in checked), default=None),
         "tolerances": " to ".join(dict.fromkeys(map(format_number, tolerances[:1] + tolerances[-1:]))),
         "unchecked": len(records) - len(checked),
@@ -130,13 +120,12 @@ def _list_limitations(findings: Findings) -> list[str]:
         f"table here: {refusal.removeprefix(_NOT_WEAK)}"
         for refusal in findings.weak_refusals
     ]
-    environments = (
-        f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them."
-    )
+    if findings.has_mixed_environments:
+        count = len(findings.environments)
+        refusals.append(f"{count} environments were measured; no curve and no comparison mixes them.")
     remarks = [
         f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})."
         for remark in lint_findings(findings)
         if remark.severity in (ERROR, WARNING) and "weak" not in remark.rule
     ]
-    mixed = [environments] if findings.has_mixed_environments else []
-    return [*refusals, *mixed, *count_unmeasured(findings), *remarks]
+    return [*refusals, *count_unmeasured(findings), *remarks]

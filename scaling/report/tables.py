@@ -7,7 +7,7 @@ and the terminal show the same tables.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from scaling.analysis import lint
+from scaling.analysis import lint, timings
 from scaling.analysis.answers import describe_certainty, problem_name
 from scaling.analysis.cases import group_by, join_words
 from scaling.analysis.curves import CurvePoint, format_relative
@@ -17,20 +17,7 @@ from scaling.analysis.fastest import FastestMethod, best_device_counts
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.plan_scores import PlanScores
-from scaling.analysis.timings import (
-    SHORT,
-    SPARSITY_STAGES,
-    Timing,
-    automatic_blocks,
-    first_call_seconds,
-    format_time,
-    memory_of,
-    name_with_blocks,
-    near_floor,
-    padding_share,
-    stage_seconds,
-    time_ratio,
-)
+from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (
     format_bytes,
@@ -46,34 +33,42 @@ from scaling.report.text import Table, file_stem, make_table
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
-    "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Ratio: time of the "
-    "runner-up over that of the fastest, from the processes where they alternated, if any. Runner-up: the fastest "
-    "of the other modes on as many devices, or of those that are not distinguished, if any. Intervals are at "
-    "95 %. Certainty is about the mode, not the devices. In a time shorter than ten empty calls, dispatch takes "
-    "more than a tenth.",
+    "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Runner-up: the fastest "
+    "of the other modes on as many devices, or of those that are not distinguished, if any. Ratio: time of the "
+    "runner-up over that of the fastest, from the processes where they alternated, if any. Intervals are at 95 %. "
+    "Certainty is about the mode, not the devices.",
     "each": "The same for each number of devices.",
-    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency "
-    "are relative to the same program on one device, or on the fewest devices that were measured. With several "
-    "processes a time is the geometric mean of theirs. One-device program: the speed-up over the fastest plain "
-    "jit program on one device. By hand: the time divided by that of the handwritten derivative. Of the roof: "
-    "the shortest time that the peak rates of the machine allow, divided by the measured time. table.md has the "
-    "same rows; table.csv has one row for each record in full precision.",
+    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
+    "relative to the same program on the fewest devices; with several processes, a time is the geometric mean of "
+    "theirs. One-device program: the speed-up over the fastest plain jit program on one device. By hand: the time "
+    "divided by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of the "
+    "machine allow, divided by the measured time. table.csv has one row for each record in full precision.",
     "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
-    "planned": "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
-    "relative to the fewest devices that were planned. Communication is a fraction of the time. By formula: "
-    "more devices than programs were compiled for.",
+    "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is relative "
+    "to the fewest devices that were planned. By formula: more devices than programs were compiled for.",
     "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
-    "laws": "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. The largest "
-    "speed-up is relative to one device by the law.",
-    "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
-    "program. Communication and imbalance between processes are part of the rest where they are not known. "
-    "Left out: cases that take no longer than an empty call.",
-    "sparsity": "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. Pays "
-    "after: the number of evaluations after which colored seeds are faster in total, with detection, coloring "
-    "and compilation.",
+    "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative to one "
+    "device by the law. Intervals are at 95 %.",
+    "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device program. "
+    "Communication and imbalance between processes are part of the rest where they are not known.",
+    "sparsity": "Colored seeds compared with one seed for each row or column. Pays after: the number of evaluations "
+    "after which colored seeds are faster in total, with detection, coloring and compilation.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
     "machine": "Peak rates of a device, and the latency of an empty call.",
     "damaged": "These lines are ignored; their cases run again.",
+}
+
+
+def _format_fraction(value: float) -> str:
+    return format_percentage(value) if value else "none"
+
+
+_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
+    **dict.fromkeys(("first call", "detecting and colouring", "compiling"), format_duration),
+    **dict.fromkeys(("efficiency", "communication", "waiting", "imbalance"), _format_fraction),
+    **dict.fromkeys(("dispatch", "the rest", "within the interval"), _format_fraction),
+    "memory": lambda value: f"{format_number(value / 1e6)} MB",  # always MB, so that the column can be sorted
+    "nonzeros": "{:,}".format,
 }
 
 
@@ -86,11 +81,11 @@ def answer_table(findings: Findings) -> Table:
 def _fastest_cells(findings: Findings, row: FastestMethod) -> Row:
     return {
         "problem": problem_name(findings, row),
-        "fastest": name_with_blocks(row.first),
+        "fastest": timings.name_with_blocks(row.first),
         "time": format_time(row.first),
         "devices": row.case.devices,
         "runner-up": row.second and _name_with_time(row.second),
-        "ratio": row.second and row.ratio and format_ratio(*row.ratio),
+        "ratio": row.second and row.ratio,
         "certainty": describe_certainty(row),
     }
 
@@ -122,7 +117,16 @@ def folded_tables(findings: Findings) -> list[Table]:
 
 
 def _table(anchor: str, title: str, rows: Iterable[Mapping[str, object]]) -> Table:
-    return make_table(anchor, title, _NOTES.get(anchor.partition("-")[0], ""), rows)
+    texts = ({name: _format_cell(name, value) for name, value in row.items()} for row in rows)
+    return make_table(anchor, title, _NOTES.get(anchor.partition("-")[0], ""), texts)
+
+
+def _format_cell(column: str, value: object) -> str:
+    if isinstance(value, Estimate):
+        return format_ratio(*value)
+    if isinstance(value, int | float):
+        return _FORMATS.get(column, str)(value)
+    return str(value or "")
 
 
 def case_anchor(timing: Timing) -> str:
@@ -133,25 +137,23 @@ def case_anchor(timing: Timing) -> str:
 def _measured_rows(findings: Findings) -> Iterator[Row]:
     baselines = {id(each.timing): each for each in findings.baselines}
     pairs = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
-    overlap_gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in pairs}
+    overlap_gains = {id(overlapped): timings.time_ratio(plain, overlapped) for plain, overlapped in pairs}
     for timing in findings.case_timings:
-        case, baseline = timing.case, baselines[id(timing)]
+        bound = baselines[id(timing)].bound
         points = {kind: point for kind, (_, point) in findings.curves_of(timing).items()}
-        against_jit = next((point.against_jit for point in points.values()), None)
-        by_hand, bound = baseline.by_hand, baseline.bound
         yield {
-            "case": label(case),
+            "case": label(timing.case),
             "time": format_time(timing),
-            "devices": case.devices,
+            "devices": timing.case.devices,
             "mode": timing.method.name,
             "samples": len(timing.seconds),
             "speed-up": _format_ratios(points, "speedup", "x"),
             "efficiency": _format_ratios(points, "efficiency", ""),
-            "one-device program": against_jit and format_ratio(*against_jit),
-            "by hand": by_hand and format_ratio(*by_hand),
+            "one-device program": next((point.against_jit for point in points.values()), None),
+            "by hand": baselines[id(timing)].by_hand,
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
-            "memory": _format_megabytes(memory_of(timing)),
-            "first call": _format_optional(format_duration, first_call_seconds(timing)),
+            "memory": timings.memory_of(timing),
+            "first call": timings.first_call_seconds(timing),
             "remarks": _describe_remarks(findings, timing, overlap_gains.get(id(timing))),
         }
 
@@ -167,26 +169,18 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> s
 
 
 def _describe_remarks(findings: Findings, timing: Timing, overlap: Estimate | None) -> str:
-    record, floor, padding = timing.record, near_floor(timing), padding_share(timing)
-    blocks = automatic_blocks(record)
+    record, floor, padding = timing.record, timings.near_floor(timing), timings.padding_share(timing)
+    blocks = timings.automatic_blocks(record)
     counts = (record.collectives or {}).items()
     collectives = " and ".join(f"{count} {name}" for name, count in counts if count)
     return join_words(
         findings.suffix(timing.environment, timing.honest).strip(" []"),
-        floor and f"{SHORT}: {format_duration(floor)}",
+        floor and f"{timings.SHORT}: {format_duration(floor)}",
         blocks and f"takes {blocks}",
         padding and f"{format_percentage(padding)} padding",
         overlap and f"without overlap {format_ratio(*overlap)} as long",
-        collectives and f"sends {_format_megabytes(record.collective_bytes)} in {collectives}",
+        collectives and f"sends {format_bytes(record.collective_bytes or 0)} in {collectives}",
     )
-
-
-def _format_megabytes(value: float | None) -> str:
-    return f"{format_number(value / 1e6)} MB" if value else ""  # always MB, so that columns can be sorted
-
-
-def _format_optional(format_value: Callable[[float], str], value: float | None) -> str:
-    return "" if value is None else format_value(value)
 
 
 def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
@@ -232,8 +226,8 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
             "predicted time": format_duration(*times) if times else "",
             "efficiency": point and format_efficiency(point),
             "bound by": predicted.get("bound"),
-            "communication": _format_time_share(predicted, "communication"),
-            "waiting": _format_time_share(predicted, "waiting"),
+            "communication": _time_share(predicted, "communication"),
+            "waiting": _time_share(predicted, "waiting"),
             "memory": _describe_memory(record),
             "by": predicted.get("by"),
             "remarks": record.text,
@@ -245,11 +239,9 @@ def _planned_records(forecast: Forecast, *statuses: str) -> list[Record]:
     return sorted(records, key=lambda record: (label(record.case, ["devices"]), record.case.devices))
 
 
-def _format_time_share(predicted: Mapping[str, Any], name: str) -> str:
+def _time_share(predicted: Mapping[str, Any], name: str) -> float | None:
     seconds, total = predicted.get(name), predicted.get("seconds")
-    if seconds is None or not total:
-        return ""
-    return format_percentage(seconds / total) if seconds else "none"
+    return None if seconds is None or not total else seconds / total
 
 
 def _describe_memory(record: Record) -> str:
@@ -268,7 +260,7 @@ def _score_rows(scores: PlanScores) -> Iterator[Row]:
             "predicted / measured, median": format_ratio(part.median_ratio),
             "median absolute error": format_percentage(part.error),
             "worst": format_ratio(part.worst),
-            "within the interval": format_percentage(part.coverage) if part.coverage else "none",
+            "within the interval": part.coverage,
         }
 
 
@@ -298,32 +290,26 @@ def _loss_rows(findings: Findings) -> Iterator[Row]:
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "devices": part.devices,
-                "efficiency": _format_percent(efficiency[part.devices]),
-                "communication": _format_percent(part.communication),
-                "imbalance": _format_percent(part.imbalance),
-                "dispatch": _format_percent(part.dispatch),
-                "the rest": _format_percent(part.serial),
+                "efficiency": efficiency[part.devices],
+                "communication": part.communication,
+                "imbalance": part.imbalance,
+                "dispatch": part.dispatch,
+                "the rest": part.serial,
             }
-
-
-def _format_percent(share: float | None) -> str:
-    return "" if share is None else f"{round(100 * share)} %"
 
 
 def _sparse_rows(findings: Findings) -> Iterator[Row]:
     for gain in findings.coloring_gains:
-        timing, nonzeros = gain.timing, gain.timing.record.nonzeros
+        timing = gain.timing
         yield {
             "case": label(timing.case) + findings.suffix(timing.environment),
-            "nonzeros": "" if nonzeros is None else f"{nonzeros:,}",
+            "nonzeros": timing.record.nonzeros,
             "seeds": gain.seeds,
-            "detecting and colouring": _format_optional(
-                format_duration, stage_seconds(timing, *SPARSITY_STAGES)
-            ),
-            "compiling": _format_optional(format_duration, stage_seconds(timing, *COMPILING_STAGES)),
+            "detecting and colouring": timings.stage_seconds(timing, *timings.SPARSITY_STAGES),
+            "compiling": timings.stage_seconds(timing, *COMPILING_STAGES),
             "time": format_time(timing),
             "all seeds": _name_with_time(gain.uncolored) if gain.uncolored else "not measured",
-            "times as long": gain.ratio and format_ratio(*gain.ratio),
+            "times as long": gain.ratio,
             "pays after": gain.pays_after,
         }
 
@@ -338,7 +324,7 @@ def _peer_rows(findings: Findings) -> Iterator[Row]:
                 "system": timing.method.name,
                 "time": format_time(timing),
                 "JAX's fastest": _name_with_time(jax) if jax else "not measured",
-                "times as long": baseline.over_jax and format_ratio(*baseline.over_jax),
+                "times as long": baseline.over_jax,
             }
 
 

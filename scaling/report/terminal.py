@@ -16,7 +16,7 @@ from scaling.analysis.answers import measured_answers
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_duration
 from scaling.report.tables import answer_table
 from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, make_table, wrap_text
 
@@ -103,35 +103,21 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     width of the console in characters.
     """
     width = min(width, WIDTH)
-    last_lines = _list_warnings(findings, folder, width)
-    verbs = {"report": "every problem, curves and figures", "lint": "all warnings, and how to fix them"}
-    for verb, purpose in verbs.items():
-        command, comment = f"scaling {verb} {folder}", f"  # {purpose}"
-        last_lines.append(command + comment if len(command + comment) <= width else command)
-    headlines = [f"{answer.headline}." for answer in measured_answers(findings)]
-    sentences = headlines or summary.summarize(findings)
-    paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
-    max_lines = LINES - _RESERVED_LINES - len(last_lines)
-    return [*_fit_paragraphs(paragraphs, max_lines, f"scaling report {folder}"), *last_lines]
-
-
-def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of the first paragraphs that fit into `max_lines`, and then "N more: <command>"."""
-    lines: list[str] = []
-    for index, paragraph in enumerate(paragraphs):
-        is_last = index == len(paragraphs) - 1
-        if len(lines) + len(paragraph) + (not is_last) > max_lines:
-            return [*lines, f"{len(paragraphs) - index} more: {command}"]
-        lines += paragraph
-    return lines
-
-
-def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
     remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
-    lines = [f"{r.severity}: {r.rule} ({r.count}); {r.fix}" for r in remarks[:_MAX_WARNINGS]]
-    if omitted := len(remarks) - len(lines):
-        lines.append(f"{count_of(omitted, 'more remark')}: scaling lint {folder}")
-    return [textwrap.shorten(clean_text(line), width, placeholder=" ...") for line in lines]
+    warnings = [
+        f"{each.severity}: {each.rule} ({each.count}); {each.fix}" for each in remarks[:_MAX_WARNINGS]
+    ]
+    warnings = [textwrap.shorten(clean_text(warning), width, placeholder=" ...") for warning in warnings]
+    commands = [f"scaling report {folder}", f"scaling lint {folder}"]
+    answers = [f"{answer.headline}." for answer in measured_answers(findings)] or summary.summarize(findings)
+    max_lines, lines = LINES - _RESERVED_LINES - len(warnings) - len(commands), list[str]()
+    for index, answer in enumerate(answers):
+        paragraph = wrap_text(answer, width, "  ")
+        if len(lines) + len(paragraph) + (index < len(answers) - 1) > max_lines:
+            lines.append(f"{len(answers) - index} more: {commands[0]}")
+            break
+        lines += paragraph
+    return [*lines, *warnings, *commands]
 
 
 def _to_one_line(text: str, console: Console) -> str:

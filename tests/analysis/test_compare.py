@@ -224,20 +224,6 @@ def test_processes_not_measured_in_turns_are_counted_even_beside_a_single_pair(m
     assert not any("not measured in turns" in line for line in lines)
 
 
-def test_different_automatic_blocks_are_reported(make_record, tmp_path):
-    def auto(chunk):
-        return steady(
-            make_record, 1.0, chunk="auto", blocks={"block": None, "chunk": chunk, "storage": "device"}
-        )
-
-    (row,) = case_table(compare_pair(tmp_path, auto(8), auto(4)).rows).rows
-    assert row[-1] == (
-        "3 + 3 processes, 3 in turns; chunk=auto: 8 seeds and all points at a time, then 4 seeds and all points at a time"
-    )
-    (row,) = case_table(compare_pair(tmp_path / "same", auto(8), auto(8)).rows).rows
-    assert row[-1] == "3 + 3 processes, 3 in turns"
-
-
 def test_markdown_table_is_intact_for_any_text_in_the_records(make_record, tmp_path):
     failed = make_record(status="failed", reason="error", text="a|b <script>\n| x \\| y", workload="mine|<b>")
     text = format_markdown(compare_pair(tmp_path, steady(make_record, 1.0, workload="mine|<b>"), [failed]))

@@ -331,7 +331,7 @@ def test_folder_without_records_cannot_be_exported(tmp_path):
     with pytest.raises(Refusal, match="no record to export"):
         export.write_exports(made_up.write(tmp_path, []), ["csv"])
     (tmp_path / "damaged.jsonl").write_text('{"half\n')
-    with pytest.raises(Refusal, match=r"no record to export.*1 damaged line was ignored.*damaged.jsonl:1"):
+    with pytest.raises(Refusal, match=r"no record to export.*ignored: 1 damaged line.*damaged.jsonl:1"):
         export.write_exports(tmp_path, ["csv"])
 
 

@@ -109,7 +109,11 @@ def test_same_values_give_identical_files(study, drawings, tmp_path):
         (tmp_path / name).mkdir()
         files.write_figures(again[:2], study, tmp_path / name, ["svg", "png", "pdf"])
     for path in (tmp_path / "one").iterdir():
-        first, second = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
+        # The library numbers the clip paths of all files of a process.
+        first, second = (
+            re.sub(rb"clip\d+", b"clip", (tmp_path / folder / path.name).read_bytes())
+            for folder in ("one", "two")
+        )
         # The library writes the entries of PDF dictionaries, which are unordered, in any order.
         assert len(first) == len(second) if path.suffix == ".pdf" else first == second
         assert b"CreationDate" not in first

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import findings, summary_details
-from scaling.report import case_panel, page, write_report
+from scaling.report import page, write_report
 from scaling.report import tables as report_tables
 from scaling.report.figures import files
 from tests.support import made_up
@@ -151,7 +151,7 @@ def test_ratio_to_the_derivative_by_hand_and_the_limit_of_a_law_have_intervals(t
 
 @pytest.mark.parametrize("seconds", [[4.12363e-4, 3.98e-4, 1.7], [1e-7, 98765.4321], [250.0]])
 def test_a_detail_panel_has_each_sample_with_four_digits(seconds):
-    ((_, panel),) = case_panel.case_panels([("row", [("process 1", record(seconds=seconds))])]).items()
+    ((_, panel),) = page.case_panels([("row", [("process 1", record(seconds=seconds))])]).items()
     ((name, times, marked),) = json.loads(files.to_script_json(panel))["samples"]
     assert (name, marked) == ("process 1", [])
     assert times == pytest.approx(seconds, rel=5e-4)

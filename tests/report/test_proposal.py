@@ -121,10 +121,10 @@ def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, m
     records = [make_record(chunk=chunk) for chunk in (None, 2, "auto")]
     records += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
     text = methods_of(write_proposal(made_up.write(tmp_path / "made", records)))
-    assert "Methods: jacfwd (vmap). 3 memory settings were measured." in text
+    assert "Methods: jacfwd (vmap).\n" in text
     assert "the fastest mesh on each number of devices. It is chosen by the same times" in text
     text = methods_of(write_proposal(made_up.write(tmp_path / "plain", [make_record()])))
-    assert "settings were measured" not in text and "mesh" not in text
+    assert "mesh" not in text
 
 
 def test_cpu_devices_are_described_as_cores(tmp_path, make_record):

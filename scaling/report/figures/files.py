@@ -1,7 +1,6 @@
 """Convert figures to JSON for the HTML page, or to image files with the provenance of their results."""
 
 import json
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from scaling.results.store import replace_file
 _WIDTH = 400  # of a panel in pixels
 _TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # characters in the width of a panel and of a figure
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_CLIP = re.compile(r'(<clipPath id="|url\(#)clip(\d+)')
 _ISOLATED = {"name": "isolated", "value": ""}
 _ZOOM = {
     "name": "zoom",
@@ -118,15 +116,9 @@ def write_figures(
     """Write figures to image files in a folder, and return the paths. `formats` are keys of ENCODERS."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
-        svg = _renumber_clip_paths(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
+        svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
         for name in formats:
             path = folder / f"{figure.name}.{name}"
             replace_file(path, ENCODERS[name](svg))
             written.append(path)
     return written
-
-
-def _renumber_clip_paths(svg: str) -> str:
-    """Return an SVG with clip paths numbered from 0, so that equal figures give equal files."""
-    names: dict[str, int] = {}
-    return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
