@@ -109,12 +109,6 @@ def labels(panel):
     ]
 
 
-def count_intervals(drawing):
-    """Return how many intervals of measurements are drawn."""
-    layers = [layer for panel in drawing.panels for layer in panel.chart["layer"]]
-    return sum(len(layer["data"]["values"]) for layer in layers if layer["mark"]["type"] == "rule")
-
-
 def cells(table, **where):
     """Return the rows of a table, as dicts, that have the given values."""
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -242,36 +236,6 @@ def test_figure_marks_predictions_by_formula_and_explains_hollow_marks(plans_onl
         row["devices"] for row in drawing.panels[0].chart["data"]["values"] if row["fill"] == theme.GROUND
     ]
     assert by_formula == [512]
-
-
-@pytest.mark.thorough
-def test_measurements_on_the_same_device_kind_are_drawn_with_the_plan(tmp_path):
-    def draw(name, records):
-        (drawing,) = (
-            d
-            for d in figures.make_figures(findings.read(write(tmp_path / name, records)))
-            if d.name == "plan-far"
-        )
-        return drawing
-
-    plan_figure = draw("alone", planned_curve())
-    both_figure = draw("beside", [*planned_curve(), *measured("jacfwd")])
-    assert (count_intervals(both_figure), count_intervals(plan_figure)) == (4, 0)
-    assert "measured on such devices" in both_figure.caption
-    # Measurements on another kind of device or of another mode are not drawn.
-    assert draw("kind", [*planned_curve(kind="another"), *measured("jacfwd")]) == plan_figure
-    assert draw("mode", [*planned_curve(), *measured("jacrev")]) == plan_figure
-
-
-@pytest.mark.thorough
-def test_weak_plans_are_drawn_only_with_weak_measurements(tmp_path):
-    weak = [
-        planned_record(case_of("rbf", "jacfwd", 1, count, weak=True), 0.01 + 1e-4 * count)
-        for count in (1, 8, 64)
-    ]
-    folder = write(tmp_path / "weak", [*weak, *measured("jacfwd")], scaling=["weak"])
-    (drawing,) = (d for d in figures.make_figures(findings.read(folder)) if d.name == "plan-far")
-    assert "for each device" in drawing.panels[0].title[1] and count_intervals(drawing) == 0
 
 
 def test_six_families_are_drawn_and_the_caption_counts_all(tmp_path):

@@ -162,16 +162,16 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
 
-def draw_points(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, **channels: Spec) -> Spec:
+def draw_points(styles: Sequence[LineStyle], **channels: Spec) -> Spec:
     """Return a layer of hollow markers. `channels` are additional encoding channels."""
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
-    return make_layer({"type": "point"}, rows, shape=shape, **channels)
+    return make_layer({"type": "point"}, shape=shape, **channels)
 
 
-def draw_intervals(field: str, rows: Sequence[Row] | None = None, mark: str = "rule", **options: Any) -> Spec:
+def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
     """Return a layer of error bars, or of bands if `mark` is "area", such as from speedup_low to speedup_high."""
-    ends = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
-    return make_layer({"type": mark, "strokeWidth": 2} | options, rows, **ends)
+    ends: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
+    return make_layer({"type": mark, "strokeWidth": 2} | options, **ends)
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:

@@ -131,9 +131,7 @@ def _ideal_values(curves: Sequence[Curve], field: str, counts: Iterable[int]) ->
 def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Sequence[int]) -> Spec:
     if field == "seconds":
         return marks.log_axis(field, "time", values, "s")
-    scaled = "scaled " if (first.kind, field) == ("weak", "speedup") else ""
-    relative = first.points[0].relative
-    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{relative}"
+    title = "speed-up" if field == "against_jit" else _RATIOS[field] + first.points[0].relative
     if field == "efficiency" or counts[-1] <= 4 * counts[0]:
         return marks.linear_axis(field, title, 1.08 * max(values))
     return marks.log_axis(field, title, values)
@@ -168,31 +166,25 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
     return rows
 
 
-def draw_plan(forecast: Forecast, curves: Iterable[Curve]) -> Figure | None:
+def draw_plan(forecast: Forecast) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The figure shows the largest problem of each function. It also shows measured `curves` of the same
-    programs on the planned kind of device.
+    The figure shows the largest problem of each function.
     """
     problems = curves_of_largest_problems(forecast.curves, mixed=True)
-    kinds = {record.environment.get("device_kind") for record in forecast.records}
-    same_kind = [c for c in curves if c.timings[0].record.environment.get("device_kind") in kinds]
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
-    styles, panels = _curve_styles(groups), []
-    for group in groups:
-        programs = {curve.program for curve in group}
-        measured = _measurement_rows(curve for curve in same_kind if curve.program in programs)
-        panels.append(Panel((group[0].family, group[0].size), _draw_predictions(group, measured, styles)))
+    styles = _curve_styles(groups)
+    panels = [Panel((group[0].family, group[0].size), _draw_predictions(group, styles)) for group in groups]
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
-        "Filled marks are programs compiled for that many devices; hollow ones are by formula alone. Heavy "
-        f"lines with large marks, if any, were measured on such devices. {_LIMITED}"
+        "Filled marks are programs compiled for that many devices; hollow ones are by formula alone. "
+        f"{_LIMITED}"
     )
     title = f"Planned for {forecast.title}: time against devices"
     return make_figure(f"plan-{file_stem(forecast.hardware)}", title, caption, panels, styles, len(problems))
 
 
-def _draw_predictions(group: Sequence[Curve], measured: Sequence[Row], styles: Sequence[LineStyle]) -> Spec:
+def _draw_predictions(group: Sequence[Curve], styles: Sequence[LineStyle]) -> Spec:
     colours = {style.name: style.colour for style in styles}
     rows = []
     for curve in group:
@@ -201,17 +193,13 @@ def _draw_predictions(group: Sequence[Curve], measured: Sequence[Row], styles: S
             by = "predicted by formula" if formula else "predicted from the compiled program"
             fill = GROUND if formula else colours[line]
             rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
-    counts = sorted({row["devices"] for row in (*rows, *measured)})
+    counts = sorted({row["devices"] for row in rows})
     x = marks.count_axis("devices", "devices", counts)
-    y = marks.log_axis("seconds", "time", marks.values_with_bounds([*rows, *measured], "seconds"), "s")
-    fill_channel = {"field": "fill", "type": "nominal", "scale": None}
+    y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
     layers = [
-        marks.draw_intervals("seconds", None, "area", strokeWidth=0, fillOpacity=0.14),
+        marks.draw_intervals("seconds", "area", strokeWidth=0, fillOpacity=0.14),
         *marks.draw_ideal(_ideal_values(group, "seconds", counts), x, y),
         marks.draw_lines(styles),
-        marks.draw_points(styles, fill=fill_channel),
-        marks.draw_lines(styles, measured, strokeWidth=3.2),
-        marks.draw_intervals("seconds", measured),
-        marks.draw_points(styles, measured, size={"value": 150}),
+        marks.draw_points(styles, fill={"field": "fill", "type": "nominal", "scale": None}),
     ]
     return marks.make_chart(rows, x, y, styles, layers)
