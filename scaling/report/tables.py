@@ -186,29 +186,25 @@ def _describe_remarks(findings: Findings, timing: Timing, overlap: Estimate | No
 def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
     unmeasured = [record for record in findings.records if record.status != "ok"]
     for record in sorted(unmeasured, key=lambda record: (record.status, record.reason or "")):
-        yield _unmeasured_cells(record, findings.suffix(record.setting))
+        yield {
+            "case": label(record.case) + findings.suffix(record.setting),
+            "status": record.status,
+            "reason": _describe_reason(record),
+            "memory": _describe_memory(record),
+            "what happened": record.text,
+        }
     for case in findings.missing:
         yield {"case": case, "status": "missing", "reason": "not run yet", "memory": "", "what happened": ""}
 
 
-def _unmeasured_cells(record: Record, suffix: str = "") -> Row:
-    reason = f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
-    return {
-        "case": label(record.case) + suffix,
-        "status": record.status,
-        "reason": reason,
-        "memory": _describe_memory(record),
-        "what happened": record.text,
-    }
+def _describe_reason(record: Record) -> str:
+    return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
 def _plan_tables(findings: Findings) -> Iterator[Table]:
     for forecast in findings.forecasts:
-        stem, title = file_stem(forecast.hardware), f"Every case planned for {forecast.title}"
-        yield _table(f"planned-{stem}", title, _planned_rows(forecast))
-        title = f"Not planned for {forecast.title}: what does not fit or failed"
-        rows = map(_unmeasured_cells, _planned_records(forecast, "failed", "skipped"))
-        yield _table(f"unplanned-{stem}", title, rows)
+        title = f"Every case planned for {forecast.title}"
+        yield _table(f"planned-{file_stem(forecast.hardware)}", title, _planned_rows(forecast))
     for scores in findings.plan_scores:
         title = f"Errors of the predictions: {scores.hardware}"
         yield _table(f"scores-{file_stem(scores.hardware)}", title, _score_rows(scores))
@@ -217,11 +213,14 @@ def _plan_tables(findings: Findings) -> Iterator[Table]:
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     curves = [curve for curve in forecast.curves if len(curve.points) > 1]
     points = {point.timing.case: point for curve in curves for point in curve.points}
-    for record in _planned_records(forecast, "planned"):
+    ranked = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
+    for record in ranked:
         predicted, point = record.predicted or {}, points.get(record.case)
         times = [predicted[name] for name in ("seconds", "low", "high") if predicted]
+        reason = "" if record.status == "planned" else _describe_reason(record)
         yield {
             "case": label(record.case),
+            "status": record.status,
             "devices": record.case.devices,
             "predicted time": format_duration(*times) if times else "",
             "efficiency": point and format_efficiency(point),
@@ -230,13 +229,8 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
             "waiting": _time_share(predicted, "waiting"),
             "memory": _describe_memory(record),
             "by": predicted.get("by"),
-            "remarks": record.text,
+            "remarks": "; ".join(filter(None, (reason, record.text))),
         }
-
-
-def _planned_records(forecast: Forecast, *statuses: str) -> list[Record]:
-    records = (record for record in forecast.records if record.status in statuses)
-    return sorted(records, key=lambda record: (label(record.case, ["devices"]), record.case.devices))
 
 
 def _time_share(predicted: Mapping[str, Any], name: str) -> float | None:

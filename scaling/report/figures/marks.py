@@ -162,7 +162,7 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
 
-def draw_points(styles: Sequence[LineStyle], **channels: Spec) -> Spec:
+def draw_points(styles: Sequence[LineStyle], **channels: Any) -> Spec:
     """Return a layer of hollow markers. `channels` are additional encoding channels."""
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
     return make_layer({"type": "point"}, shape=shape, **channels)
