@@ -22,7 +22,6 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     If `findings` is None, the results are read from the folder.
     """
     from scaling.analysis.dataframe import record_table
-    from scaling.analysis.forecast import plan_answers
     from scaling.analysis.summary import answer_sentences
     from scaling.report import page, tables
     from scaling.report.markdown import render_markdown
@@ -31,12 +30,8 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     study = store.read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     folded = tables.folded_tables(findings)
-    # Without measurements the answer is that of the plans.
-    planned = [
-        (forecast.title, plan_answers(forecast)) for forecast in findings.forecasts if findings.timings
-    ]
     text = render_markdown(
-        "table.md.jinja", findings=findings, answer=answer_sentences(findings), planned=planned,
+        "table.md.jinja", findings=findings, answer=answer_sentences(findings),
         tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],
     )  # fmt: skip
     html = page.render_report(findings, f"{findings.name}: {title}" if title else findings.name, folded)

@@ -83,24 +83,15 @@ def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def log_axis(field: str, title: str, values: Iterable[float], unit: str = "") -> Spec:
-    """Return a logarithmic axis that covers all positive values. With a unit, labels have SI prefixes."""
-    positive = [value for value in values if value > 0]
-    return _log_axis(field, title, min(positive), max(positive), unit)
+def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
+    """Return a logarithmic axis that covers all positive values.
 
-
-def count_axis(field: str, title: str, counts: Iterable[float]) -> Spec:
-    """Return a logarithmic axis with a tick at each count, or at round numbers if there are many counts."""
-    ticks = sorted(set(counts))
-    return _log_axis(field, title, ticks[0], ticks[-1], ticks=ticks if len(ticks) <= _MAX_TICKS else ())
-
-
-def _log_axis(
-    field: str, title: str, low: float, high: float, unit: str = "", ticks: Sequence[float] = ()
-) -> Spec:
-    margin = max((high / low) ** 0.06, 1.1)
-    low, high = low / margin, high * margin
-    ticks = ticks or _round_ticks(low, high)
+    With a `unit`, labels have SI prefixes. If the values are `counts`, each has a tick, unless there are many.
+    """
+    positive = sorted({value for value in values if value > 0})
+    margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
+    low, high = positive[0] / margin, positive[-1] * margin
+    ticks = positive if counts and len(positive) <= _MAX_TICKS else _round_ticks(low, high)
     text = f"format(datum.value, '~s') + '{unit}'"
     text = text if unit else f"datum.value < 1e5 ? format(datum.value, ',~g') : {text}"
     scale = {"type": "log", "domain": (low, high), "nice": False}

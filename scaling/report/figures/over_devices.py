@@ -107,7 +107,7 @@ def _draw_chart(
 ) -> Spec:  # fmt: skip
     counts = sorted({row["devices"] for row in rows})
     ideal = _ideal_values(group, field, counts)
-    x = marks.count_axis("devices", "devices", counts)
+    x = marks.log_axis("devices", "devices", counts, counts=True)
     y = _value_axis(group[0], field, [*marks.values_with_bounds(rows, field), *ideal.values()], counts)
     fitted = [curve for curve in group if id(curve) in laws and field in ("speedup", "efficiency")]
     law_rows = [row for curve in fitted for row in _law_rows(curve, laws[id(curve)], field)]
@@ -194,7 +194,7 @@ def _draw_predictions(group: Sequence[Curve], styles: Sequence[LineStyle]) -> Sp
             fill = GROUND if formula else colours[line]
             rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
     counts = sorted({row["devices"] for row in rows})
-    x = marks.count_axis("devices", "devices", counts)
+    x = marks.log_axis("devices", "devices", counts, counts=True)
     y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
     layers = [
         marks.draw_intervals("seconds", "area", strokeWidth=0, fillOpacity=0.14),

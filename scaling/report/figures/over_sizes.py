@@ -30,7 +30,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
             exponent = exponents.get((id(sweep), method))
             growth = f"grows with the size to the power of {format_exponent(*exponent)}" if exponent else ""
             rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
-        x = marks.count_axis("size", sweep.swept, (row["size"] for row in rows))
+        x = marks.log_axis("size", sweep.swept, (row["size"] for row in rows), counts=True)
         y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
         title = marks.panel_title(findings, sweep, sweep.constants)
         chart = marks.make_chart(rows, x, y, styles, marks.draw_series(rows, y, styles))
