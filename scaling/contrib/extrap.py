@@ -16,7 +16,6 @@ from scaling.analysis.timings import Timing
 from scaling.report.text import clean_text
 
 _MOST_PARAMETERS = 4
-_POINTS_PER_DEVICE = "points for each device"
 Coordinates = tuple[int, ...]  # a value for each parameter
 
 
@@ -32,7 +31,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, and the sizes that a fit may depend on: of weak scaling the points for each device."""
+    """A timing, and the sizes that a fit may depend on."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -47,7 +46,8 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     Methods with the same coordinates share a file. If more than four sizes vary, each combination of the
     excess sizes has its own file. Timings in which several devices shared a CPU core are omitted.
     """
-    families = group_by(_sized_timings(findings), lambda s: (s.timing.family_key, tuple(s.sizes)))
+    timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
+    families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
     experiments = [experiment for family in families.values() for experiment in _split_family(family)]
     slugs = [re.sub(r"[^a-z0-9]+", "-", each.title.lower()).strip("-")[:120] for each in experiments]
     return {f"{slug}-{number}": experiments[number - 1] for number, slug in enumerate(slugs, 1)}
@@ -63,17 +63,10 @@ def _split_family(family: Sequence[_SizedTiming]) -> Iterator[Experiment]:
                 yield _make_experiment(selected, varying)
 
 
-def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
-    """Yield each timing with its sizes. A timing on one device may belong to strong and weak scaling."""
-    for timing in (timing for timing in findings.case_timings if timing.honest):
-        case = timing.case
-        is_weak = "weak" in findings.curves_by_case.get((timing.environment, case), {})
-        points = [(_POINTS_PER_DEVICE, case.points // case.devices)] if is_weak else []
-        points += [("points", case.points)] if not is_weak or case.devices == 1 else []
-        for name_and_count in points:
-            first = dict([("devices", case.devices), name_and_count])
-            sizes = {f"sizes.{name}" if name in first else name: size for name, size in case.sizes.items()}
-            yield _SizedTiming(timing, first | sizes)
+def _add_sizes(timing: Timing) -> _SizedTiming:
+    first = {"devices": timing.case.devices, "points": timing.case.points}
+    sizes = {f"sizes.{name}" if name in first else name: size for name, size in timing.case.sizes.items()}
+    return _SizedTiming(timing, first | sizes)
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
@@ -91,9 +84,8 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
     for sized in sorted(timings, key=lambda sized: sized.timing.program_name):
         region = regions.setdefault(_to_region_name(sized.timing.program_name), {})
         region[sized.coordinates(names)] = sized.timing
-    weak = ", weak scaling" if _POINTS_PER_DEVICE in first.sizes else ""
     return Experiment(
-        title=f"{first.timing.family}{weak}, environment {first.timing.environment}",
+        title=f"{first.timing.family}, environment {first.timing.environment}",
         constants={
             name: first.sizes[name] for name in first.sizes if not any(name in row for row in varying)
         },

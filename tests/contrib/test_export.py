@@ -261,17 +261,12 @@ def test_methods_measured_at_different_sizes_have_separate_files(tmp_path):
     assert [len(experiment.coordinates) for experiment in experiments.values()] == [25, 20]
 
 
-def test_weak_scaling_is_a_separate_experiment_over_devices(tmp_path):
+def test_sizes_that_grow_together_are_one_parameter(tmp_path):
     draw = np.random.default_rng(0)
-    strong = [
-        made_up.record(draw, made_up.case_of("rbf", "jacfwd", at, d)) for d in (1, 2, 4) for at in (0, 1)
-    ]
-    weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (2, 4)]
-    grid, series = extrap.find_experiments(findings.read(made_up.write(tmp_path, strong + weak))).values()
-    assert list(grid.parameters) == ["devices", "m"] and len(grid.coordinates) == 6
-    assert list(series.parameters) == ["devices"]
-    assert "weak scaling" in series.title
-    assert series.coordinates == ((1,), (2,), (4,))
+    weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (1, 2, 4)]
+    (series,) = extrap.find_experiments(findings.read(made_up.write(tmp_path, weak))).values()
+    assert list(series.parameters) == ["devices"] and series.coordinates == ((1,), (2,), (4,))
+    assert "points" in series.parameters["devices"]
 
 
 def test_environments_have_separate_files_and_oversubscribed_records_none(tmp_path, make_record):
