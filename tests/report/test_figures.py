@@ -320,7 +320,7 @@ def test_figures_of_hundreds_of_sizes_are_legible(read):
     modes = {"jacfwd": 1.0, "jacrev": 2.0}
     found = read([record(1, n * t, mode=m, points=n) for n in range(1, 201) for m, t in modes.items()])
     ticks = sizes.draw_sizes(found).panels[0].chart["encoding"]["x"]["axis"]["values"]
-    assert ticks == [1.0, 10.0, 100.0]
+    assert len(ticks) <= 25 and set(ticks) >= {1.0, 10.0, 100.0}
     crossover = sizes.draw_crossover(found)
     assert crossover.panels[0].height < 1500 and len(rows(crossover, "rect")) == 200
     assert "have no text" in crossover.caption
