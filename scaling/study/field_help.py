@@ -34,7 +34,8 @@ def describe(conf: Path) -> str:
     """Return the name, meaning, allowed values and default of all fields in `conf`/config.yaml."""
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
-        "scaling": SCALINGS, "workload": [*sorted(built_in("workloads") - {CEILING}), "an import path of your own"],
+        "scaling": SCALINGS,
+        "workload": [*sorted(built_in("workloads") - {CEILING}), "an import path of your own"],
         "engine": [interface.JAX, *interface.ENGINES, "an import path of your own"],
     }  # fmt: skip
     text = (conf / "config.yaml").read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ class _Examination:
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until the first failure. Return the failure, or None if none fails.
+        """Check cells in one child process until the first failure. Return this failure, or None.
 
         Answered cells are removed from `problems`. If an import fails, all cells have this failure as answer.
         """
