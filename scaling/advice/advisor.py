@@ -20,8 +20,7 @@ from scaling.core.case import AUTO, Case, Refusal, check_names
 from scaling.core.formatting import count_of
 from scaling.core.modes import MODES
 from scaling.core.run_case import CaseEnded, ProcessGroup
-from scaling.plan import plan_study
-from scaling.plan.compile_pool import RecordFields
+from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
 _OPTIONS = ("budget", "devices", "hardware", "mode", "cores", "note")  # options of a function of the user
@@ -138,7 +137,7 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
             fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
             raise Refusal(f"devices={count}: {text}; use fewer, or {fix}")
     if hardware is not None:
-        plan_study.find_compiler(hardware)
+        find_compiler(hardware)
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:

@@ -12,8 +12,8 @@ import jax
 from scaling.advice.candidates import CODED, sum_operations
 from scaling.core import environment
 from scaling.core.case import Case
-from scaling.plan import plan_study
-from scaling.plan.compile_pool import RecordFields
+from scaling.plan import time_model
+from scaling.plan.compile_pool import RecordFields, worker_header
 from scaling.plan.compile_worker import TracedCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers import cores
@@ -36,7 +36,7 @@ def predict_candidates(
     free = environment.available_bytes()
     for case in cases:
         available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
-        header = plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
+        header = worker_header(hardware, [case.devices]) | {"memory": available}
         try:
             traced[case] = TracedCase(header, case)
         except Exception as error:
@@ -51,7 +51,7 @@ def predict_candidates(
     try:
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
             doubt = {"text": excess[case]} if case in excess else {}
-            fields[case] = doubt | plan_study.predict(case, case, hardware, compiled)
+            fields[case] = doubt | time_model.predict(case, case, hardware, compiled)
             note(f"compiled {number} of {len(ordered)} candidates")
     except KeyboardInterrupt:
         note("interrupted: advice from the candidates that are compiled")

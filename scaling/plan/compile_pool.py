@@ -1,17 +1,27 @@
-"""Class `CompilePool`: start compile workers (compile_worker.py), and compile equal programs only once.
+"""Start compile workers (compile_worker.py) for a machine, and compile equal programs only once.
 
-compile_worker.py compiles a case and reads its cost from the program. plan_study.py writes the records.
+A worker compiles cases and counts their work in the programs. plan_study.py writes the records.
 """
 
+import contextlib
+import importlib.metadata
+import queue
+import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from scaling.core.case import Case, non_default_fields
+from scaling.core.case import Case, Refusal, non_default_fields
+from scaling.plan.hardware import Hardware
 from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
+# Packages by platform. One of them must be installed to compile for the platform.
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
+_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
+_CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 _VARIABLES = {  # environment variables of a compile worker
     "JAX_PLATFORMS": "cpu",  # do not initialize accelerators
     "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of the cloud
@@ -20,6 +30,37 @@ _VARIABLES = {  # environment variables of a compile worker
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
 }
 RecordFields = dict[str, Any]  # some fields of a `Record`, by name
+
+
+def find_compiler(hardware: Hardware) -> tuple[str, str]:
+    """Return the package and version of the compiler for a machine. Raise `Refusal` if none is installed."""
+    platform = hardware.platform
+    compiler = _find_package(_COMPILERS[platform])
+    has_assembler = platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
+    if compiler and has_assembler:
+        return compiler
+    missing = "CUDA assembler ptxas" if compiler else "compiler"
+    raise Refusal(
+        f"the {missing} for hardware={hardware.name} is not installed: "
+        f"run `scripts/plan`, or pip install 'ad-scaling[plan-{platform}]'"
+    )
+
+
+def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the name and version of the first installed package in `names`, or None if there is none."""
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return name, importlib.metadata.version(name)
+    return None
+
+
+def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
+    """Return the header for a compile worker: the hardware, and the TPU slice for each device count."""
+    return {
+        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
+        "memory": hardware.memory, "most": max(counts),
+        "slices": {str(count): list(hardware.slice_shape(count) or ()) for count in sorted(counts)},
+    }  # fmt: skip
 
 
 @dataclass
@@ -42,47 +83,45 @@ class CompilePool:
     def compile_all(self, cases: Iterable[Case]) -> None:
         """Compile all cases, in descending order of the number of devices.
 
-        Raise the first exception of a thread, such as `AllocationLost` if a worker does not start.
+        Raise `AllocationLost` if a worker does not start.
         """
         self._cases = iter(sorted(cases, key=lambda case: -case.devices))  # the cases that have not begun
-        self._report_lock = threading.Lock()
         self._program_locks: dict[str, threading.Lock] = {}
         self._compiled: dict[str, RecordFields] = {}  # program digest -> event of the compilation
-        self._failure: BaseException | None = None  # the exception of a thread; all threads then stop
-        threads = [threading.Thread(target=self._compile_cases, daemon=True) for _ in range(self.size)]
-        for thread in threads:
-            thread.start()
-        # Poll, so that Ctrl-C and a failure of one thread take effect while others compile.
-        while self._failure is None and (busy := [thread for thread in threads if thread.is_alive()]):
-            busy[0].join(0.2)
-        if self._failure is not None:
-            raise self._failure
-
-    def _next_case(self) -> Case | None:
-        return next(self._cases, None) if self._failure is None else None
+        # (function, arguments) to call in this thread; None when a thread ends
+        self._calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue()
+        for _ in range(self.size):
+            threading.Thread(target=self._compile_cases, daemon=True).start()
+        try:
+            for _ in range(self.size):
+                while call := self._calls.get():
+                    call[0](*call[1])
+        finally:
+            self._cases = iter(())
 
     def _compile_cases(self) -> None:
         """Compile cases until none remains, and replace a worker that dies."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
         try:
-            while (case := self._next_case()) is not None:
+            while case := next(self._cases, None):
                 with open_worker_group(self.header, variant, ProcessShape(1), None) as worker:
-                    while case is not None and self._compile_case(worker, case):
-                        case = self._next_case()
+                    while case and self._compile_case(worker, case):
+                        case = next(self._cases, None)
         except WorkerDied as death:
-            self._failure = AllocationLost(f"the compile worker did not start: {death}")
+            error = AllocationLost(f"the compile worker did not start: {death}")
+            self._calls.put((_raise_error, (error,)))
         except BaseException as error:
-            self._failure = error
+            self._calls.put((_raise_error, (error,)))
+        self._calls.put(None)
 
     def _compile_case(self, worker: WorkerGroup, case: Case) -> bool:
         """Trace and compile a case, report its record fields, and return whether the worker is alive."""
-        self.begin(case)
+        self._calls.put((self.begin, (case,)))
         event = self._request(worker, {"do": "trace", "key": case.key, "case": non_default_fields(case)})
         if event["event"] == "traced":
             event = self._compile_once(worker, case, event["program"])
         fields = {name: value for name, value in event.items() if name not in ("event", "key", "rank")}
-        with self._report_lock:
-            self.report(case, fields)
+        self._calls.put((self.report, (case, fields)))
         return event["event"] != "died"
 
     def _compile_once(self, worker: WorkerGroup, case: Case, digest: str | None) -> RecordFields:
@@ -95,12 +134,12 @@ class CompilePool:
         if digest is None:
             return self._request(worker, request)
         with self._program_locks.setdefault(digest, threading.Lock()):
-            if digest not in self._compiled:
-                event = self._request(worker, request) | {"program": digest}
-                if event["status"] != "failed":
-                    self._compiled[digest] = event | {"compiled_as": case.key}
-                return event
-            return self._compiled[digest]
+            if digest in self._compiled:
+                return self._compiled[digest]
+            event = self._request(worker, request) | {"program": digest}
+            if event["status"] != "failed":
+                self._compiled[digest] = event | {"compiled_as": case.key}
+            return event
 
     def _request(self, worker: WorkerGroup, request: Mapping[str, Any]) -> RecordFields:
         """Return the reply of a worker, or an event "died" with the record fields of the failure."""
@@ -109,3 +148,7 @@ class CompilePool:
         except WorkerDied as death:
             text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
             return {"event": "died", "status": "failed", "reason": death.reason, "text": text}
+
+
+def _raise_error(error: BaseException) -> None:
+    raise error

@@ -3,13 +3,10 @@
 compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
 """
 
-import contextlib
 import dataclasses
 import datetime
-import importlib.metadata
 import math
-import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,10 @@ from scaling.analysis.timings import pool_processes
 from scaling.core import environment
 from scaling.core.case import AUTO, FIELDS, Case, Refusal
 from scaling.core.formatting import count_of, format_number
-from scaling.core.record import Record, Writer
-from scaling.plan import calibration, measurement_cost, time_model
+from scaling.core.record import COMPILING_STAGES, Record, Writer
+from scaling.plan import calibration, compile_pool, time_model
 from scaling.plan import hardware as machines
-from scaling.plan.compile_pool import CompilePool, RecordFields
+from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware
 from scaling.results import store
 from scaling.study import grid, preflight
@@ -32,16 +29,11 @@ from scaling.workers import cores
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
 
-# Packages by platform. One of them must be installed to compile for the platform.
-_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
-_ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
-_CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
-_EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}  # extras of this package that install the compilers
 _RUN_OPTIONS = {  # option of `scaling run` without effect on a plan -> default
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
 }  # fmt: skip
+_BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start-up time of JAX
 Listener = Callable[[dict[str, Any]], None]
-
 
 HELP = """\
 Compile a study for other hardware and predict its run times, without running it.
@@ -100,7 +92,7 @@ def prepare_plan(
     cells = _expand_cases(config, hardware, settings.max_cases)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
-    compiler, version = find_compiler(hardware)
+    compiler, version = compile_pool.find_compiler(hardware)
     results = preflight.examine_cells(cells, settings.case_seconds, note)
     recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
     platform, flags = hardware.platform, environment.variables(hardware.platform)
@@ -212,29 +204,6 @@ def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
     return None
 
 
-def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return the package and version of the compiler for a machine. Raise `Refusal` if none is installed."""
-    compiler = _find_package(_COMPILERS[hardware.platform])
-    has_assembler = (
-        hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
-    )
-    if compiler and has_assembler:
-        return compiler
-    missing = "CUDA assembler ptxas" if compiler else "compiler"
-    raise Refusal(
-        f"the {missing} for hardware={hardware.name} is not installed: "
-        f"run `scripts/plan`, or pip install 'ad-scaling[{_EXTRA[hardware.platform]}]'"
-    )
-
-
-def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the name and version of the first installed package in `names`, or None if there is none."""
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return name, importlib.metadata.version(name)
-    return None
-
-
 def run_plan(study: PlannedStudy, listener: Listener) -> None:
     """Compile the cases of a study, predict their times, and write a record of each case when it ends.
 
@@ -258,7 +227,7 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
 
         def report(compiled: Case, fields: RecordFields) -> None:
             for result in results_of[compiled]:
-                write_record(result, predict(result.case, compiled, study.hardware, fields))
+                write_record(result, time_model.predict(result.case, compiled, study.hardware, fields))
 
         def begin(compiled: Case) -> None:
             listener({"event": "begin", "key": results_of[compiled][0].case.key})
@@ -268,48 +237,17 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
             status = "failed" if result.failure else "skipped"
             write_record(result, {"status": status, "reason": reason, "text": text})
         if results_of:
-            header = worker_header(study.hardware, {case.devices for case in results_of})
-            size = min(len(cores.usable_cores()), len(results_of))
-            CompilePool(header, size, study.settings.case_seconds, report, begin).compile_all(results_of)
-
-
-def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the header for a compile worker: the hardware, and the TPU slice for each device count."""
-    return {
-        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
-        "memory": hardware.memory, "most": max(counts),
-        "slices": {str(count): list(hardware.slice_shape(count) or ()) for count in sorted(counts)},
-    }  # fmt: skip
-
-
-def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted call time of a compiled case, or the reason why it is unknown.
-
-    If `compiled` has fewer devices than `case` (see `case_to_compile`), the messages (collectives) of the
-    program are changed to connect all devices of `case`.
-    """
-    if fields["status"] != "planned":
-        return fields
-    if is_extrapolated := case != compiled:
-        group_sizes = {compiled.devices: case.devices}
-        messages = [m | {"group": group_sizes.get(m["group"], m["group"])} for m in fields["messages"]]
-        fields = {"compiled_as": compiled.key} | fields | {"messages": messages}
-    if "host" in (compiled.storage, (fields.get("blocks") or {}).get("storage")):
-        return fields | {"text": "not predicted: the model has no transfers between the host and its devices"}
-    time = time_model.estimate(case, hardware, fields["kernels"], fields["messages"])
-    if isinstance(time, str):
-        return fields | {"text": f"not predicted: {time}"}
-    method = "formula" if is_extrapolated else "program"
-    return fields | {"predicted": dataclasses.asdict(time) | {"by": method}}
+            header = compile_pool.worker_header(study.hardware, {case.devices for case in results_of})
+            size, seconds = min(len(cores.usable_cores()), len(results_of)), study.settings.case_seconds
+            compile_pool.CompilePool(header, size, seconds, report, begin).compile_all(results_of)
 
 
 def _write_manifest(study: PlannedStudy) -> None:
     """Write the JSON file in the results folder that describes the study and its hardware."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
-    scaling: set[str] = set(study.scaling)
     existing = store.read_json(path)  # may describe another study in the same folder
-    if isinstance(existing, dict) and isinstance(existing.get("scaling"), list):
-        scaling |= set(map(str, existing["scaling"]))
+    earlier = existing.get("scaling") if isinstance(existing, dict) else None
+    scaling = {*study.scaling, *map(str, earlier if isinstance(earlier, list) else ())}
     hardware_fields = {**hardware.config, "digest": hardware.digest, "device_kind": hardware.device_kind}
     fields = {"study": study.name, "title": study.title, "scaling": sorted(scaling)}
     store.write_json(path, store.schema_and_version() | fields | {"hardware": hardware_fields})
@@ -335,15 +273,33 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
         return ["no case could be planned"]
     selected = forecast.keep_cases(whole_forecast, study.keys)
     planned = [record for record in selected.records if record.status == "planned"]
-    low, high, unknown = measurement_cost.device_hours(planned, study.settings)
+    low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else count_of(replicates, "time")
     cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
-    if unknown:
+    if unknown := sum(record.predicted is None for record in planned):
         cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
     if selected.price:
         cost += f", {_format_range(low * selected.price, high * selected.price)} at the given price"
     return [*forecast.plan_answers(selected, deadline), f"{cost}."]
+
+
+def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
+    """Return the predicted device-hours to measure cases in all replicates.
+
+    `end`, "low" or "high", selects the limit of the 95 % interval of the predicted call times. For each
+    compilation, sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it.
+    The compile times were measured on this host. Cases without a prediction are omitted.
+    """
+    seconds, sampling = 0.0, settings.sampling
+    for record in records:
+        if record.predicted is not None:
+            call = record.predicted[end]
+            stages = sum(getattr(record, name) or 0.0 for name in COMPILING_STAGES)
+            sampled = max(sampling.warm_up, call) + max(sampling.seconds, sampling.least * call)
+            case_seconds = _BUILD_SECONDS + call + (stages + sampled) * sampling.compilations
+            seconds += case_seconds * record.case.devices
+    return seconds * settings.replicates / 3600
 
 
 def _format_range(low: float, high: float) -> str:

@@ -13,16 +13,18 @@ stragglers, is slower by a fixed factor.
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 from scaling.core.case import Case
+from scaling.plan import network
 from scaling.plan.hardware import Hardware, Rates
-from scaling.plan.network import CollectiveCost, collective
 
 DRAWS = 2000  # number of random machines
 _RECORDED_DRAWS = 100  # number of random machines whose times are recorded
@@ -30,7 +32,7 @@ _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
-# Fields of a `Kernel` or `Message` (hlo_cost.py) by name. A missing field is 0, except that `times` is 1.
+# Fields of a `Kernel` or `Message` (kernel_work.py) by name. A missing field is 0, except that `times` is 1.
 Work = dict[str, float]
 
 
@@ -59,8 +61,30 @@ class TimeEstimate:
     draws: list[float]
 
 
-class _UnknownRate(Exception):
+class _UnknownTime(Exception):
     """Exception for a time that cannot be predicted. The message states the reason."""
+
+
+def predict(case: Case, compiled: Case, hardware: Hardware, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return record fields with the predicted call time of a compiled case, or why it is unknown.
+
+    If `compiled` has fewer devices than `case` (see `plan_study.case_to_compile`), the messages (collectives)
+    of the program are changed to connect all devices of `case`.
+    """
+    if fields["status"] != "planned":
+        return {**fields}
+    messages, method = fields["messages"], "program"
+    if case != compiled:
+        group_sizes = {compiled.devices: case.devices}
+        messages = [m | {"group": group_sizes.get(m["group"], m["group"])} for m in messages]
+        fields, method = {"compiled_as": compiled.key, **fields, "messages": messages}, "formula"
+    if "host" in (compiled.storage, (fields.get("blocks") or {}).get("storage")):
+        time: TimeEstimate | str = "the model has no transfers between the host and its devices"
+    else:
+        time = estimate(case, hardware, fields["kernels"], messages)
+    if isinstance(time, str):
+        return {**fields, "text": f"not predicted: {time}"}
+    return {**fields, "predicted": dataclasses.asdict(time) | {"by": method}}
 
 
 def estimate(
@@ -73,7 +97,7 @@ def estimate(
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
             parts, bound = draw_time_parts(case, hardware, kernels, messages)
-    except _UnknownRate as reason:
+    except _UnknownTime as reason:
         return str(reason)
     seconds = parts["call"] + parts["compute"] + parts["communication"] + parts["waiting"]
     if not (np.isfinite(seconds) & (seconds > 0)).all():
@@ -91,29 +115,27 @@ def draw_time_parts(
 
     The parts are arrays of shape (DRAWS,) in seconds with the names of fields of `TimeEstimate`. The machines
     are the same for every program, so that the times of two programs can be divided element by element.
-    Raise `_UnknownRate` if a rate or an amount of work is unknown.
+    Raise `_UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
-        raise _UnknownRate("the number of iterations of a loop is not known at compile time")
+        raise _UnknownTime("the number of iterations of a loop is not known at compile time")
     rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
-        raise _UnknownRate("the network bandwidth between devices is not known")
+        raise _UnknownTime("the network bandwidth between devices is not known")
     seconds, times = _kernel_seconds(case, rates, kernels)
     totals = {name: float(values @ times) for name, values in seconds.items()}
     memory_seconds, overhead = (seconds.pop(name)[:, None] for name in ("memory", "overhead"))
     operation_seconds = np.sum(list(seconds.values()), axis=0)[:, None]
     rng = np.random.default_rng(_SEED)
-    memory, arithmetic, network = (_draw_log_uniform(hardware.attained, rng) for _ in range(3))
+    memory, arithmetic, bandwidth = (_draw_log_uniform(hardware.attained, rng) for _ in range(3))
     latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = times @ (kernel_seconds + overhead / arithmetic)
-    message_costs = [_message_cost(message, hardware, rates) for message in messages]
-    latency = sum(cost.latency for cost in message_costs)
-    transfer = sum(cost.transfer for cost in message_costs)
+    latency, transfer = sum((_message_cost(each, hardware, rates) for each in messages), np.zeros(2))
     parts = {
         "call": (rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
-        "communication": latency + transfer / network,
+        "communication": latency + transfer / bandwidth,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
     }
     return parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
@@ -132,62 +154,55 @@ def _kernel_seconds(
     The times are a dict from "memory", "overhead" or a kind of operation to an array of shape (kernels,).
     """
     dtype = case.dtype
+    double = rates.arithmetic["float64"]
+    single = rates.arithmetic["float32"] or (double and 2 * double)
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
-        "reductions": rates.reductions[dtype], "operations": _float32_rate(rates),
-        "overhead": _float32_rate(rates),
+        "reductions": rates.reductions[dtype], "operations": single, "overhead": single,
     }  # fmt: skip
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
-        if library := kernel.get("library"):
-            if speeds["arithmetic"] is None:  # emulated, such as float64 on a TPU
-                raise _UnknownRate(f"no rate of arithmetic in {dtype} is known")
-            raise _UnknownRate(f"the work of {library} is not known")
+        if library := kernel.get("library"):  # on a TPU, float64 is emulated in library calls
+            is_emulated = speeds["arithmetic"] is None
+            raise _UnknownTime(
+                f"no rate of arithmetic in {dtype} is known"
+                if is_emulated
+                else f"the work of {library} is not known"
+            )
         kinds = ("operations", "overhead") if kernel.get("operations") else speeds
         for name in filter(kernel.get, kinds):
             if (speed := speeds[name]) is None:
-                raise _UnknownRate(f"no rate of {name} in {dtype} is known")
+                raise _UnknownTime(f"no rate of {name} in {dtype} is known")
             seconds[name][k] = kernel[name] / speed
         seconds["memory"][k] = _memory_seconds(kernel, rates)
     return seconds, np.array([kernel.get("times", 1) for kernel in kernels], float)
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the time, in seconds, of the memory reads and writes of a kernel."""
+    """Return the time, in seconds, of the memory reads and writes of a kernel.
+
+    The bandwidth is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
+    """
     size = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
-    bandwidth = _bandwidth(size, rates)
     if kernel.get("overhead") and size <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
         return 0.0
+    sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
+    bandwidth = float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
     if kernel.get("operations"):  # they include loads and stores, in the order of the loops
         return size / bandwidth
     transposed = min(kernel.get("turned", 0), size)
     return (size - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 
 
-def _float32_rate(rates: Rates) -> float | None:
-    """Return the float32 arithmetic rate or None. If only the float64 rate is known, return its double."""
-    in_float64 = rates.arithmetic["float64"]
-    return rates.arithmetic["float32"] or (in_float64 and 2 * in_float64)
-
-
-def _bandwidth(size: float, rates: Rates) -> float:
-    """Return the memory bandwidth, in bytes per second, for a kernel that moves `size` bytes.
-
-    The bandwidth is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
-    """
-    sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
-    return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
-
-
-def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
-    """Return the predicted time of all executions of a collective."""
-    group = int(message["group"])
+def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
+    """Return the predicted (latency, transfer time) of all executions of a collective."""
+    group, kind = int(message["group"]), str(message.get("kind", ""))
+    if kind not in network.PARTS_OF_ALL_REDUCE:
+        raise _UnknownTime(f"the time of {kind} between devices is not modeled")
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
-    cost = collective(
-        str(message.get("kind", "")), message.get("bytes", 0), group, rates.network, shape or ()
-    )
-    return cost.times(message.get("times", 1))
+    cost = network.collective(kind, message.get("bytes", 0), group, rates.network, shape or ())
+    return cost * message.get("times", 1)
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:

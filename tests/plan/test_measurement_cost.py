@@ -1,11 +1,11 @@
-"""Tests of the cost of measuring a plan: the predicted time equals a computation by hand."""
+"""Tests of the cost of measuring a plan: the predicted device-hours equal a computation by hand."""
 
 import dataclasses
 
 import pytest
 
 from scaling.core.timing import Sampling
-from scaling.plan import measurement_cost
+from scaling.plan import plan_study
 from scaling.workers.run_settings import RunSettings
 from tests.support.planned import plan, predicted
 
@@ -25,33 +25,28 @@ def case(high, devices=1, **fields):
     )
 
 
+def seconds(record, **options):
+    return 3600 * plan_study.device_hours([record], settings(**options), "high")
+
+
 def test_a_short_case_takes_its_stages_and_the_sampling_time():
-    assert measurement_cost.measurement_seconds(case(0.001), settings()) == pytest.approx(
-        2 + 0.001 + 0.8 + 0.05 + 1.0
-    )
+    assert seconds(case(0.001)) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 1.0)
 
 
 def test_a_long_case_takes_the_minimum_number_of_calls():
     # One checked call, one warm-up call, and seven samples.
-    assert measurement_cost.measurement_seconds(case(10.0), settings()) == pytest.approx(2 + 0.8 + 9 * 10.0)
+    assert seconds(case(10.0)) == pytest.approx(2 + 0.8 + 9 * 10.0)
 
 
 def test_each_compilation_is_sampled_separately():
-    assert measurement_cost.measurement_seconds(case(0.001), settings(compilations=3)) == pytest.approx(
-        2 + 0.001 + 3 * (0.8 + 0.05 + 1.0)
-    )
+    assert seconds(case(0.001), compilations=3) == pytest.approx(2 + 0.001 + 3 * (0.8 + 0.05 + 1.0))
 
 
 def test_device_hours_are_summed_over_devices_and_replicates():
     records = [case(0.001), case(10.0, 64), plan(None, 4)]
-    *hours, unknown = measurement_cost.device_hours(records, settings(replicates=5))
-    for end, hours_taken in zip(("low", "high"), hours, strict=True):
-        small, large = (
-            measurement_cost.measurement_seconds(record, settings(), end) for record in records[:2]
-        )
-        assert hours_taken == pytest.approx(5 * (small + 64 * large) / 3600)
-    assert (
-        unknown == 1
-        and measurement_cost.measurement_seconds(records[2], settings()) is None
-        and measurement_cost.device_hours([], settings()) == (0, 0, 0)
-    )
+    for end in ("low", "high"):
+        small, large, unknown = (plan_study.device_hours([each], settings(), end) for each in records)
+        total = plan_study.device_hours(records, settings(replicates=5), end)
+        assert total == pytest.approx(5 * (small + large)) and unknown == 0
+    one, many = (plan_study.device_hours([case(0.001, n)], settings(), "low") for n in (1, 64))
+    assert many == pytest.approx(64 * one)

@@ -18,7 +18,7 @@ from jax.sharding import SingleDeviceSharding
 from scaling.core import compile_case
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.plan import compile_worker, plan_study
+from scaling.plan import compile_pool, compile_worker
 from scaling.results.store import load
 from tests.support import machines
 from tests.support.commands import COMMAND, command_environment
@@ -219,13 +219,13 @@ def test_a_missing_compiler_is_rejected_with_the_command_that_installs_it(
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    monkeypatch.setattr(plan_study, "_CUDA", tmp_path / "cuda")
+    monkeypatch.setattr(compile_pool, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     if message is None:
-        assert plan_study.find_compiler(machines.machine()) == (installed[0], "1.0")
+        assert compile_pool.find_compiler(machines.machine()) == (installed[0], "1.0")
         return
     with pytest.raises(Refusal, match=message):
-        plan_study.find_compiler(machines.machine())
+        compile_pool.find_compiler(machines.machine())
 
 
 def descendants(process):
