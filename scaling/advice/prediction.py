@@ -51,7 +51,7 @@ def predict_candidates(
     try:
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
             doubt = {"text": excess[case]} if case in excess else {}
-            fields[case] = doubt | time_model.predict(case, case, hardware, compiled)
+            fields[case] = doubt | time_model.predict(case, hardware, compiled)
             note(f"compiled {number} of {len(ordered)} candidates")
     except KeyboardInterrupt:
         note("interrupted: advice from the candidates that are compiled")

@@ -27,7 +27,7 @@ def execute(words: list[str], console: Console) -> int:
 
 def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, console: Console) -> int:
     print_lines(console, [plan_study.describe_work(study)])
-    examined = [result for result, _ in study.cases] + [result for result, *_ in study.rejected]
+    examined = [*study.cases, *(result for result, *_ in study.rejected)]
     names = {result.case.key: label(result.case) for result in examined}
     with progress.show_run(console, names, len(study.cases), len(study.rejected)) as (listen, counts):
         plan_study.run_plan(study, listen)

@@ -154,8 +154,8 @@ class TracedCase:
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if a program does not fit into the memory of a device, otherwise None."""
         compiled = compiled_case.stages.compiled
-        if isinstance(compiled, _RejectedProgram) and compiled_case.needs == program_bytes(compiled):
-            return _describe_shortage(compiled.message)
+        if isinstance(compiled, RejectedProgram) and compiled_case.needs == program_bytes(compiled):
+            return compiled.shortage
         needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.header["memory"]
         if not needed or not limit or needed <= limit:
             return None
@@ -190,17 +190,24 @@ class TracedCase:
         return fields | {"status": "planned"}
 
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
-        """Compile a program. If it does not fit into memory, the executable is a `_RejectedProgram`."""
+        """Compile a program. If it does not fit into memory, the executable is a `RejectedProgram`.
+
+        For a CPU, also count the operations of its kernels in the LLVM IR that XLA writes.
+        """
+        arguments = list(program.arguments.values())
         try:
-            if self.header["platform"] == "cpu":
-                return _compile_for_cpu(program)
-            return compile_stages(program.function, list(program.arguments.values()), options)
+            if self.header["platform"] != "cpu":
+                return compile_stages(program.function, arguments, options)
+            with tempfile.TemporaryDirectory() as folder:
+                options = llvm_instructions.dump_options(folder)
+                stages = compile_stages(program.function, arguments, options)
+                return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
         except Exception as error:
             if options is None and _TRITON_FAILURE in str(error):
                 return self._compile_stages(program, _CUBLAS_OPTIONS)
             if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not environment.is_out_of_memory(str(error)):
                 raise
-            return Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
+            return Stages(program.function, RejectedProgram(program, self.case.devices, str(error)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,54 +217,32 @@ class _CpuStages(Stages):
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _compile_for_cpu(program: layout.Program) -> _CpuStages:
-    """Compile a program for CPUs, and count the operations of its kernels in the LLVM IR that XLA writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = list(program.arguments.values())
-        stages = compile_stages(program.function, arguments, llvm_instructions.dump_options(folder))
-        return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
+class RejectedProgram:
+    """A program that the compiler rejected because it does not fit into memory.
 
-
-@dataclasses.dataclass(frozen=True)
-class _RejectedProgram:
-    """A program that the compiler rejected because it does not fit into memory, with the compiler's message.
-
-    The other fields have the same names as in JAX's `CompiledMemoryStats`, in bytes per device. The sizes of
-    the arguments and of the output show whether a smaller block of points could fit. The temporary size is
-    None if the message contains no number.
+    The sizes have the same names as in JAX's `CompiledMemoryStats`, in bytes per device. Those of the
+    arguments and of the output show whether a smaller block of points could fit. The temporary size is None
+    if the compiler's message contains no number. `shortage` states the needed and the available memory.
     """
 
-    message: str
-    argument_size_in_bytes: int
-    output_size_in_bytes: int
-    temp_size_in_bytes: int | None
+    def __init__(self, program: layout.Program, devices: int, message: str) -> None:
+        arguments = list(program.arguments.values())
+        outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
+        self.argument_size_in_bytes = sum(
+            math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arguments
+        )
+        self.output_size_in_bytes = sum(array.size * array.dtype.itemsize for array in outputs) // devices
+        self.temp_size_in_bytes: int | None = None
+        self.shortage = environment.scrub(" ".join(message.split()))[:300]
+        if match := _OUT_OF_MEMORY_MESSAGE.search(message):
+            used, available = (float(match[k]) * _UNIT_PREFIXES[match[k + 1]] for k in (1, 3))
+            rest = int(used) - self.argument_size_in_bytes - self.output_size_in_bytes
+            self.temp_size_in_bytes = max(0, rest)
+            self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
 
-    def memory_analysis(self) -> "_RejectedProgram":
+    def memory_analysis(self) -> "RejectedProgram":
         """Return this object, in place of the result of `jax.stages.Compiled.memory_analysis`."""
         return self
-
-
-def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
-    """Return a `_RejectedProgram` with sizes from the program's shapes and the compiler's error message."""
-    arguments, used = list(program.arguments.values()), _OUT_OF_MEMORY_MESSAGE.search(message)
-    argument_bytes = sum(
-        math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arguments
-    )
-    outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
-    output_bytes = sum(array.size * array.dtype.itemsize for array in outputs) // devices
-    temp_bytes = None
-    if used:
-        temp_bytes = max(0, int(float(used[1]) * _UNIT_PREFIXES[used[2]]) - argument_bytes - output_bytes)
-    return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
-
-
-def _describe_shortage(message: str) -> str:
-    """Return a message with the needed and the available memory from an error message of the compiler."""
-    used = _OUT_OF_MEMORY_MESSAGE.search(message)
-    if used is None:
-        return environment.scrub(" ".join(message.split()))[:300]
-    needs, available = (format_bytes(float(used[k]) * _UNIT_PREFIXES[used[k + 1]]) for k in (1, 3))
-    return f"needs {needs}, a device has {available}"
 
 
 def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
@@ -269,13 +254,13 @@ def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
     text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
     if case.mesh_shape[1] == 1:  # the device index along the seed axis is always 0
         text = text.replace(f"axis_index[axis_name={layout.SEEDS}]", "first")
-    arrays = (np.ascontiguousarray(const) for const in getattr(jaxpr, "consts", ()))
-    constants = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
-    communicates = _COMMUNICATING_PRIMITIVE.search(text) is not None
-    settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit)
-    mesh = (case.devices, case.mesh_shape) if communicates else None
-    content = [text, constants, *settings, mesh, steps, padding]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    constants = [np.ascontiguousarray(const).tobytes() for const in getattr(jaxpr, "consts", ())]
+    mesh = (case.devices, case.mesh_shape) if _COMMUNICATING_PRIMITIVE.search(text) else None
+    settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit, mesh, steps, padding)
+    digest = hashlib.sha256(repr((text, settings)).encode())
+    for constant in constants:
+        digest.update(constant)
+    return digest.hexdigest()[:16]
 
 
 def _device_jaxpr(jaxpr: Any) -> Any:

@@ -17,7 +17,6 @@ from scaling.core.case import DTYPES, PRECISIONS, Refusal, unknown_name
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")
-_MAX_DEVICES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Hardware:
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
         slices: Torus shapes in chips, beginning with one chip. If empty: whole hosts, or part of one host.
-        most, price: Largest device count to compile for; price per device and hour, or None.
+        most, price: Largest device count; price per device and hour, or None.
         per_host, per_chip: Devices per host, and devices per chip.
         target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
         config: Configuration (YAML mapping) from which this model was created.
@@ -140,13 +139,8 @@ class Hardware:
         return [count for count in powers if count <= self.most and self.slice_shape(count) is not None]
 
     def check_devices(self, devices: int) -> None:
-        """Raise `Refusal` if a device count is not available on this hardware.
-
-        Counts beyond `most`, whose times are predicted from smaller programs, are valid up to a million.
-        """
-        if devices > _MAX_DEVICES:
-            raise Refusal(f"devices={devices} exceed the maximum of a plan: {_MAX_DEVICES} devices")
-        if devices <= self.most and self.slice_shape(devices) is None:
+        """Raise `Refusal` if a device count is not available on this hardware."""
+        if devices > self.most or self.slice_shape(devices) is None:
             counts = ", ".join(map(str, self.device_counts()))
             more = "" if self.slices else f", or a multiple of {self.per_host} up to {self.most}"
             raise Refusal(f"devices={devices} are not available on {self.name}: use {counts}{more}")

@@ -5,7 +5,6 @@ compile_pool.py compiles the cases in child processes, and time_model.py predict
 
 import dataclasses
 import datetime
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,6 @@ Compile a study for other hardware and predict its run times, without running it
 
   scaling plan study=plan hardware=v5p                          every case, for TPU v5p
   scaling plan study=plan hardware=h100 'devices=[8,1024]'      on 8 and 1024; devices=all: every valid count
-  scaling plan study=plan hardware=v5p 'devices=[64,8960,1000000]'   beyond the largest machine, by formula
   scaling plan study=rbf hardware=h100 hardware.price=3.5       the cost, at a price per device and hour
   scaling plan study=plan hardware=h100 deadline=0.01           the cheapest device count within this time
   scaling plan study=linear hardware=cpu                        this CPU, from its measured ceilings
@@ -60,7 +58,7 @@ class PlannedStudy:
         folder: Results folder to which the records are written.
         scaling: Kinds of scaling of its cases.
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
-        cases: Cases that are not planned yet, each with the case to compile for it (see `case_to_compile`).
+        cases: Cases that are not planned yet.
         rejected: Cases that cannot be planned, each with the reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
@@ -73,7 +71,7 @@ class PlannedStudy:
     folder: Path
     scaling: frozenset[str]
     settings: RunSettings
-    cases: tuple[tuple[PreflightResult, Case], ...]
+    cases: tuple[PreflightResult, ...]
     rejected: tuple[tuple[PreflightResult, str, str], ...]
     done: int
     keys: frozenset[str]
@@ -106,16 +104,12 @@ def prepare_plan(
     planned_before = {(plan.key, plan.environment["digest"]) for plan in plans if plan.status != "failed"}
     cases, rejected, done = [], [], 0
     for result in results:
-        compiled = case_to_compile(result.case, hardware)
         if (result.case.key, environments[result.environment_key]["digest"]) in planned_before:
             done += 1
         elif rejection := _why_rejected(result):
             rejected.append((result, *rejection))
-        elif compiled is None:
-            text = f"no program on {hardware.most} devices or fewer does the same work per device"
-            rejected.append((result, "not_defined", text))
         else:
-            cases.append((result, compiled))
+            cases.append(result)
     return PlannedStudy(
         name, config["study"].get("title"), hardware, folder, frozenset(cell.scaling for cell in cells),
         settings, tuple(cases), tuple(rejected), done, frozenset(result.case.key for result in results),
@@ -184,34 +178,12 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
     return None
 
 
-def case_to_compile(case: Case, hardware: Hardware) -> Case | None:
-    """Return the case that is compiled to predict the time of a given case, or None if there is none.
-
-    This is the given case itself, unless it has more devices than the largest machine. Then it is a case with
-    fewer devices along the point axis of the mesh and fewer points, in which each device does the same work.
-    """
-    if case.devices <= hardware.most:
-        return case
-    point_devices, seed_devices = case.mesh_shape
-    if case.points % point_devices and case.split != "both":
-        return None
-    for count in reversed(hardware.device_counts()):
-        fewer, remainder = divmod(count, seed_devices)
-        if not remainder and 0 < fewer < point_devices and (fewer > 1 or case.split != "data"):
-            mesh = f"{fewer}x{seed_devices}" if case.mesh else None
-            points = math.ceil(case.points / point_devices) * fewer
-            return dataclasses.replace(case, devices=count, points=points, mesh=mesh)
-    return None
-
-
 def run_plan(study: PlannedStudy, listener: Listener) -> None:
     """Compile the cases of a study, predict their times, and write a record of each case when it ends.
 
     `listener` is called with a dict that describes the event when a case begins or ends.
     """
-    results_of = dict[Case, list[PreflightResult]]()  # compiled case -> the cases that it is compiled for
-    for result, compiled in study.cases:
-        results_of.setdefault(compiled, []).append(result)
+    results = {result.case: result for result in study.cases}
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
@@ -225,21 +197,20 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
             reported = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
             listener({"event": "end", "seconds": seconds} | reported)
 
-        def report(compiled: Case, fields: RecordFields) -> None:
-            for result in results_of[compiled]:
-                write_record(result, time_model.predict(result.case, compiled, study.hardware, fields))
+        def report(case: Case, fields: RecordFields) -> None:
+            write_record(results[case], time_model.predict(case, study.hardware, fields))
 
-        def begin(compiled: Case) -> None:
-            listener({"event": "begin", "key": results_of[compiled][0].case.key})
+        def begin(case: Case) -> None:
+            listener({"event": "begin", "key": case.key})
 
         _write_manifest(study)
         for result, reason, text in study.rejected:
             status = "failed" if result.failure else "skipped"
             write_record(result, {"status": status, "reason": reason, "text": text})
-        if results_of:
-            header = compile_pool.worker_header(study.hardware, {case.devices for case in results_of})
-            size, seconds = min(len(cores.usable_cores()), len(results_of)), study.settings.case_seconds
-            compile_pool.CompilePool(header, size, seconds, report, begin).compile_all(results_of)
+        if results:
+            header = compile_pool.worker_header(study.hardware, {case.devices for case in results})
+            size, seconds = min(len(cores.usable_cores()), len(results)), study.settings.case_seconds
+            compile_pool.CompilePool(header, size, seconds, report, begin).compile_all(results)
 
 
 def _write_manifest(study: PlannedStudy) -> None:

@@ -15,15 +15,15 @@ Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of th
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 from scaling.core.case import Case
 from scaling.plan import network
+from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware, Rates
 
 DRAWS = 2000  # number of random machines
@@ -65,26 +65,16 @@ class _UnknownTime(Exception):
     """Exception for a time that cannot be predicted. The message states the reason."""
 
 
-def predict(case: Case, compiled: Case, hardware: Hardware, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return record fields with the predicted call time of a compiled case, or why it is unknown.
-
-    If `compiled` has fewer devices than `case` (see `plan_study.case_to_compile`), the messages (collectives)
-    of the program are changed to connect all devices of `case`.
-    """
+def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
+    """Return record fields of a compiled case with its predicted call time, or why it is unknown."""
     if fields["status"] != "planned":
-        return {**fields}
-    messages, method = fields["messages"], "program"
-    if case != compiled:
-        group_sizes = {compiled.devices: case.devices}
-        messages = [m | {"group": group_sizes.get(m["group"], m["group"])} for m in messages]
-        fields, method = {"compiled_as": compiled.key, **fields, "messages": messages}, "formula"
-    if "host" in (compiled.storage, (fields.get("blocks") or {}).get("storage")):
-        time: TimeEstimate | str = "the model has no transfers between the host and its devices"
-    else:
-        time = estimate(case, hardware, fields["kernels"], messages)
+        return fields
+    if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
+        return fields | {"text": "not predicted: the model has no transfers between the host and its devices"}
+    time = estimate(case, hardware, fields["kernels"], fields["messages"])
     if isinstance(time, str):
-        return {**fields, "text": f"not predicted: {time}"}
-    return {**fields, "predicted": dataclasses.asdict(time) | {"by": method}}
+        return fields | {"text": f"not predicted: {time}"}
+    return fields | {"predicted": dataclasses.asdict(time) | {"by": "program"}}
 
 
 def estimate(
@@ -200,8 +190,8 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray
     group, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in network.PARTS_OF_ALL_REDUCE:
         raise _UnknownTime(f"the time of {kind} between devices is not modeled")
-    shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
-    cost = network.collective(kind, message.get("bytes", 0), group, rates.network, shape or ())
+    shape = hardware.slice_shape(group) or ()
+    cost = network.collective(kind, message.get("bytes", 0), group, rates.network, shape)
     return cost * message.get("times", 1)
 
 

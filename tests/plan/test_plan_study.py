@@ -293,7 +293,7 @@ def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
         "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=sharding),
     }
     program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=inputs)
-    rejected = compile_worker._rejected_program(
+    rejected = compile_worker.RejectedProgram(
         program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
     )
     inside, out = 4000 + 40, 40 + 4000
@@ -304,7 +304,7 @@ def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
         "temp_bytes": rest,
     }
     assert (
-        compile_case.program_bytes(compile_worker._rejected_program(program, 1, "RESOURCE_EXHAUSTED"))[
+        compile_case.program_bytes(compile_worker.RejectedProgram(program, 1, "RESOURCE_EXHAUSTED"))[
             "temp_bytes"
         ]
         is None
@@ -323,24 +323,23 @@ grids:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "compiler", "counts", "largest"),
-    [("v5p", "libtpu", (1, 64, 8960), 8960), ("h100", "jax-cuda12-plugin", (8, 1024), 8192)],
+    ("hardware", "compiler", "counts"),
+    [("v5p", "libtpu", (1, 64, 8960)), ("h100", "jax-cuda12-plugin", (8, 1024))],
 )
 def test_programs_are_compiled_for_hardware_of_another_machine(
-    tmp_path, scaling_command, hardware, compiler, counts, largest
+    tmp_path, scaling_command, hardware, compiler, counts
 ):
     machines.require_compiler(compiler)
     arguments = write(tmp_path, OTHER_HARDWARE)
-    beyond = 1_000_000
-    arguments[4:6] = [f"hardware={hardware}", f"devices=[{','.join(map(str, (*counts, beyond)))}]"]
+    arguments[4:6] = [f"hardware={hardware}", f"devices=[{','.join(map(str, counts))}]"]
     done = scaling_command(arguments)
     assert done.returncode == 0, done.stderr
     records = plans(tmp_path)
-    assert len(records) == 3 * (len(counts) + 1) and {record.status for record in records} == {"planned"}
+    assert len(records) == 3 * len(counts) and {record.status for record in records} == {"planned"}
     manifest = json.loads((tmp_path / "out" / f"plan-{hardware}.json").read_text())
     assert manifest["hardware"]["name"] == hardware and manifest["scaling"] == ["weak"]
     for record in records:
-        check_plan(record, counts, largest)
+        check_plan(record)
     for workload in ("linear", "poisson"):  # each device runs the same program at every device count
         same_workload = [
             record for record in records if record.case.split == "points" and record.case.workload == workload
@@ -350,15 +349,6 @@ def test_programs_are_compiled_for_hardware_of_another_machine(
             == len({record.compiled_as or record.key for record in same_workload})
             == 1
         )
-    seconds = {
-        devices: by_devices(records, split="data")[devices].predicted["seconds"]
-        for devices in (counts[-1], beyond)
-    }
-    assert seconds[beyond] > seconds[counts[-1]], "a million devices wait longer for each other"
-    assert (
-        f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on"
-        in done.stdout
-    )
 
 
 def test_a_matrix_product_without_xla_tiling_is_planned_with_cublas(tmp_path, scaling_command):
@@ -379,10 +369,10 @@ def test_a_matrix_product_without_xla_tiling_is_planned_with_cublas(tmp_path, sc
     assert all(sum(kernel.get("products", 0) for kernel in record.kernels) for record in plans(tmp_path))
 
 
-def check_plan(record: Record, counts, largest):
-    """Check a planned record: predicted from its program up to the largest machine, and by formula beyond."""
+def check_plan(record: Record):
+    """Check that a planned record contains all figures of its program."""
     devices, predicted = record.case.devices, record.predicted
-    assert predicted["by"] == ("program" if devices in counts else "formula")
+    assert predicted["by"] == "program"
     assert record.kernels and record.flops and record.peak_bytes and record.hbm_bytes is not None
     assert 0 < predicted["low"] < predicted["seconds"] < predicted["high"] < 1
     if record.case.split == "data" and devices > 1:
@@ -391,5 +381,3 @@ def check_plan(record: Record, counts, largest):
         assert predicted["communication"] > 0
     else:
         assert record.messages == [] and record.collective_bytes == 0
-    if devices > largest:
-        assert record.compiled_as and record.compiled_as != record.key

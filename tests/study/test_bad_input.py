@@ -126,10 +126,13 @@ BAD_INPUTS = {
         ["plan", "study=plan", "hardware=v5p", "devices=7"],
         "devices=7 are not available on v5p: use 1, 4, 8",
     ),
-    "more than a million devices": (["plan", "study=plan", "hardware=v5p", "devices=1000001"], "maximum of a plan: 1000000 devices"),
+    "more devices than the largest machine has": (
+        ["plan", "study=plan", "hardware=v5p", "devices=258048"],
+        "devices=258048 are not available on v5p: use 1, 4, .*8960",
+    ),
     "a plan whose points do not divide evenly": (
-        ["plan", "study=plan", "hardware=v5p", "devices=999999"],
-        "do not divide over devices=999999",
+        ["plan", "study=plan", "hardware=v5p", "devices=8960", "points=7"],
+        "do not divide over devices=8960",
     ),
     "a deadline of zero seconds": (
         ["plan", "study=plan", "hardware=v5p", "deadline=0"],
