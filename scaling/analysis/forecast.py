@@ -115,11 +115,6 @@ def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def is_by_formula(point: CurvePoint) -> bool:
-    """Return whether the time of a curve point is extrapolated by formula, without a compiled program."""
-    return (point.timing.record.predicted or {})["by"] == "formula"
-
-
 def describe_plan(forecast: Forecast) -> str:
     """Return text on the planned cases: their number, device counts, hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
@@ -143,7 +138,7 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
     sentences = [line for curves in groups for line in _describe_problem(curves, forecast, deadline)]
-    return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
+    return [*sentences, *_describe_memory(forecast)]
 
 
 def _describe_problem(curves: Sequence[Curve], forecast: Forecast, deadline: float | None) -> list[str]:
@@ -227,12 +222,3 @@ def _describe_memory(forecast: Forecast) -> list[str]:
     has_failures = any(record.status == "failed" for record in forecast.records)
     fitting = "Every case that did not fail" if has_failures else "Everything"
     return [f"{fitting} fits; the most memory takes {label(fullest)}: {share}."]
-
-
-def _describe_formula(forecast: Forecast) -> list[str]:
-    points = [point for curve in forecast.curves for point in curve.points]
-    compiled, formula = ([p.devices for p in points if is_by_formula(p) is by] for by in (False, True))
-    if not formula:
-        return []
-    beyond = f"beyond, from {min(formula):,} devices on, communication and waiting are formula alone"
-    return [f"Up to {max(compiled, default=0):,} devices programs were compiled; {beyond}."]

@@ -45,7 +45,7 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "machine allow, divided by the measured time. table.csv has one row for each record in full precision.",
     "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
     "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is relative "
-    "to the fewest devices that were planned. By formula: more devices than programs were compiled for.",
+    "to the fewest devices that were planned.",
     "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
     "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative to one "
     "device by the law. Intervals are at 95 %.",
@@ -228,7 +228,6 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
             "communication": _time_share(predicted, "communication"),
             "waiting": _time_share(predicted, "waiting"),
             "memory": _describe_memory(record),
-            "by": predicted.get("by"),
             "remarks": "; ".join(filter(None, (reason, record.text))),
         }
 

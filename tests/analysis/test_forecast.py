@@ -278,20 +278,6 @@ def test_not_everything_fits_if_a_planned_case_failed():
     assert line.startswith("Every case that did not fail fits; ")
 
 
-def test_answer_states_from_which_device_count_predictions_use_the_formula_alone():
-    by_formula = plan(0.1, 1000, by="formula")
-    plans = [*strong(8.0, 4.0), by_formula]
-    assert answers(*plans)[-1] == (
-        "Up to 2 devices programs were compiled; beyond, from 1,000 devices on, communication and waiting are formula alone."
-    )
-    assert [forecast.is_by_formula(point) for point in only(predict(*plans).curves).points] == [
-        False,
-        False,
-        True,
-    ]
-    assert not any("formula" in line for line in answers(*strong(8.0, 4.0)))
-
-
 @pytest.mark.parametrize("status", ["failed", "skipped"])
 def test_failed_and_skipped_plans_give_no_answer(status):
     assert answers(dataclasses.replace(plan(None), status=status, reason="error")) == []

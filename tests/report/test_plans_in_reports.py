@@ -15,7 +15,7 @@ from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
 from scaling.report import export, figures, proposal, write_report
 from scaling.report import tables as report_tables
-from scaling.report.figures import files, marks, theme
+from scaling.report.figures import files, marks
 from scaling.results.store import write_json
 from tests.support import made_up
 from tests.support.made_up import NASTY, case_of
@@ -66,11 +66,11 @@ def failed_plan(case, reason, status="skipped", hardware="far", **fields):
     )
 
 
-def planned_curve(workload="rbf", mode="jacfwd", counts=(1, 8, 64), serial=0.01, beyond=64, **fields):
-    """Return planned records on the given device counts; those above `beyond` devices are predicted by formula."""
+def planned_curve(workload="rbf", mode="jacfwd", counts=(1, 8, 64), serial=0.01, **fields):
+    """Return planned records on the given device counts."""
     return [
         planned_record(
-            case_of(workload, mode, 1, count), 0.01 * made_up.amdahl(count, serial), "formula" if count > beyond else "program",
+            case_of(workload, mode, 1, count), 0.01 * made_up.amdahl(count, serial), "program",
             **fields,
         )
         for count in counts
@@ -117,9 +117,9 @@ def cells(table, **where):
 
 @pytest.fixture(scope="module")
 def plans_only(tmp_path_factory):
-    """Return a folder of plans without measurements: curves beyond compiled programs, a case too large, and a failure."""
+    """Return a folder of plans without measurements: curves, a case too large, and a failure."""
     records = [
-        *planned_curve(counts=(1, 8, 64, 512), beyond=64),
+        *planned_curve(counts=(1, 8, 64, 512)),
         *planned_curve(mode="jacrev", serial=0.2),
         *planned_curve("linear", counts=(1, 8)),
     ]
@@ -176,8 +176,7 @@ def test_row_of_a_plan_shows_its_prediction(plans_only):
     assert row["predicted time"] == f"{seconds:.2f} ms ({seconds / 1.5:.2f} to {seconds * 1.5:.2f})"
     assert row["efficiency"] == "42 %" and row["bound by"] == "transcendentals"
     assert (row["communication"], row["waiting"]) == ("10 %", "none")
-    assert row["memory"] == "50.0 MB (25 %)" and row["by"] == "program"
-    assert [row["by"] for row in cells(table, devices="512")] == ["formula"]
+    assert row["memory"] == "50.0 MB (25 %)"
     devices = [row["devices"] for row in cells(table) if " jacrev " in row["case"]]
     assert len(cells(table, status="planned")) == 9 and devices == ["1", "8", "64"]
 
@@ -187,7 +186,7 @@ def test_case_without_a_prediction_states_the_reason(tmp_path):
     text = "not predicted: no rate of divisions"
     folder = write(tmp_path / "made", [planned_record(case, 1.0, predicted=None, text=text, messages=[])])
     (row,) = cells(table_of(findings.read(folder), "planned-far"))
-    assert row["remarks"] == text and "predicted time" not in row and "by" not in row
+    assert row["remarks"] == text and "predicted time" not in row
     write_report.write_report(folder)
 
 
@@ -225,17 +224,6 @@ def test_links_of_a_page_of_plans_have_targets(plans_only, page):
     assert set(re.findall(r'<a href="#([^"]+)"', page)) <= set(re.findall(r'\bid="([^"]+)"', page))
     for name in re.findall(r'<a href="([^#"][^"]*)"', page):
         assert (plans_only / "report" / name).exists()
-
-
-def test_figure_marks_predictions_by_formula_and_explains_hollow_marks(plans_only):
-    (drawing,) = figures.make_figures(findings.read(plans_only))
-    assert drawing.name == "plan-far"
-    assert "hollow" in drawing.caption
-    assert [labels(panel) for panel in drawing.panels] == [["ideal"], ["ideal"]]
-    by_formula = [
-        row["devices"] for row in drawing.panels[0].chart["data"]["values"] if row["fill"] == theme.GROUND
-    ]
-    assert by_formula == [512]
 
 
 def test_six_families_are_drawn_and_the_caption_counts_all(tmp_path):

@@ -9,11 +9,11 @@ from scaling.analysis.cases import group_by
 from scaling.analysis.curves import ENOUGH_COUNTS, Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast, is_by_formula
+from scaling.analysis.forecast import Forecast
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
-from scaling.report.figures.theme import GROUND, LineStyle, line_styles
+from scaling.report.figures.theme import LineStyle, line_styles
 from scaling.report.text import file_stem
 
 _MAX_LINES = 8  # number of lines in one panel
@@ -177,7 +177,6 @@ def draw_plan(forecast: Forecast) -> Figure | None:
     panels = [Panel((group[0].family, group[0].size), _draw_predictions(group, styles)) for group in groups]
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
-        "Filled marks are programs compiled for that many devices; hollow ones are by formula alone. "
         f"{_LIMITED}"
     )
     title = f"Planned for {forecast.title}: time against devices"
@@ -185,14 +184,12 @@ def draw_plan(forecast: Forecast) -> Figure | None:
 
 
 def _draw_predictions(group: Sequence[Curve], styles: Sequence[LineStyle]) -> Spec:
-    colours = {style.name: style.colour for style in styles}
-    rows = []
-    for curve in group:
-        for point in curve.points:
-            line, formula = curve.program_name, is_by_formula(point)
-            by = "predicted by formula" if formula else "predicted from the compiled program"
-            fill = GROUND if formula else colours[line]
-            rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
+    by = "predicted from the compiled program"
+    rows = [
+        marks.timing_row(curve.program_name, point.timing, by, devices=point.devices)
+        for curve in group
+        for point in curve.points
+    ]
     counts = sorted({row["devices"] for row in rows})
     x = marks.log_axis("devices", "devices", counts, counts=True)
     y = marks.log_axis("seconds", "time", marks.values_with_bounds(rows, "seconds"), "s")
@@ -200,6 +197,6 @@ def _draw_predictions(group: Sequence[Curve], styles: Sequence[LineStyle]) -> Sp
         marks.draw_intervals("seconds", "area", strokeWidth=0, fillOpacity=0.14),
         *marks.draw_ideal(_ideal_values(group, "seconds", counts), x, y),
         marks.draw_lines(styles),
-        marks.draw_points(styles, fill={"field": "fill", "type": "nominal", "scale": None}),
+        marks.draw_points(styles),
     ]
     return marks.make_chart(rows, x, y, styles, layers)
