@@ -94,14 +94,12 @@ class Kernel:
     """A kernel of a program: its instruction, and the bytes that one execution reads and writes.
 
     Attributes:
-        operands: the instructions that compute the operands, by name.
         body: the instructions of the fused computation, or of a fusion of this single instruction.
         in_loop: whether the kernel is in a while loop.
         times: the number of executions, or infinity if it is unknown.
     """
 
     instruction: HloInstruction
-    operands: Instructions
     body: Instructions
     in_loop: bool
     bytes: int
@@ -195,12 +193,10 @@ def _list_parts(computations: Computations, entry: str, devices: int) -> list[Ke
                 iteration = [part for each in called for part in parts_of(each, True)]
                 parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
             elif _executes_kernel(instruction):
-                operands = {x: instructions[x] for x in instruction.operands}
-                fused = computations[called[0]] if kind == "fusion" else {}
-                parts += _collectives(fused, instruction, operands, devices)
-                body = fused or _as_fusion(instruction, operands)
-                size = _kernel_bytes(body, computations)
-                parts.append(Kernel(instruction, operands, body, in_loop, size))
+                is_fusion = kind == "fusion"
+                body = computations[called[0]] if is_fusion else _as_fusion(instruction, instructions)
+                parts += _collectives(body, devices)
+                parts.append(Kernel(instruction, body, in_loop, _kernel_bytes(body, computations)))
         return parts
 
     return parts_of(entry)
@@ -246,27 +242,24 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
     return instruction.kind not in NO_KERNEL
 
 
-def _as_fusion(instruction: HloInstruction, operands: Instructions) -> dict[str, HloInstruction]:
+def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
     """Return the instructions of a fusion that contains only `instruction` and parameters."""
-    parameters = {
-        name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
-    }
+    operands = (instructions[name] for name in instruction.operands)
+    parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
-def _collectives(
-    fused: Instructions, instruction: HloInstruction, operands: Instructions, devices: int
-) -> Iterator[Message]:
-    """Yield a `Message` for each collective of a kernel: `instruction` itself, or instructions fused into it.
+def _collectives(body: Instructions, devices: int) -> Iterator[Message]:
+    """Yield a `Message` for each collective of a fusion.
 
     All `devices` of the program take part in a collective without `replica_groups`.
     """
-    for candidate, instructions in [(instruction, operands), *((inner, fused) for inner in fused.values())]:
-        if candidate.kind in COLLECTIVES:
-            match = _GROUPS.search(candidate.attributes)
+    for instruction in body.values():
+        if instruction.kind in COLLECTIVES:
+            match = _GROUPS.search(instruction.attributes)
             group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
-            inputs = sum(instructions[name].unpadded_bytes for name in set(candidate.operands))
-            yield Message(candidate.kind, max(candidate.unpadded_bytes, inputs), group)
+            inputs = sum(body[name].unpadded_bytes for name in set(instruction.operands))
+            yield Message(instruction.kind, max(instruction.unpadded_bytes, inputs), group)
 
 
 def _kernel_bytes(instructions: Instructions, computations: Computations) -> int:
@@ -381,16 +374,18 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
     root, name, shape, opcode, argument_text, attributes = match.groups()
     operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
     arrays = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
-    size = sum(_array_bytes(array, padded=True) for array in arrays)
-    unpadded_bytes = sum(_array_bytes(array) for array in arrays)
+    padded, unpadded = (
+        sum(_array_bytes(array, is_padded) for array in arrays) for is_padded in (True, False)
+    )
     if opcode.endswith("-start"):
         included = [instructions[x] for x in operands if x in instructions]
         is_copy = opcode == "copy-start"
-        size = _without_operands(size, sum(x.bytes for x in included), is_copy)
-        unpadded_bytes = _without_operands(unpadded_bytes, sum(x.unpadded_bytes for x in included), is_copy)
+        padded = _without_operands(padded, sum(x.bytes for x in included), is_copy)
+        unpadded = _without_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
+    dims, dtype, minor_axis = _describe_array(arrays[0]) if arrays else ((), "", None)
     return HloInstruction(
-        name, size, unpadded_bytes, *_describe_first(arrays), opcode, operands, called, bool(root),
-        argument_text, attributes,
+        name, padded, unpadded, dims, dtype, minor_axis, opcode, operands, called, bool(root), argument_text,
+        attributes,
     )  # fmt: skip
 
 
@@ -404,7 +399,7 @@ def _without_operands(size: int, operands: int, is_copy: bool) -> int:
     return max(0, size - operands) if size > operands or is_copy else size
 
 
-def _array_bytes(array: tuple[str, ...], padded: bool = False) -> int:
+def _array_bytes(array: tuple[str, ...], padded: bool) -> int:
     """Return the size in bytes of an array, given as a match of `_ARRAY`.
 
     If `padded` is true, the axes are padded to whole tiles, and arrays in on-chip memory have size 0.
@@ -421,11 +416,9 @@ def _array_bytes(array: tuple[str, ...], padded: bool = False) -> int:
     return math.prod(dims) * bits // 8
 
 
-def _describe_first(arrays: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions and dtype of the first array, and its minor-most axis that is longer than one."""
-    if not arrays:
-        return (), "", None
-    letters, bits, _, dims_text, order_text, _ = arrays[0]
+def _describe_array(array: tuple[str, ...]) -> tuple[tuple[int, ...], str, int | None]:
+    """Return the dimensions, the dtype, and the minor-most axis that is longer than one, of an array."""
+    letters, bits, _, dims_text, order_text, _ = array
     dims = parse_integers(dims_text)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
     minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)

@@ -6,8 +6,7 @@ and the body of a loop is counted once per iteration. plan/kernel_work.py counts
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -43,8 +42,7 @@ _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES.items() for primitive
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
-@dataclass(frozen=True)
-class OperationCounts:
+class OperationCounts(NamedTuple):
     """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
 
     flops: int | None
@@ -72,7 +70,7 @@ def program_work(
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
-        **vars(operations), "hbm_bytes": program and program.hbm_bytes,
+        **operations._asdict(), "hbm_bytes": program and program.hbm_bytes,
         "collective_bytes": program and program.collective_bytes,
     }  # fmt: skip
     totals = {name: amount and amount * compiled.steps for name, amount in work.items()}

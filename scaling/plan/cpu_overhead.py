@@ -61,7 +61,9 @@ def _ynn_overhead(fused: Instructions) -> int:
 def _library_overhead(kernel: Kernel, arithmetic: int) -> int:
     """Return the library overhead of a product, convolution, transform, sort or custom call, otherwise 0."""
     instruction = kernel.instruction
-    operands = [kernel.operands[name] for name in instruction.operands]
+    if instruction.opcode == "fusion":
+        return 0
+    operands = [kernel.body[name] for name in instruction.operands]
     operand_size = sum(operand.size for operand in operands)
     if instruction.opcode == "convolution":
         return PATCH * instruction.size // max(1, instruction.dims[-1])

@@ -23,6 +23,10 @@ _ANNOTATIONS = {  # targets of custom calls that do no work
 }  # fmt: skip
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->\w+")
+_CUDNN = re.compile(r"__cudnn\$conv\w*?(Forward|BackwardInput|BackwardFilter)")
+# The attributes of a backward convolution in cuDNN describe the corresponding forward convolution. The roles
+# are the indices of its input, kernel and output among (operand 0, operand 1, result).
+_CUDNN_ROLES = {"Forward": (0, 1, 2), "BackwardInput": (2, 1, 0), "BackwardFilter": (0, 2, 1)}
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _UNKNOWN = {"topk", "rng", "rng-bit-generator"}  # opcodes whose number of operations is not known
 _WITHOUT_OPERATIONS = hlo.NO_KERNEL | hlo.SLICES | _UNKNOWN | {
@@ -191,30 +195,16 @@ def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstructio
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
     """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
-    if instruction.opcode == "convolution" and len(operands) == 2:
-        return "products", _count_convolution(instruction.attributes, operands[0], operands[1], instruction)
-    if "__cudnn$conv" in instruction.attributes and len(operands) > 1:
-        arrays = _forward_roles(instruction, operands[0], operands[1])
+    cudnn = _CUDNN.search(instruction.attributes)
+    if cudnn or instruction.opcode == "convolution":
+        roles = _CUDNN_ROLES[cudnn[1] if cudnn else "Forward"]
+        arrays = [(*operands[:2], instruction)[role] for role in roles]
         return "products", _count_convolution(instruction.attributes, *arrays)
     contracting = _CONTRACTING.search(instruction.attributes)
-    if contracting is None or not operands:
+    if contracting is None:
         return ("products", 2 * instruction.size) if instruction.opcode == "dot" else ("", 0)
     contracted = (operands[0].dims[axis] for axis in hlo.parse_integers(contracting[1]))
     return "products", 2 * instruction.size * math.prod(contracted)
-
-
-def _forward_roles(
-    instruction: HloInstruction, first: HloInstruction, second: HloInstruction
-) -> tuple[HloInstruction, HloInstruction, HloInstruction]:
-    """Return the input, the kernel and the output of the forward convolution that a cuDNN call refers to.
-
-    The attributes of a backward convolution in cuDNN describe the corresponding forward convolution.
-    """
-    if "convBackwardInput" in instruction.attributes:
-        return instruction, second, first
-    if "convBackwardFilter" in instruction.attributes:
-        return first, instruction, second
-    return first, second, instruction
 
 
 def _count_convolution(
