@@ -6,6 +6,7 @@ block is estimated from the trip counts of the loops that contain it, and from t
 branch that depends on a loop counter is counted exactly. Any other branch is taken half of the time.
 """
 
+import itertools
 import math
 import operator
 import re
@@ -64,14 +65,6 @@ class Comparison(NamedTuple):
     value: str  # the name of the variable
     bound: int
     is_range: bool  # whether the bound is the end of a work group's range, which is not empty
-
-
-class LoopCounter(NamedTuple):
-    """An integer variable whose value in iteration i of a loop is first + i * step."""
-
-    head: str  # the label of the first block of the loop
-    first: int
-    step: int
 
 
 def dump_options(folder: str) -> dict[str, str]:
@@ -189,11 +182,12 @@ class LlvmFunction:
             return count / 2
         if comparison.is_range or self._is_work_group(comparison):
             return count
-        compare = _COMPARE[comparison.predicate]
         for head, first, step in self._find_counters(comparison.value):
             trips = self.trips[head] or 0
             if 0 < trips <= _MAX_COUNTED_TRIPS:
-                fraction = sum(compare(first + i * step, comparison.bound) for i in range(trips)) / trips
+                values = range(first, first + trips * step, step)
+                holds = _COMPARE[comparison.predicate]
+                fraction = sum(holds(value, comparison.bound) for value in values) / trips
                 return min(count, fraction * max(count, executions[head]))
         return count / 2
 
@@ -226,33 +220,28 @@ class LlvmFunction:
 
     def _count_trips(self, head: str) -> int | None:
         """Return the smallest trip count at the exits of a loop, or None if it is unknown."""
-        body = self.loops[head]
-        exits = [label for label in body if not body.issuperset(self.successors[label])]
-        branches = filter(None, (_BRANCH.match(self.blocks[label][-1]) for label in exits))
-        counts = (self._trips_until_exit(branch[1], head) for branch in branches)
-        return min(filter(None, counts), default=None)
+        body, counts = self.loops[head], list[int]()
+        for label in body:
+            branch = _BRANCH.match(self.blocks[label][-1])
+            if branch is None or body.issuperset(self.successors[label]):
+                continue
+            if self.definitions.get(branch[1], "").startswith("phi i1"):
+                counts.append(2)  # true in the first iteration, false in the second
+            elif comparison := self._find_comparison(branch[1]):
+                for _, first, step in itertools.islice(self._find_counters(comparison.value, head), 1):
+                    counts.append(max(1, math.ceil((comparison.bound - first) / step) + 1))
+        return min(counts, default=None)
 
-    def _trips_until_exit(self, condition: str, head: str) -> int | None:
-        """Return the number of iterations until a loop exits at a branch on `condition`, or None if unknown.
+    def _find_counters(self, value: str, head: str | None = None) -> Iterator[tuple[str, int, int]]:
+        """Yield the loop counters that a value may be equal to, in the loop at `head` or in all loops.
 
-        `head` is the label of the first block of the loop.
+        For each, yield (head of its loop, first, step): it is first + i * step in iteration i.
         """
-        text = self.definitions.get(condition, "")
-        if text.startswith("phi i1"):  # true in the first iteration, false in the second
-            return 2
-        comparison = self._find_comparison(condition)
-        counter = next(self._find_counters(comparison.value, head), None) if comparison else None
-        if comparison is None or counter is None:
-            return None
-        return max(1, math.ceil((comparison.bound - counter.first) / counter.step) + 1)
-
-    def _find_counters(self, value: str, head: str | None = None) -> Iterator[LoopCounter]:
-        """Yield the loop counters that a value may be equal to, in the loop at `head` or in all loops."""
         for phi, offset in self._find_phis(value, head):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
             if steps := [step for other, step in changes if other == phi and step]:
-                yield LoopCounter(block, self._initial_value(phi) + offset, steps[0])
+                yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
         """Return pairs (phi instruction, offset of a value from it), for the loop at `head` or all loops."""
@@ -279,8 +268,7 @@ class LlvmFunction:
         pending, visited = [phi], set[str]()
         while pending:
             visited.update(pending)
-            texts = [self.definitions.get(name, "") for name in pending]
-            phis = [text for text in texts if text.startswith("phi i")]
+            phis = [text for name in pending if (text := self.definitions.get(name, "")).startswith("phi i")]
             if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
             pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
@@ -294,8 +282,7 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
     while pending:
         label, targets = pending[-1]
-        target = next(targets, None)
-        if target is None:
+        if (target := next(targets, None)) is None:
             finished[label] = None
             pending.pop()
         elif target not in visited:
@@ -330,8 +317,7 @@ def instruction_cost(line: str, bits: int) -> float:
 
     A vector counts once for each register of `bits` bits.
     """
-    match = _ASSIGNMENT.match(line)
-    text = match[2] if match else line
+    text = line.partition(" = ")[2] if line.startswith("%") else line
     opcode = text.split(maxsplit=1)[0]
     vectors = [
         int(count) * (_BITS.get(kind) or max(8, int(width or 8)))
@@ -344,10 +330,10 @@ def instruction_cost(line: str, bits: int) -> float:
         return registers if vectors and opcode != "phi" else 0
     if opcode == "insertelement" and "poison" in text and text.endswith("i64 0"):
         return 0  # with the shuffle that follows, one instruction
-    if opcode == "icmp" and " x i64>" in text:
-        return 2 * registers
     if opcode.endswith("element"):
         return 1
+    if opcode == "icmp" and " x i64>" in text:
+        return 2 * registers
     if _DIVISION_BY_CONSTANT.match(text):
         return _MULTIPLY_AND_SHIFT * registers
     return _COSTS.get(opcode, 1) * registers
@@ -359,8 +345,8 @@ def _call_cost(text: str, registers: int, bits: int) -> float:
         return 0
     if match[1] in _MEMORY_CALLS:
         size = _COPIED_BYTES.search(text)
-        return _MEMORY_CALL + 2 * math.ceil(8 * int(size[1]) / bits) if size else 2 * _MEMORY_CALL
-    if match[1] == "sqrt":
-        return _SQUARE_ROOT * registers
+        return _MEMORY_CALL + (2 * math.ceil(8 * int(size[1]) / bits) if size else _MEMORY_CALL)
     per_element = _FUNCTIONS.get(match[1].removesuffix("f"))  # cbrtf is cbrt in float32
-    return registers if per_element is None else per_element * int(match[2] or 1)
+    if per_element is not None:
+        return per_element * int(match[2] or 1)
+    return (_SQUARE_ROOT if match[1] == "sqrt" else 1) * registers
