@@ -158,19 +158,31 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
         if not is_valid(config.get(name)):
             raise Refusal(f"hardware.{name} must be {description}, not {config.get(name)!r}")
-    slices = tuple(tuple(shape) for shape in config.get("slices") or ())
-    if config["per_chip"] > config["per_host"]:
-        raise Refusal(
-            f"hardware.per_chip must be at most per_host={config['per_host']}, not {config['per_chip']}"
-        )
-    if slices and math.prod(slices[-1]) * config["per_chip"] != config["most"]:
+    slices, per_chip, per_host = config.get("slices") or (), config["per_chip"], config["per_host"]
+    if per_chip > per_host:
+        raise Refusal(f"hardware.per_chip must be at most per_host={per_host}, not {per_chip}")
+    if slices and math.prod(slices[-1]) * per_chip != config["most"]:
         raise Refusal(f"hardware.most must be the devices of the last slice, not {config['most']!r}")
-    values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "memory", "target")}
+    values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "platform", "memory", "target")}
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
-    return Hardware(
-        **values | {"title": config.get("title") or config["name"], "slices": slices},
-        platform=platform, rates=() if platform == "cpu" else (_read_rates(config),), config=dict(config),
+    values |= {"title": config.get("title") or config["name"], "slices": tuple(map(tuple, slices))}
+    rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py measures those of a CPU
+    return Hardware(**values, rates=rates, config=dict(config))
+
+
+def _read_rates(config: Mapping[str, Any]) -> Rates:
+    """Return the rates in a GPU or TPU configuration, which hold for any number of devices."""
+    names = ("products", "arithmetic", "transcendental", "kernel_seconds")
+    return Rates(
+        **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
+        divisions=config.get("divisions") or config["transcendental"],
+        reductions=config.get("reductions") or config["arithmetic"],
+        turned=config.get("turned") or config["bandwidth"], call_seconds={"": config["call_seconds"]},
+        network=tuple(Level(**level) for level in config["network"]),
     )  # fmt: skip
+
+
+_IsValid = Callable[[Any], bool]
 
 
 def is_positive(value: Any) -> bool:
@@ -190,26 +202,26 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
-def _is_list(value: Any, is_valid: Callable[[Any], bool]) -> bool:
+def _is_list(value: Any, is_valid: _IsValid) -> bool:
     return isinstance(value, list) and value != [] and all(map(is_valid, value))
 
 
-def _is_range(value: Any) -> bool:
-    return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1]
+def _is_range(value: Any, most: float = math.inf) -> bool:
+    return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1] <= most
 
 
 def _is_ascending(values: Sequence[float]) -> bool:
     return list(values) == sorted(set(values))
 
 
-def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _has_keys(keys: Sequence[str], is_valid: _IsValid) -> _IsValid:
     """Return a predicate that is true for mappings with exactly the given keys and with valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
 
 
-def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _or_none(is_valid: _IsValid) -> _IsValid:
     return lambda value: value is None or is_valid(value)
 
 
@@ -230,7 +242,7 @@ def _is_level(value: Any) -> bool:
     except TypeError:  # not a mapping, or with other keys
         return False
     numbers = is_positive(level.bandwidth) and is_positive(level.latency) and _is_count(level.wraps)
-    return level.shape in SHAPES and numbers and (level.devices is None or _is_count(level.devices))
+    return level.shape in SHAPES and numbers and _or_none(_is_count)(level.devices)
 
 
 def _is_network(value: Any) -> bool:
@@ -242,9 +254,9 @@ def _is_network(value: Any) -> bool:
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
-_Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
 _is_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
-_RULES: dict[str, _Rule] = {
+_Rules = dict[str, tuple[_IsValid, str]]  # field -> (predicate, description of valid values)
+_RULES: _Rules = {
     "name": (_is_name, "made of letters, digits and ._+-"),
     "title": (_or_none(_is_text), "a name or null"),
     "device_kind": (_or_none(_is_text), "a name or null"),
@@ -263,22 +275,17 @@ _RULES: dict[str, _Rule] = {
         "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]",
     ),
     "price": (_or_none(is_positive), f"{_NUMBER} or null"),
-}  # fmt: skip
-_RATE_RULES: dict[str, _Rule] = {
-    "attained": (lambda value: _is_range(value) and value[1] <= 1, f"{_RANGE}, of 1 at most"),
-    "memory": (is_positive, _NUMBER),
-    "bandwidth": (is_positive, _NUMBER),
+}
+_RATE_RULES: _Rules = {
+    "attained": (lambda value: _is_range(value, 1), f"{_RANGE}, of 1 at most"),
+    **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (is_positive, _NUMBER)),
     "products": (
         _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
     ),
-    "arithmetic": (_is_rate_by_dtype, _BY_DTYPE),
-    "transcendental": (_is_rate_by_dtype, _BY_DTYPE),
-    "divisions": (_or_none(_is_rate_by_dtype), _BY_DTYPE),
-    "reductions": (_or_none(_is_rate_by_dtype), _BY_DTYPE),
+    **dict.fromkeys(("arithmetic", "transcendental"), (_is_rate_by_dtype, _BY_DTYPE)),
+    **dict.fromkeys(("divisions", "reductions"), (_or_none(_is_rate_by_dtype), _BY_DTYPE)),
     "turned": (_or_none(is_positive), f"{_NUMBER} or null"),
-    "kernel_seconds": (is_positive, _NUMBER),
-    "call_seconds": (is_positive, _NUMBER),
     "network": (
         _is_network,
         "a list of levels such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}, "
@@ -286,25 +293,12 @@ _RATE_RULES: dict[str, _Rule] = {
         f"{', '.join(SHAPES)} and positive numbers",
     ),
 }
-_PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the rates of a CPU
+_IS_GPU_TARGET = (
+    lambda value: isinstance(value, Mapping) and len(value) > 0,
+    "a mapping of the fields of XLA's GpuTargetConfigProto",
+)
+_PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
-    "gpu": _RATE_RULES | {
-        "target": (
-            lambda value: isinstance(value, Mapping) and len(value) > 0,
-            "a mapping of the fields of XLA's GpuTargetConfigProto",
-        )
-    },
+    "gpu": _RATE_RULES | {"target": _IS_GPU_TARGET},
     "tpu": _RATE_RULES | {"target": (_is_text, "a name")},
-}  # fmt: skip
-
-
-def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in a GPU or TPU configuration, which hold for any number of devices."""
-    names = ("products", "arithmetic", "transcendental", "kernel_seconds")
-    return Rates(
-        **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
-        divisions=config.get("divisions") or config["transcendental"],
-        reductions=config.get("reductions") or config["arithmetic"],
-        turned=config.get("turned") or config["bandwidth"], call_seconds={"": config["call_seconds"]},
-        network=tuple(Level(**level) for level in config["network"]),
-    )  # fmt: skip
+}
