@@ -149,7 +149,7 @@ def test_synthetic_records_of_a_machine_can_be_calibrated():
 @pytest.mark.parametrize("memory", [None, 5e8])
 def test_a_cpu_has_the_memory_of_its_file_or_a_share_of_what_is_free(memory, tmp_path, monkeypatch):
     monkeypatch.setattr(plan_study.calibration, "calibrate", lambda hardware, timings: hardware)
-    monkeypatch.setattr(plan_study.memory, "available_bytes", lambda: 9e9)
+    monkeypatch.setattr(plan_study.environment, "available_bytes", lambda: 9e9)
     monkeypatch.setattr(plan_study.cores, "usable_cores", lambda: [0, 1, 2])
     cpu = from_config(DEFAULT.config | {"memory": memory})
     assert plan_study._calibrate_cpu(cpu, tmp_path).memory == (memory or 3e9)
