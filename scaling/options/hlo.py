@@ -94,7 +94,7 @@ class Kernel:
     """A kernel of a program: its instruction, and the bytes that one execution reads and writes.
 
     Attributes:
-        body: the instructions of the fused computation, or of a fusion of this single instruction.
+        body: the instructions that are fused in it and in nested fusions, or only this one, and parameters.
         in_loop: whether the kernel is in a while loop.
         times: the number of executions, or infinity if it is unknown.
     """
@@ -194,9 +194,13 @@ def _list_parts(computations: Computations, entry: str, devices: int) -> list[Ke
                 parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
             elif _executes_kernel(instruction):
                 is_fusion = kind == "fusion"
-                body = computations[called[0]] if is_fusion else _as_fusion(instruction, instructions)
+                body = (
+                    _flatten(computations[called[0]], computations)
+                    if is_fusion
+                    else _as_fusion(instruction, instructions)
+                )
                 parts += _collectives(body, devices)
-                parts.append(Kernel(instruction, body, in_loop, _kernel_bytes(body, computations)))
+                parts.append(Kernel(instruction, body, in_loop, _kernel_bytes(body)))
         return parts
 
     return parts_of(entry)
@@ -249,6 +253,27 @@ def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
+def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
+    """Return the instructions of a fusion, with the instructions of nested fusions instead of these."""
+    flat = dict[str, HloInstruction]()
+    for instruction in body.values():
+        if instruction.opcode != "fusion":
+            flat[instruction.name] = instruction
+            continue
+        nested = _flatten(computations[instruction.called[0]], computations)
+        names = {
+            x.name: instruction.name if x.root else f"{instruction.name}/{x.name}" for x in nested.values()
+        }
+        for inner in nested.values():
+            operands, opcode = [names[name] for name in inner.operands], inner.opcode
+            if opcode == "parameter":  # another name of an operand of the nested fusion
+                operands, opcode = [instruction.operands[int(inner.argument_text)]], "bitcast"
+            flat[names[inner.name]] = inner._replace(
+                name=names[inner.name], operands=operands, opcode=opcode, root=inner.root and instruction.root
+            )
+    return flat
+
+
 def _collectives(body: Instructions, devices: int) -> Iterator[Message]:
     """Yield a `Message` for each collective of a fusion.
 
@@ -262,11 +287,15 @@ def _collectives(body: Instructions, devices: int) -> Iterator[Message]:
             yield Message(instruction.kind, max(instruction.unpadded_bytes, inputs), group)
 
 
-def _kernel_bytes(instructions: Instructions, computations: Computations) -> int:
+def _kernel_bytes(body: Instructions) -> int:
     """Return the bytes that one execution of a fusion reads and writes."""
-    in_place = _in_place_updates(instructions, computations)
-    written = sum(in_place.get(x.name, (x, x.bytes))[1] for x in _result_instructions(instructions))
-    return written + _bytes_read(instructions, in_place, computations).total()
+    results = _result_instructions(body)
+    in_place = dict[str, int]()  # name of a result that updates a parameter in place -> bytes of the update
+    for result in results:
+        if result.opcode in UPDATES and source_of(result.operands[0], body).opcode == "parameter":
+            in_place[result.name] = body[result.operands[UPDATES[result.opcode]]].bytes
+    written = sum(in_place.get(result.name, result.bytes) for result in results)
+    return written + sum(_bytes_read(body, in_place).values())
 
 
 def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
@@ -288,71 +317,24 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
     return instructions[name]
 
 
-def _in_place_updates(
-    instructions: Instructions, computations: Computations
-) -> dict[str, tuple[HloInstruction, int]]:
-    """Return a dict of (parameter, written bytes) for each fusion result that updates a parameter in place.
-
-    The keys are the names of the instructions that produce the results.
-    """
-    updates = {}
-    for result in _result_instructions(instructions):
-        target, size = None, 0
-        if result.opcode in UPDATES:
-            target = source_of(result.operands[0], instructions)
-            size = instructions[result.operands[UPDATES[result.opcode]]].bytes
-        elif result.opcode == "fusion":
-            nested = _in_place_updates(computations[result.called[0]], computations)
-            if len(nested) == 1:
-                ((parameter, size),) = nested.values()
-                target = source_of(result.operands[int(parameter.argument_text)], instructions)
-        if target is not None and target.opcode == "parameter":
-            updates[result.name] = target, size
-    return updates
-
-
-def _bytes_read(
-    instructions: Instructions, in_place: Mapping[str, tuple[HloInstruction, int]], computations: Computations
-) -> Counter[str]:
+def _bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, int]:
     """Return the number of bytes that a fusion reads from each parameter, by parameter name.
 
-    `in_place` is the result of `_in_place_updates`.
+    `in_place` is a dict from each result that updates a parameter in place to the bytes of its update.
     """
     reads: Counter[str] = Counter()
-    for instruction in instructions.values():
-        if instruction.opcode == "bitcast":
-            continue
-        opcode, is_updated = instruction.opcode, instruction.name in in_place
-        nested = _bytes_read_by_operand(instruction, is_updated, computations) if opcode == "fusion" else {}
+    for instruction in body.values():
         for index, operand in enumerate(instruction.operands):
-            source = source_of(operand, instructions)
-            if source.opcode != "parameter":
+            source = source_of(operand, body)
+            if source.opcode != "parameter" or instruction.opcode == "bitcast":
                 continue
-            size = nested.get(index, 0) if opcode == "fusion" else source.bytes
-            if index == 0 and opcode in SLICES:
+            size = source.bytes
+            if index == 0 and instruction.opcode in SLICES:
                 size = instruction.bytes
-            elif index == 0 and opcode in UPDATES and is_updated:
-                size = in_place[instruction.name][1] if opcode == "scatter" else 0  # a scatter accumulates
+            elif index == 0 and instruction.name in in_place:  # a scatter accumulates
+                size = in_place[instruction.name] if instruction.opcode == "scatter" else 0
             reads[source.name] += size
-    return Counter({name: min(size, instructions[name].bytes) for name, size in reads.items()})
-
-
-def _bytes_read_by_operand(
-    instruction: HloInstruction, is_updated: bool, computations: Computations
-) -> dict[int, int]:
-    """Return the number of bytes that a nested fusion reads from each operand, by operand index.
-
-    If `is_updated` is true, the nested fusion updates a parameter of the enclosing fusion in place.
-    """
-    instructions = computations[instruction.called[0]]
-    in_place = _in_place_updates(instructions, computations) if is_updated else {}
-    reads = _bytes_read(instructions, in_place, computations)
-    returned = {x.name: x.bytes for x in _result_instructions(instructions)}
-    return {
-        int(x.argument_text): reads[x.name] or returned.get(x.name, 0)
-        for x in instructions.values()
-        if x.opcode == "parameter"
-    }
+    return {name: min(size, body[name].bytes) for name, size in reads.items()}
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:

@@ -85,7 +85,7 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]
     executed = None if operations is None else _operations_by_name(program.computations, operations)
-    return [_count_kernel(kernel, program.computations, executed) for kernel in program.kernels]
+    return [_count_kernel(kernel, executed) for kernel in program.kernels]
 
 
 def as_work(part: KernelWork | hlo.Message) -> dict[str, Any]:
@@ -110,11 +110,15 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
     return {name: compiled[key] for name, key in contents.items() if key in compiled} | dict(operations)
 
 
-def _count_kernel(
-    kernel: hlo.Kernel, computations: Computations, operations: Mapping[str, float] | None
-) -> KernelWork:
+def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
     """Return the work of a kernel. `operations` is the result of `_operations_by_name`, or None."""
-    work, library = _count_body(kernel.body, computations)
+    work, library = Counter[str](), ""
+    for instruction in kernel.body.values():
+        kind, amount = _count_instruction(instruction, kernel.body)
+        if kind:
+            work[kind] += amount
+        else:
+            library = _library_name(instruction) or library
     if operations is not None:
         executed = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
         work["overhead"] = cpu_overhead.kernel_overhead(kernel, executed, work["arithmetic"])
@@ -122,22 +126,6 @@ def _count_kernel(
             executed *= cpu_overhead.convolution_slowdown(executed, work["products"])
         work["operations"], library = round(executed), "" if executed else library
     return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
-
-
-def _count_body(instructions: Instructions, computations: Computations) -> tuple[Counter[str], str]:
-    """Return the operations of a fusion by field of `KernelWork`, and its value of `library`."""
-    work, library = Counter[str](), ""
-    for instruction in instructions.values():
-        kind, amount = _count_instruction(instruction, instructions)
-        if kind:
-            work[kind] += amount
-        elif instruction.opcode == "fusion":
-            nested_work, nested_library = _count_body(computations[instruction.called[0]], computations)
-            work.update(nested_work)
-            library = nested_library or library
-        else:
-            library = _library_name(instruction) or library
-    return work, library
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
