@@ -30,6 +30,7 @@ from scaling.workers.schedule import PreflightResult
 
 _RUN_OPTIONS = {  # option of `scaling run` without effect on a plan -> default
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
+    "cluster": "none", "tracking": "none",
 }  # fmt: skip
 _BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start-up time of JAX
 Listener = Callable[[dict[str, Any]], None]
@@ -127,15 +128,9 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
             "`scaling plan --help` lists all hardware"
         )
     for option, default in _RUN_OPTIONS.items():
-        if config[option] != default:
-            raise Refusal(
-                f"{option}={config[option]} has no effect on a plan: "
-                "it is an option of `scaling run`; remove it"
-            )
-    for group in ("cluster", "tracking"):
-        chosen = config[group].get("name") if isinstance(config[group], dict) else config[group]
-        if chosen != "none":
-            raise Refusal(f"{group}={chosen} has no effect on a plan, which runs here; remove it")
+        value = config[option].get("name") if isinstance(config[option], Mapping) else config[option]
+        if value != default:
+            raise Refusal(f"{option}={value} has no effect on a plan, which only compiles; remove it")
     folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not machines.is_positive(deadline):
