@@ -32,7 +32,7 @@ _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
-# Fields of a `Kernel` or `Message` (kernel_work.py) by name. A missing field is 0, except that `times` is 1.
+# Fields of a `KernelWork` (kernel_work.py) or `Message` (options/hlo.py) by name. A missing field is 0, except that `times` is 1.
 Work = dict[str, float]
 
 
@@ -154,12 +154,9 @@ def _kernel_seconds(
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
         if library := kernel.get("library"):  # on a TPU, float64 is emulated in library calls
-            is_emulated = speeds["arithmetic"] is None
-            raise _UnknownTime(
-                f"no rate of arithmetic in {dtype} is known"
-                if is_emulated
-                else f"the work of {library} is not known"
-            )
+            if speeds["arithmetic"] is None:
+                raise _UnknownTime(f"no rate of arithmetic in {dtype} is known")
+            raise _UnknownTime(f"the work of {library} is not known")
         kinds = ("operations", "overhead") if kernel.get("operations") else speeds
         for name in filter(kernel.get, kinds):
             if (speed := speeds[name]) is None:
