@@ -14,7 +14,7 @@ from scaling.core import environment
 from scaling.core.case import Case
 from scaling.plan import time_model
 from scaling.plan.compile_pool import RecordFields, worker_header
-from scaling.plan.compile_worker import TracedCase, describe_failure
+from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers import cores
 
@@ -32,22 +32,24 @@ def predict_candidates(
     called with each line of text about the progress.
     """
     fields: dict[Case, RecordFields] = {}
-    traced: dict[Case, TracedCase] = {}
+    built: dict[Case, BuiltCase] = {}
+    work: dict[Case, float] = {}
     free = environment.available_bytes()
     for case in cases:
         available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
         header = worker_header(hardware, [case.devices]) | {"memory": available}
         try:
-            traced[case] = TracedCase(header, case)
+            candidate = BuiltCase(header, case)
+            work[case] = sum_operations(candidate.trace()) * case.devices
+            built[case] = candidate
         except Exception as error:
             fields[case] = describe_failure(error)
-    work = {case: sum_operations(each.jaxpr) * case.devices for case, each in traced.items()}
     excess = _find_excessive_work(work)
     for case, text in excess.items():
         if case.chunk or case.block:  # plain modes are always compiled, for comparison
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
-            del traced[case]
-    ordered = sorted(traced.values(), key=lambda each: work[each.case])
+            del built[case]
+    ordered = sorted(built.values(), key=lambda each: work[each.case])
     try:
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
             doubt = {"text": excess[case]} if case in excess else {}
@@ -58,14 +60,14 @@ def predict_candidates(
     return fields
 
 
-def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, RecordFields]]:
+def _compile_in_threads(built: Sequence[BuiltCase]) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield each case with its record fields when it is compiled."""
     pool = ThreadPoolExecutor(len(cores.usable_cores()))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        cases = {pool.submit(_compile, each): each.case for each in traced}
+        cases = {pool.submit(_compile, each): each.case for each in built}
         for future in as_completed(cases):
             yield cases[future], future.result()
     finally:
@@ -88,9 +90,9 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     }
 
 
-def _compile(traced: TracedCase) -> RecordFields:
-    """Compile a traced case, and return its record fields, which may describe a failure."""
+def _compile(built: BuiltCase) -> RecordFields:
+    """Compile a case, and return its record fields, which may describe a failure."""
     try:
-        return traced.compile()
+        return built.compile()
     except Exception as error:
         return describe_failure(error)

@@ -1,9 +1,10 @@
-"""Start compile workers (compile_worker.py) for a machine, and compile equal programs only once.
+"""Start compile workers (compile_worker.py) for a machine, and compile cases with equal programs only once.
 
 A worker compiles cases and counts their work in the programs. plan_study.py writes the records.
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import queue
 import shutil
@@ -63,6 +64,13 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
     }  # fmt: skip
 
 
+def program_of(case: Case) -> Case:
+    """Return a case whose program does the same work on each device: with split=points, that on one device."""
+    if case.split == "points" and case.points % case.devices == 0:
+        return dataclasses.replace(case, devices=1, points=case.points // case.devices)
+    return case
+
+
 @dataclass
 class CompilePool:
     """A pool of worker processes that compile cases for absent devices, each controlled by a thread.
@@ -70,7 +78,7 @@ class CompilePool:
     Attributes:
         header: The JSON object that each worker receives first: the platform and its devices.
         size: The number of workers.
-        seconds: The timeout of each request, in seconds.
+        seconds: The timeout of each compilation, in seconds.
         report, begin: Functions that are called when a compilation ends (`report`) or begins (`begin`).
     """
 
@@ -83,30 +91,33 @@ class CompilePool:
     def compile_all(self, cases: Iterable[Case]) -> None:
         """Compile all cases, in descending order of the number of devices.
 
+        Of several cases with the same program on each device, one is compiled, or the next if that fails.
         Raise `AllocationLost` if a worker does not start.
         """
-        self._cases = iter(sorted(cases, key=lambda case: -case.devices))  # the cases that have not begun
-        self._program_locks: dict[str, threading.Lock] = {}
-        self._compiled: dict[str, RecordFields] = {}  # program digest -> event of the compilation
+        groups: dict[Case, list[Case]] = {}  # the cases with the same program
+        for case in sorted(cases, key=lambda case: -case.devices):
+            groups.setdefault(program_of(case), []).append(case)
+        self._groups = iter(groups.values())  # those that have not begun
         # (function, arguments) to call in this thread; None when a thread ends
         self._calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue()
         for _ in range(self.size):
-            threading.Thread(target=self._compile_cases, daemon=True).start()
+            threading.Thread(target=self._compile_groups, daemon=True).start()
         try:
             for _ in range(self.size):
                 while call := self._calls.get():
                     call[0](*call[1])
         finally:
-            self._cases = iter(())
+            self._groups = iter(())
 
-    def _compile_cases(self) -> None:
+    def _compile_groups(self) -> None:
         """Compile cases until none remains, and replace a worker that dies."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
+        group = list[Case]()
         try:
-            while case := next(self._cases, None):
+            while group := group or next(self._groups, []):
                 with open_worker_group(self.header, variant, ProcessShape(1), None) as worker:
-                    while case and self._compile_case(worker, case):
-                        case = next(self._cases, None)
+                    while group and self._compile_first(worker, group):
+                        group = group or next(self._groups, [])
         except WorkerDied as death:
             error = AllocationLost(f"the compile worker did not start: {death}")
             self._calls.put((_raise_error, (error,)))
@@ -114,40 +125,24 @@ class CompilePool:
             self._calls.put((_raise_error, (error,)))
         self._calls.put(None)
 
-    def _compile_case(self, worker: WorkerGroup, case: Case) -> bool:
-        """Trace and compile a case, report its record fields, and return whether the worker is alive."""
-        self._calls.put((self.begin, (case,)))
-        event = self._request(worker, {"do": "trace", "key": case.key, "case": non_default_fields(case)})
-        if event["event"] == "traced":
-            event = self._compile_once(worker, case, event["program"])
-        fields = {name: value for name, value in event.items() if name not in ("event", "key", "rank")}
-        self._calls.put((self.report, (case, fields)))
-        return event["event"] != "died"
+    def _compile_first(self, worker: WorkerGroup, group: list[Case]) -> bool:
+        """Compile the first case of a group, and return whether the worker is alive.
 
-    def _compile_once(self, worker: WorkerGroup, case: Case, digest: str | None) -> RecordFields:
-        """Return the event that reports the compilation of a traced case, given the digest of its program.
-
-        If several cases have the same digest, one is compiled, and the others wait for its result. After a
-        failed compilation, the next waiting case is compiled. A case without a digest is always compiled.
+        Report the case and, unless its compilation failed, the others, and remove these from the group.
         """
-        request = {"do": "compile", "key": case.key}
-        if digest is None:
-            return self._request(worker, request)
-        with self._program_locks.setdefault(digest, threading.Lock()):
-            if digest in self._compiled:
-                return self._compiled[digest]
-            event = self._request(worker, request) | {"program": digest}
-            if event["status"] != "failed":
-                self._compiled[digest] = event | {"compiled_as": case.key}
-            return event
-
-    def _request(self, worker: WorkerGroup, request: Mapping[str, Any]) -> RecordFields:
-        """Return the reply of a worker, or an event "died" with the record fields of the failure."""
+        case, is_alive = group.pop(0), True
+        self._calls.put((self.begin, (case,)))
         try:
-            return list(worker.request(request, self.seconds))[-1]
+            event = list(worker.request({"case": non_default_fields(case)}, self.seconds))[-1]
+            fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
         except WorkerDied as death:
             text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
-            return {"event": "died", "status": "failed", "reason": death.reason, "text": text}
+            fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
+        fields["program"] = program_of(case).key
+        self._calls.put((self.report, (case, fields)))
+        while group and fields["status"] != "failed":
+            self._calls.put((self.report, (group.pop(0), fields | {"compiled_as": case.key})))
+        return is_alive
 
 
 def _raise_error(error: BaseException) -> None:

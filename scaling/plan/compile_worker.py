@@ -1,17 +1,13 @@
-"""Main program of a compile worker: trace and compile cases for absent devices, and read their costs.
+"""Main program of a compile worker: compile cases for absent devices, and count their work.
 
 `python -m scaling.plan.compile_worker` reads a header and then requests from standard input, one JSON object
-per line:
-
-    {"do": "trace", "key": ..., "case": ...}  build and trace; replies "traced" with a digest, or "end"
-    {"do": "compile", "key": ...}             compile the traced case; replies "end" with record fields
+per line: {"case": the fields of a case}. It replies with an event "end", which contains record fields.
 
 The process allocates no memory on devices. The variables in compile_pool.py keep it off the accelerators.
 """
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -24,10 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import topologies
-from jax.extend.core import jaxprs_in_params
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from scaling.core import compile_case, environment, layout, record, shape, workload
 from scaling.core.case import AUTO, Case, Refusal, from_dict
@@ -45,10 +38,6 @@ _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used by
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
 )
 _UNIT_PREFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # prefix -> bytes
-_MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")  # in the text of a jaxpr
-_COMMUNICATING_PRIMITIVE = re.compile(
-    r"\b(axis_index|psum|all_gather|all_to_all|ppermute|reduce_scatter|pmax|pmin|pbroadcast)\b"
-)
 # XLA's Triton kernels do not support some matrix products. With a GPU, XLA then falls back to cuBLAS. Without
 # one, cuBLAS must be selected explicitly.
 _TRITON_FAILURE = "Couldn't find output tile sizes"
@@ -56,7 +45,7 @@ _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
 def main() -> None:
-    """Read trace and compile requests from standard input, and reply to each, until the input ends."""
+    """Read requests from standard input, and reply to each, until the input ends."""
     channel = Channel()
     header = json.loads(channel.requests.readline())
     die_with_parent(header["parent"])
@@ -67,18 +56,13 @@ def main() -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     channel.send_event(event="started")
     for line in channel.requests:
-        request = json.loads(line)
+        case = from_dict(json.loads(line)["case"])
+        jax.config.update("jax_enable_x64", case.dtype == "float64")
         try:
-            if request["do"] == "trace":
-                case = from_dict(request["case"])
-                jax.config.update("jax_enable_x64", case.dtype == "float64")
-                traced = TracedCase(header, case)
-                event: dict[str, Any] = {"event": "traced", "program": traced.digest}
-            else:
-                event = {"event": "end"} | traced.compile()
+            fields = BuiltCase(header, case).compile()
         except Exception as error:
-            event = {"event": "end"} | describe_failure(error)
-        channel.send_event(**event | {"key": request["key"]})
+            fields = describe_failure(error)
+        channel.send_event(event="end", **fields)
 
 
 def describe_failure(error: Exception) -> RecordFields:
@@ -122,14 +106,10 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
     )
 
 
-class TracedCase:
-    """A case whose program is built and traced for absent devices.
+class BuiltCase:
+    """A case whose workload and derivative shape are built, and which is traced and compiled for absent devices.
 
-    The argument `header` is the description of the hardware that `plan_study.worker_header` returns.
-
-    Attributes:
-        jaxpr: Traced program, or None if it is too large to trace or unknown before compiling.
-        digest: Hash of the program of each device, or None if `jaxpr` is None.
+    The argument `header` is the description of the hardware that `compile_pool.worker_header` returns.
     """
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
@@ -137,19 +117,16 @@ class TracedCase:
         self.devices = _absent_devices(header, case.devices)
         self.workload = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.workload, self._missing_memory)
-        self.jaxpr: Any = None
-        self.digest: str | None = None
-        if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
-            return
-        without_compiling = lambda program: Stages(program.function, None)  # noqa: E731
+
+    def trace(self) -> Any:
+        """Return the jaxpr of the program, or None if it is too large to trace or unknown before compiling."""
+        if self.case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
+            return None
         uncompiled = compile_case.compile_blocks(
-            case, self.workload, self.sizes, self.devices, without_compiling
+            self.case, self.workload, self.sizes, self.devices, lambda program: Stages(program.function, None)
         )
-        if not uncompiled.overflow:
-            with contextlib.suppress(OverflowError):
-                self.jaxpr = compile_case.trace_program(uncompiled, self.devices)
-                padding = shape.padding_share(case, self.sizes)
-                self.digest = _digest(case, self.jaxpr, uncompiled.steps, padding)
+        with contextlib.suppress(OverflowError):
+            return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if a program does not fit into the memory of a device, otherwise None."""
@@ -243,35 +220,6 @@ class RejectedProgram:
     def memory_analysis(self) -> "RejectedProgram":
         """Return this object, in place of the result of `jax.stages.Compiled.memory_analysis`."""
         return self
-
-
-def _digest(case: Case, jaxpr: Any, steps: int, padding: float | None) -> str:
-    """Return a hash of a traced program. If several cases have equal hashes, only one is compiled.
-
-    The hash depends on the number of devices only if the program communicates or uses its device index.
-    `steps` is the number of executions of the program per call. `padding` is the result of `padding_share`.
-    """
-    text = _MESH.sub("mesh", str(_device_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))))
-    if case.mesh_shape[1] == 1:  # the device index along the seed axis is always 0
-        text = text.replace(f"axis_index[axis_name={layout.SEEDS}]", "first")
-    constants = [np.ascontiguousarray(const).tobytes() for const in getattr(jaxpr, "consts", ())]
-    mesh = (case.devices, case.mesh_shape) if _COMMUNICATING_PRIMITIVE.search(text) else None
-    settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit, mesh, steps, padding)
-    digest = hashlib.sha256(repr((text, settings)).encode())
-    for constant in constants:
-        digest.update(constant)
-    return digest.hexdigest()[:16]
-
-
-def _device_jaxpr(jaxpr: Any) -> Any:
-    """Return the jaxpr of one device without dead code: the body of the shard_map, or the whole program."""
-    for equation in jaxpr.eqns:
-        inner = list(jaxprs_in_params(equation.params))
-        if equation.primitive.name == "shard_map":
-            return dce_jaxpr(inner[0], [True] * len(inner[0].outvars))[0]
-        if len(jaxpr.eqns) == 1 and len(inner) == 1:
-            return _device_jaxpr(inner[0])
-    return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:

@@ -30,28 +30,22 @@ def send(**event):
 
 
 send(event="started")
-cases = {}
 for line in sys.stdin:
-    order = json.loads(line)
-    key, what = order["key"], order["do"]
-    case = cases.setdefault(key, order.get("case"))
-    print(what, case["workload"], case.get("devices", 1), file=log, flush=True)
+    case = json.loads(line)["case"]
+    print("compile", case["workload"], case.get("devices", 1), file=log, flush=True)
     word, _, rest = case["workload"].partition(".")
-    if what == "trace" and word == "unbuildable":
-        send(event="end", key=key, status="skipped", reason="not_defined", text="it has no meaning")
-    elif what == "trace":
-        # "alike" is one program for all device counts; "apart" has no shared program; others have their own.
-        send(event="traced", key=key, program=None if word == "apart" else case["workload"])
+    if word == "unbuildable":
+        send(event="end", status="skipped", reason="not_defined", text="it has no meaning")
     elif word == "dies" or (word == "once" and not os.path.exists(os.path.join(job["log"], "died"))):
         open(os.path.join(job["log"], "died"), "w").close()
         sys.exit("it fell over")
     elif word == "sleeps":
         time.sleep(60)
     elif word == "broken":
-        send(event="end", key=key, status="failed", reason="error", text="the compiler refused")
+        send(event="end", status="failed", reason="error", text="the compiler refused")
     else:
         time.sleep(job["seconds"])
-        send(event="end", key=key, status="planned", compile_seconds=0.5, trace_seconds=0.1, lower_seconds=0.2, output_bytes=7)
+        send(event="end", status="planned", compile_seconds=0.5, trace_seconds=0.1, lower_seconds=0.2, output_bytes=7)
 """
 
 
@@ -91,8 +85,13 @@ def live_workers(log):
     ]
 
 
-def case(workload="apart", devices=1, **fields):
+def case(workload="own", devices=1, **fields):
     return Case(workload, points=840, devices=devices, **fields)
+
+
+def alike(devices, workload="alike", **fields):
+    """Return a case that does the same work on each device as the others of this workload."""
+    return Case(workload, points=5 * devices, devices=devices, **fields)
 
 
 def statuses(results):
@@ -104,35 +103,28 @@ def statuses(results):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_every_case_is_reported_once_for_any_number_of_workers(compile_cases, size):
-    cases = [case(f"own.{k}" if k % 2 else "alike", devices=k + 1) for k in range(6)] + [
-        case("unbuildable"),
-        case("broken"),
-    ]
+    cases = [case(f"own.{k}", devices=k + 1) if k % 2 else alike(k + 1) for k in range(6)]
+    cases += [case("unbuildable"), case("broken")]
     results = compile_cases(cases, size)
     assert sorted(reported.key for reported, _ in results) == sorted(reported.key for reported in cases)
-    assert set(compile_cases.started) == set(cases)
     by_case = dict(results)
     assert by_case[case("unbuildable")] == {
-        "status": "skipped",
-        "reason": "not_defined",
-        "text": "it has no meaning",
-    }
+        "status": "skipped", "reason": "not_defined", "text": "it has no meaning",
+        "program": case("unbuildable").key,
+    }  # fmt: skip
     assert by_case[case("broken")]["text"] == "the compiler refused"
-    assert all("event" not in fields and "key" not in fields for fields in by_case.values())
+    assert all("event" not in fields and "rank" not in fields for fields in by_case.values())
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_program_that_cases_share_is_compiled_once(compile_cases, size):
-    cases = [case("alike", devices=n) for n in (1, 2, 4, 8)]
-    results = compile_cases(cases, size, compiling=0.3)
-    assert len([line for line in compile_cases.actions() if line.startswith("compile")]) == 1
-    first = next(reported for reported, result in results if "compiled_as" not in result)
+    results = compile_cases([alike(n) for n in (1, 2, 4, 8)], size, compiling=0.3)
+    assert compile_cases.actions() == ["compile alike 8"] and compile_cases.started == [alike(8)]
+    assert len(results) == 4
     for reported, result in results:
-        assert result["status"] == "planned" and result["output_bytes"] == 7 and result["program"] == "alike"
-        if reported != first:
-            assert result["compiled_as"] == first.key
-            assert result["compile_seconds"] == 0.5, "of the compiled case"
-    assert len([line for line in compile_cases.actions() if line.startswith("trace")]) == 4
+        assert result["status"] == "planned" and result["output_bytes"] == 7
+        assert result["program"] == alike(1).key and result["compile_seconds"] == 0.5, "of the compiled case"
+        assert result.get("compiled_as") == (None if reported == alike(8) else alike(8).key)
 
 
 def test_cases_with_the_largest_device_counts_come_first(compile_cases):
@@ -141,17 +133,17 @@ def test_cases_with_the_largest_device_counts_come_first(compile_cases):
     assert [reported.devices for reported in compile_cases.started] == [840, 56, 2, 1]
 
 
-def test_cases_without_a_shared_program_are_compiled_separately(compile_cases):
-    results = compile_cases([case("apart", devices=n) for n in (1, 2)])
-    assert len([line for line in compile_cases.actions() if line.startswith("compile")]) == 2
-    assert all("program" not in result and "compiled_as" not in result for _, result in results)
+@pytest.mark.parametrize("fields", [{"split": "data"}, {"split": "seeds"}, {"split": "both"}])
+def test_programs_that_may_depend_on_the_number_of_devices_are_compiled_separately(compile_cases, fields):
+    results = compile_cases([alike(n, **fields) for n in (1, 2)])
+    assert len(compile_cases.actions()) == 2
+    assert len({result["program"] for _, result in results}) == 2
+    assert all("compiled_as" not in result for _, result in results)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_dying_compile_worker_fails_one_case_and_the_others_continue(compile_cases, size):
-    results = compile_cases(
-        [case("dies", devices=8), *(case("alike", devices=n) for n in (4, 2)), case("own")], size
-    )
+    results = compile_cases([case("dies", devices=8), *(alike(n) for n in (4, 2)), case("own")], size)
     assert statuses(results) == {
         ("dies", "failed", "killed"): 1,
         ("alike", "planned", None): 2,
@@ -162,8 +154,7 @@ def test_a_dying_compile_worker_fails_one_case_and_the_others_continue(compile_c
 
 
 def test_cases_waiting_for_a_shared_program_are_retried_if_its_worker_dies(compile_cases):
-    cases = [case("once", devices=n) for n in (8, 4, 2, 1)]
-    results = compile_cases(cases, size=3, compiling=0.2)
+    results = compile_cases([alike(n, "once") for n in (8, 4, 2, 1)], size=3, compiling=0.2)
     assert len({reported for reported, _ in results}) == len(results) == 4
     assert statuses(results) == {("once", "failed", "killed"): 1, ("once", "planned", None): 3}
     assert len([line for line in compile_cases.actions() if line.startswith("compile")]) == 2
@@ -193,7 +184,7 @@ def test_the_pool_ends_with_the_error_if_a_record_cannot_be_written(compile_case
 
 def test_the_pool_ends_if_a_compile_worker_does_not_start(compile_cases):
     with pytest.raises(AllocationLost, match=r"the compile worker did not start: .*no compiler here"):
-        compile_cases([case("own"), case("apart")], stillborn=True)
+        compile_cases([case("own"), case("other")], stillborn=True)
 
 
 def test_no_compile_worker_starts_without_cases(compile_cases):
