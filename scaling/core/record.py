@@ -111,7 +111,7 @@ class Record:
     program_transcendentals: float | None = None
     kernels: list[dict[str, Any]] | None = None  # equal kernels once, with a count; see plan/kernel_work.py
     messages: list[dict[str, Any]] | None = None  # collectives: kind, bytes, group (devices), times
-    program: str | None = None  # a digest of the work of each device, before optimization
+    program: str | None = None  # cases with the same value do the same work on each device
     compiled_as: str | None = None  # key of the compiled case with equal work per device
     capacity_bytes: int | None = None  # the memory of a device
     predicted: dict[str, Any] | None = None  # time, interval and parts; see plan/time_model.py
