@@ -187,18 +187,11 @@ def _list_parts(computations: Computations, entry: str, devices: int) -> list[Ke
             elif kind == "conditional":
                 parts += max((parts_of(each, in_loop) for each in called), key=_total_bytes)
             elif kind == "while":
-                if len(called) != 2:
-                    raise ValueError(f"the loop {instruction.name} does not call a condition and a body")
                 trips = _count_trips(instruction, instructions, computations)
                 iteration = [part for each in called for part in parts_of(each, True)]
                 parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
             elif _executes_kernel(instruction):
-                is_fusion = kind == "fusion"
-                body = (
-                    _flatten(computations[called[0]], computations)
-                    if is_fusion
-                    else _as_fusion(instruction, instructions)
-                )
+                body = _flatten(_as_fusion(instruction, instructions), computations)
                 parts += _collectives(body, devices)
                 parts.append(Kernel(instruction, body, in_loop, _kernel_bytes(body)))
         return parts
@@ -212,9 +205,9 @@ def _count_trips(loop: HloInstruction, instructions: Instructions, computations:
     If XLA does not report it, as on TPUs, the loop must have the form `while counter < end: counter += step`
     with constants, to which JAX lowers `scan` and `fori_loop`.
     """
+    condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
-    condition, body = (computations[name] for name in loop.called)
     test, carried = _root(condition), instructions[loop.operands[0]].operands
     try:
         counter, end = (source_of(name, condition, _COPIES) for name in test.operands)
