@@ -65,7 +65,7 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def program_of(case: Case) -> Case:
-    """Return a case whose program does the same work on each device: with split=points, that on one device."""
+    """Return a case with the same work on each device: with split=points, the case on one device."""
     if case.split == "points" and case.points % case.devices == 0:
         return dataclasses.replace(case, devices=1, points=case.points // case.devices)
     return case

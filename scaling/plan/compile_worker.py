@@ -107,7 +107,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case whose workload and derivative shape are built, and which is traced and compiled for absent devices.
+    """A case with its workload and derivative shape, to be traced and compiled for absent devices.
 
     The argument `header` is the description of the hardware that `compile_pool.worker_header` returns.
     """
@@ -119,7 +119,7 @@ class BuiltCase:
         self.sizes = compile_case.settle_shape(case, self.workload, self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if it is too large to trace or unknown before compiling."""
+        """Return the jaxpr of the program, or None if it is too large or unknown before compiling."""
         if self.case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return None
         uncompiled = compile_case.compile_blocks(

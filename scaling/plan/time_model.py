@@ -32,7 +32,8 @@ _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
-# Fields of a `KernelWork` (kernel_work.py) or `Message` (options/hlo.py) by name. A missing field is 0, except that `times` is 1.
+# Fields of a `KernelWork` (kernel_work.py) or a `Message` (options/hlo.py) by name. A missing field is 0,
+# except that `times` is 1.
 Work = dict[str, float]
 
 
