@@ -24,9 +24,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         advice = "finished records are kept, and the same `scaling run` continues"
         print_lines(console, [f"{count_of(len(canceled), 'task')} cancelled{ending}; {advice}"])
     if others := [task for task in tasks if task.may_run and task not in canceled]:
-        why = "being submitted, or not visible from this host"
         hosts = ", ".join(sorted({task.submission.host for task in others}))
-        text = f"{count_of(len(others), 'task')} not cancelled ({why}): run `scaling cancel` later on {hosts}"
+        text = f"{count_of(len(others), 'task')} not visible from this host: run `scaling cancel` on {hosts}"
         problem = f"{problem}; {text}" if problem else text
     if problem:
         raise Refusal(problem)

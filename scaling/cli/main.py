@@ -13,8 +13,7 @@ if (
 import atexit
 import contextlib
 import importlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from scaling.workers.machine import AllocationLost
 _LONGEST = 1400  # maximum length of an error message, in characters
 _CONTINUES = "every finished record is kept, and the same command continues"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-_CLEANUP_SECONDS = 10.0  # time after the first signal in which further SIGTERM and SIGHUP have no effect
 
 
 def entry() -> None:
@@ -48,10 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:
-        handler = _make_handler()
         for number in _STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, handler)
+                signal.signal(number, _stop)
         return _run_and_explain(list(sys.argv[1:] if argv is None else argv), console)
     except KeyboardInterrupt as stop:  # also while another error is printed
         return _print_error(str(stop) or f"stopped; {_CONTINUES}", INTERRUPTED)
@@ -76,10 +73,8 @@ def _run_and_explain(words: list[str], console: Console) -> int:
 def _run_subcommand(words: list[str], console: Console) -> int:
     name, *rest = words or ["help"]
     if name in ("help", "--help", "-h"):
-        if not rest:
-            console.print(overview(), markup=False)
-            return OK
-        name, rest = rest[0], ["--help", *rest[1:]]
+        console.print(overview(), markup=False)
+        return OK
     if name in ("version", "--version", "-V"):
         Parser(prog="scaling version", description="Print the version of the package.").parse_args(rest)
         console.print(scaling.__version__)
@@ -108,25 +103,18 @@ def _print_error(text: str, status: int) -> int:
     return status
 
 
-def _make_handler() -> Callable[[int, Any], None]:
-    """Return a signal handler that raises `KeyboardInterrupt` for the first signal.
+def _stop(_number: int, _frame: Any) -> None:
+    """Raise `KeyboardInterrupt`. From then on, ignore SIGTERM and SIGHUP, and exit at once after Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _stop_at_once)
+    raise KeyboardInterrupt
 
-    In the following 10 seconds, SIGTERM and SIGHUP have no effect. Any later signal, or a second Ctrl-C at
-    any time, ends the process without cleanup.
-    """
-    stopped_at: float | None = None
 
-    def handle(number: int, _frame: Any) -> None:
-        nonlocal stopped_at
-        if stopped_at is None:
-            stopped_at = time.monotonic()
-            raise KeyboardInterrupt
-        if number == signal.SIGINT or time.monotonic() - stopped_at > _CLEANUP_SECONDS:
-            with contextlib.suppress(OSError):
-                os.write(2, b"scaling: stopped at once; every finished record is kept\n")
-            os._exit(INTERRUPTED)
-
-    return handle
+def _stop_at_once(_number: int, _frame: Any) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"scaling: stopped at once; every finished record is kept\n")
+    os._exit(INTERRUPTED)
 
 
 def _ignore_signals() -> None:

@@ -8,7 +8,6 @@ import argparse
 import itertools
 import os
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,8 +39,6 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
     resolved = Path(os.path.realpath(target))
-    if resolved.is_symlink():
-        raise Refusal(f"--output {target} is a loop of symbolic links: give another folder")
     if inside := [each for each in folders if each.resolve() in resolved.parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
@@ -69,7 +66,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     before = len(records)
     yield from [_copy_records(folder, target, records) for folder in folders]
     yield from filter(None, (store.explain_unreadable_study(folder) for folder in folders))
-    yield from _unite_studies([target, *folders], target)
+    _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         study = store.read_json(path)
         if study is not None and not (target / path.name).exists():
@@ -80,10 +77,6 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     apart = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
     added, environments = count_of(len(records) - before, "record"), count_of(len(settings), "environment")
     yield f"{target}: {added} added, {len(records)} in all; {environments}{apart}"
-    measured = Counter((r.key, r.setting, r.replicate) for r in records.values() if r.status == "ok")
-    if several := sum(count > 1 for count in measured.values()):
-        repeated = f"{count_of(several, 'measurement')} with several records"
-        yield f"{repeated}, of the same case, environment and replicate: the last one counts"
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
@@ -100,31 +93,30 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
     return f"{folder}: {count_of(len(new_lines), 'record')} added{known}{damaged}"
 
 
-def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the study.json files of several folders into one in `target`. Return lines about differences.
+def _unite_studies(folders: Sequence[Path], target: Path) -> None:
+    """Merge the study.json files of several folders into one in `target`.
 
-    The first title is kept. `order_seed` or `sampling` is set to None if the studies differ in it.
+    The first title is kept. Any other field in which the studies differ is None.
     """
     contents = [store.read_json(folder / _STUDY) for folder in folders]
     studies = [content for content in contents if isinstance(content, dict)]
     if not studies:
-        return []
-    first, common = studies[0], ("title", "order_seed", "sampling")
-    differing = {name for name in common if any(s.get(name) != first.get(name) for s in studies)}
+        return
     names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     scalings = [study.get("scaling") or "strong" for study in studies]
     stated = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
     lists = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
     cells = [cell for cell in itertools.chain(*lists) if isinstance(cell, dict)]
     cells.sort(key=store.count_replicates)  # the entry with the most replicates is kept
-    title = next((study["title"] for study in studies if study.get("title")), None)
-    united = store.schema_and_version() | {
-        "study": _JOIN.join(dict.fromkeys(names)) or None, "title": title,
+    common = {
+        name: studies[0].get(name) if all(s.get(name) == studies[0].get(name) for s in studies) else None
+        for name in ("order_seed", "sampling")
+    }
+    united = store.schema_and_version() | common | {
+        "study": _JOIN.join(dict.fromkeys(names)) or None,
+        "title": next((study["title"] for study in studies if study.get("title")), None),
         "scaling": sorted({str(kind) for kinds in stated for kind in kinds}),
-        **{name: None if name in differing else first.get(name) for name in common[1:]},
         "cases": list({str(cell.get("key")): cell for cell in cells}.values()),
     }  # fmt: skip
     if united != store.read_json(target / _STUDY):
         store.write_json(target / _STUDY, united)
-    kept = {"title": f"{title!r} is kept", "sampling": "none is kept"}
-    return [f"the studies differ in their {name}: {kept[name]}" for name in kept if name in differing]

@@ -29,7 +29,7 @@ def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, con
     print_lines(console, [plan_study.describe_work(study)])
     examined = [*study.cases, *(result for result, *_ in study.rejected)]
     names = {result.case.key: label(result.case) for result in examined}
-    with progress.show_run(console, names, len(study.cases), len(study.rejected)) as (listen, counts):
+    with progress.show_run(console, names, len(examined)) as (listen, counts):
         plan_study.run_plan(study, listen)
     found = findings.read(study.folder)
     index = write_report(study.folder, found)

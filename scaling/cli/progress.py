@@ -7,51 +7,57 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)  # fmt: skip
 from rich.text import Text
 
 from scaling.cli.streams import make_printable, print_lines
-from scaling.core.formatting import count_of, format_duration, format_wait
+from scaling.core.formatting import count_of, format_duration
 
-_FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # first and longest interval between plain lines
+_LINE_SECONDS = 10.0  # interval between plain lines
 _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function f(done, total) that shows preflight progress, live or as a line every 5 to 60 s."""
-    began, next_line = time.monotonic(), time.monotonic() + _FIRST_SECONDS
+    """Yield a function f(done, total) that shows preflight progress, live or as a line every 10 s."""
+    next_line = time.monotonic() + _LINE_SECONDS
     with console.status("examining cases") as status:
 
         def note(done: int, total: int) -> None:
             nonlocal next_line
             text = f"examining: {done} of {count_of(total, 'case')}"
             status.update(text)
-            now = time.monotonic()
-            if not console.is_terminal and done < total and now >= next_line:
+            if not console.is_terminal and done < total and time.monotonic() >= next_line:
                 print_lines(console, [text])
-                next_line = now + min(now - began + _FIRST_SECONDS, _LONGEST_SECONDS)
+                next_line += _LINE_SECONDS
 
         yield note
 
 
 @contextlib.contextmanager
 def show_run(
-    console: Console, names: dict[str, str], total: int, skips: int
+    console: Console, names: dict[str, str], total: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
     """Yield a callback that shows each event of a run, and a `Counter` from status to number of ended cases.
 
     On a terminal, the callback updates a live bar, and prints a line for each skipped or failed case.
-    Otherwise, it prints a line for each ended case. `names` maps case keys to labels, `total` is the number
-    of cases that run, and `skips` is the number of cases that are recorded without running.
+    Otherwise, it prints a line for each ended case. `names` maps case keys to labels, and `total` is the
+    number of cases that run or are only recorded.
     """
-    counts, began = Counter[str](), time.monotonic()
+    counts = Counter[str]()
     bar = Progress(
-        SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(),
+        SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[state]}", markup=False),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
-    task = bar.add_task("", total=total + skips, state="starting")
+    task = bar.add_task("", total=total, state="starting")
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
@@ -60,7 +66,7 @@ def show_run(
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1
-            number = f"[{counts.total()}/{total + skips}]"
+            number = f"[{counts.total()}/{total}]"
             result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
             if event["seconds"]:
                 result = format_duration(event["seconds"][0])
@@ -69,13 +75,10 @@ def show_run(
                 line = Text.assemble(f"{number} ", status, f" {name}  {result}")
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
-        ran = counts.total() - skips
-        seconds = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
         done = "planned" if counts["planned"] else "ok"
         state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
-        state += "" if seconds is None else f", about {format_wait(seconds)} left"
         state += f" · {name}" if event["event"] == "begin" else ""
-        bar.update(task, state=state[: max(20, console.width - 50)])
+        bar.update(task, state=state[: max(20, console.width - 60)])
 
     with bar:
         yield listen, counts

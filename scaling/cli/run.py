@@ -225,8 +225,8 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
     """Run the missing cases without submitting jobs. Return the schedule and all records."""
     with store.locked(run.folder) as lock:
         schedule, loaded = plan_run(run, console)
-        recorded = len(schedule.skips) + len(schedule.failures)
-        if not (schedule.sessions or recorded):
+        total = schedule.missing + len(schedule.skips) + len(schedule.failures)
+        if not total:
             return schedule, loaded
         from scaling.workers import supervise
 
@@ -236,7 +236,7 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
             options = task.make_worker_options(run.cluster, nested=run.nested)
         names = {result.case.key: label(result.case) for result in run.checked}
-        with progress.show_run(console, names, schedule.missing, recorded) as (listen, _):
+        with progress.show_run(console, names, total) as (listen, _):
             supervise.run_schedule(schedule, run.settings, run.folder, lock, listen, run.baseline, options)
     return schedule, store.load(run.folder)
 
@@ -289,13 +289,10 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
     """Print the cases that would run, be skipped or fail. Return exit status 1 if one fails, otherwise 0."""
     schedule, loaded = plan_run(run, console, dry_run=True)
     for session in schedule.sessions:
-        first = session[0].case
-        shape = scheduling.process_shape(first, schedule.machine, run.settings)
-        wide = ", 64-bit" if first.dtype == "float64" else ""
-        nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
+        shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)
+        devices = count_of(shape.devices, f"{schedule.machine.platform} device")
         processes = "a process" if shape.processes == 1 else f"{shape.processes} processes"
-        devices = count_of(first.devices, f"{schedule.machine.platform} device")
-        print_lines(console, [f"{processes} with {devices}{wide}{nodes}"], "bold")
+        print_lines(console, [f"{processes} with {devices} on {count_of(shape.nodes, 'node')}"], "bold")
         print_lines(console, [f"  run   {label(item.case)}" for item in session])
     for item in (*schedule.skips, *schedule.failures):
         mark, style = ("fail", "red") if item.preflight.failure else ("skip", "yellow")

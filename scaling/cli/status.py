@@ -14,7 +14,6 @@ from rich.table import Table
 from scaling.cli import streams
 from scaling.cli.verbs import FAILED, INTERRUPTED, OK
 from scaling.cluster import lost_cases, status_table, submission_files, wait
-from scaling.cluster.cluster_settings import REJECTED
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, Refusal, label
@@ -118,9 +117,6 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
         notes.append(list_first(problems, _MAX_PROBLEMS))
     if loaded.plans:
         notes.append(f"{len(loaded.plans)} records of `scaling plan`, which `scaling report` shows")
-    if (folder / REJECTED).exists() and any(line.state == "missing" for line in lines.values()):
-        why = (folder / REJECTED).read_text(errors="replace")
-        notes.append(f"the last submission was rejected, nothing of it is in the queue: {why}")
     return StudyStatus(folder, tasks, list(lines.values()), notes)
 
 

@@ -1,10 +1,9 @@
 """Print lines without control characters, and discard output after a stream is closed or a pipe breaks."""
 
 import io
-import itertools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -24,17 +23,13 @@ def print_lines(console: "Console", lines: Iterable[str], style: str | None = No
         console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
-def damaged_notes(damaged: Iterable[str]) -> list[str]:
-    """Return a note per file: its first entry in `damaged` ("file:line: reason") and the number of others."""
-    notes = []
-    for _, lines in itertools.groupby(damaged, lambda line: line.partition(":")[0]):
-        first, *others = lines
-        more = f" (and {len(others)} more lines of this file)" if others else ""
-        notes.append(f"damaged, ignored: {first}{more}")
-    return notes
+def damaged_notes(damaged: Sequence[str]) -> list[str]:
+    """Return a note with the number of damaged lines and the first of them, or [] if there are none."""
+    more = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
+    return [f"damaged, ignored: {damaged[0]}{more}"] if damaged else []
 
 
-def print_damaged(console: "Console", damaged: Iterable[str]) -> None:
+def print_damaged(console: "Console", damaged: Sequence[str]) -> None:
     """Print the notes about damaged lines that `damaged_notes` returns."""
     print_lines(console, damaged_notes(damaged), "yellow")
 

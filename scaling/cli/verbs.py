@@ -18,9 +18,8 @@ class Verb:
     The function `execute` of the module returns the exit status, where None means 0.
     """
 
-    summary: str  # one-line description in `scaling --help`
+    summary: str  # one-line description in `scaling --help` and `scaling VERB --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
-    description: str = ""  # the first lines of `scaling VERB --help`
     arguments: tuple[Argument, ...] | None = None  # None if the module parses the command line itself
 
 
@@ -36,7 +35,6 @@ VERBS = {
     "advise": Verb("how to differentiate a function", "spring.py:force --points x=1000,17"),
     "status": Verb(
         "what is done, running, missing, failed", "results/smoke --watch",
-        "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",
         (
             _FOLDER_ARGUMENT,
             _argument("--watch", action="store_true",
@@ -46,7 +44,6 @@ VERBS = {
     ),
     "logs": Verb(
         "show the logs of a case", "results/smoke 3f2a",
-        "Print what the task, the worker and the scheduler wrote about a case.",
         (
             _FOLDER_ARGUMENT,
             _argument("key", metavar="KEY", nargs="*",
@@ -55,13 +52,9 @@ VERBS = {
             _argument("--all", action="store_true", help="print whole files"),
         ),
     ),
-    "cancel": Verb(
-        "cancel the jobs of a study", "results/smoke",
-        "Cancel all pending and running tasks of a results folder.", (_FOLDER_ARGUMENT,),
-    ),
+    "cancel": Verb("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),
     "report": Verb(
         "curves, tables and figures as HTML", "results/smoke",
-        "Write report/index.html with interactive figures, table.md and table.csv into a folder.",
         (
             _FOLDER_ARGUMENT,
             _argument("efficiency", metavar="efficiency=E", nargs="?",
@@ -72,23 +65,25 @@ VERBS = {
     ),
     "compare": Verb(
         "what became slower or faster", "results/old results/new",
-        "Compare the results of A (old) and B (new); "
-        "exit status 1 if something is slower, failed or ran out of memory in B.",
         (
             _argument("a", metavar="A", help="a results folder; without B, one of `scaling run versus=...`"),
-            _argument("b", metavar="B", nargs="?", help="the results folder to compare with A"),
+            _argument("b", metavar="B", nargs="?",
+                      help="a newer results folder; exit status 1 if something is slower, failed or ran out "
+                      "of memory in it"),
             _argument("--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"),
             _argument("--margin", type=float, help="a ratio this near to 1 is no difference (default: 0.01)"),
         ),
     ),
     "lint": Verb(
         "list problems of a measurement", "results/smoke",
-        "Check a results folder as a strict reviewer would; exit status 1 if there are errors.",
-        (_FOLDER_ARGUMENT, _argument("--strict", action="store_true", help="warnings count as errors")),
+        (
+            _FOLDER_ARGUMENT,
+            _argument("--strict", action="store_true",
+                      help="exit with status 1 if there are warnings, not only if there are errors"),
+        ),
     ),
     "export": Verb(
         "write CSV, Parquet, SVG, PNG or PDF", "results/smoke",
-        "Write records, curves, samples, laws or figures of a results folder for other programs to read.",
         (
             _FOLDER_ARGUMENT,
             _argument("--format", action="append", default=[],
@@ -98,8 +93,6 @@ VERBS = {
     ),
     "merge": Verb(
         "join the results of several clusters", "results/a results/b --output results/ab",
-        "Join results folders of several clusters: "
-        "records are copied, environments stay apart, nothing is copied twice.",
         (
             _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
             _argument("--output", metavar="PATH", required=True,
@@ -108,12 +101,12 @@ VERBS = {
     ),
     "publish": Verb(
         "publish the curves on Weights & Biases", "results/smoke",
-        "Send the curves of a results folder to Weights & Biases; offline without a key (WANDB_API_KEY).",
         (
             _FOLDER_ARGUMENT,
             _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
             _argument("--entity", default=None, help="W&B entity (default: your own)"),
-            _argument("--mode", default="auto", help="auto, online or offline (default: auto)"),
+            _argument("--mode", default="auto",
+                      help="auto, online or offline (default: auto: offline without WANDB_API_KEY)"),
             _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
                       help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
         ),
@@ -134,7 +127,7 @@ def overview() -> str:
 def parse(name: str, words: list[str]) -> argparse.Namespace:
     """Return the parsed arguments of a subcommand, such as "status". Raise `Refusal` if they are invalid."""
     verb = VERBS[name]
-    parser = Parser(prog=f"scaling {name}", description=verb.description)
+    parser = Parser(prog=f"scaling {name}", description=verb.summary)
     for names, options in verb.arguments or ():
         parser.add_argument(*names, **options)
     return parser.parse_args(words)

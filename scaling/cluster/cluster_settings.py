@@ -9,7 +9,6 @@ from scaling.core.case import Refusal, unknown_name
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
 SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
-REJECTED = "rejected.txt"  # file in the results folder with the reason of a rejected submission
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
@@ -88,11 +87,9 @@ def from_config(config: Any) -> ClusterSettings:
 
 def _parse_field(key: str, value: Any) -> Any:
     """Return the parsed value of a field, or None for the default. Raise `Refusal` if it is invalid."""
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise unknown_name(f"cluster.{key}", value, [choice for choice in _CHOICES[key] if choice])
-    if value is None and key not in (*LISTS, "exclusive"):
+    if value is None:
         return None
-    parse, expected = _PARSERS.get(key, _NAME)
+    parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
     parsed = parse(value) if isinstance(value, bool) == (key == "exclusive") else None
     if parsed is None:
         raise Refusal(f"cluster.{key} must be {expected}, not {value!r}")
@@ -122,7 +119,7 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
     return tuple((str(name), option) for name, option in value.items()) if is_mapping else None
 
 
-def parse_minutes(value: Any) -> float | None:
+def _parse_minutes(value: Any) -> float | None:
     """Return a positive duration in minutes, or None if `value` is invalid.
 
     `value` is a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
@@ -143,7 +140,7 @@ def parse_minutes(value: Any) -> float | None:
     return minutes if 0 < minutes < 1e6 else None
 
 
-def parse_megabytes(value: Any) -> int | None:
+def _parse_megabytes(value: Any) -> int | None:
     """Return a positive amount of memory in MB (as in Slurm, 1 GB is 1024 MB), or None if `value` is invalid.
 
     `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`).
@@ -153,22 +150,26 @@ def parse_megabytes(value: Any) -> int | None:
     return megabytes if 0 < megabytes < 1e9 else None
 
 
-_CHOICES = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}
+def _choice(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], str]:
+    return lambda value: value if value in names else None, f"one of {', '.join(names)}"
+
+
 _COUNT = (lambda value: value if isinstance(value, int) and value >= 1 else None, "a positive integer")
-_NAME = (_parse_name, "a name")
 _WORDS = (_parse_words, "a list of words, such as [--verbose]")
 # Field -> (parser, description of the valid values). All other fields are names.
 _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     **dict.fromkeys(("at_once", "attempts", "per_node", "nodes", "cores"), _COUNT),
     **dict.fromkeys(("srun", "hosts", "shell"), _WORDS),
+    "platform": _choice(PLATFORMS),
+    "gpu_option": _choice(GPU_OPTIONS),
     "partition": (
         lambda value: ",".join(_parse_words(value) or ()) or _parse_name(value),
         "a name, or a list of names such as [gpu, gpu_long]",
     ),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}, without job-name and clusters"),
-    "time": (parse_minutes, "a positive number of minutes, or a time such as 2h, 02:00:00 or 1-12:00:00"),
-    "memory": (parse_megabytes, "a positive number of GB, or an amount such as 4GB or 4000MB"),
+    "time": (_parse_minutes, "a positive number of minutes, or a time such as 2h, 02:00:00 or 1-12:00:00"),
+    "memory": (_parse_megabytes, "a positive number of GB, or an amount such as 4GB or 4000MB"),
     "fill": (
         lambda value: value if isinstance(value, int | float) and 0 < value <= 1 else None,
         "a fraction of the time limit, greater than 0 and at most 1",

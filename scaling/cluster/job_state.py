@@ -18,7 +18,6 @@ from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
-from scaling.results.read_record import type_check
 from scaling.workers import transport
 
 END_REASONS = {  # state of an ended job -> (reason of the records of its lost cases, text of the records)
@@ -38,7 +37,6 @@ END_REASONS = {  # state of an ended job -> (reason of the records of its lost c
 _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
 _EXEC_SECONDS = 1.0  # maximum time in which a process starts a program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
-_BEING_SUBMITTED = JobState("PENDING", reason="being submitted")
 _STATE_FIELDS = [field.name for field in dataclasses.fields(JobState)]
 _STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
@@ -170,7 +168,7 @@ def _read_final_states(submission: Submission) -> dict[str, JobState]:
         return {
             name: JobState(**{field: value["state"].get(field, "") for field in _STATE_FIELDS})
             for name, value in content.items()
-            if value["state"]["name"] in slurm.ENDED and type_check(dict[str, str])(value["state"])
+            if value["state"]["name"] in slurm.ENDED
         }  # fmt: skip
     except (AttributeError, KeyError, TypeError):
         return {}  # the scheduler is asked again
@@ -192,8 +190,6 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
             return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     if task.state.name != UNKNOWN:
         return task.state
-    if is_observable and task.entry.job is None and task.submission.may_be_submitting:
-        return _BEING_SUBMITTED
     reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
 
@@ -262,7 +258,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Cancel all pending and running tasks. Return them, except for tasks that are still being submitted."""
+    """Cancel all pending and running tasks, and return them."""
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)
@@ -274,4 +270,4 @@ def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
                 else:  # setup lines run, in the process group of their shell
                     os.killpg(process, signal.SIGTERM)
             _save_final_states(task.submission, {task.entry.name: JobState("CANCELLED", task.journal.node)})
-    return [task for task in live if task.state != _BEING_SUBMITTED]
+    return live

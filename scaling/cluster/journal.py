@@ -10,18 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaling.results.read_record import type_check
-
 _UNREADABLE = "unreadable"  # event that replaces the events of an unreadable file
-_TEXT_FIELDS = ("key", "job", "node", "status", "reason", "text")
-_TYPE_CHECKS = dict.fromkeys(_TEXT_FIELDS, type_check(str | None)) | {
-    "seat": type_check(int | None),
-    "pid": type_check(int | None),
-    "replicate": type_check(int),
-    "attempt": type_check(int),
-    "nodes": type_check(list[str]),
-    "log_starts": lambda value: type_check(list[int])(value) and len(value) == 2,
-}
 
 
 @dataclass(frozen=True)
@@ -36,9 +25,7 @@ class TaskAttempt:
     workers: tuple[int, ...] = ()  # numbers of the workers that ran the case
     began_at: str | None = None
     ended_at: str | None = None  # None if the case is running, or if the task ended before the case
-    status: str | None = None  # status of the record, or None before the end
-    reason: str | None = None
-    text: str | None = None
+    reason: str | None = None  # reason of the record, if the case failed or was skipped
 
     @property
     def replicate_key(self) -> tuple[str, int]:
@@ -94,8 +81,7 @@ def read_journal(task: Path) -> TaskJournal:
             if last["event"] == "begin":
                 fields["began_at"] = fields.get("began_at") or last.get("at")
             else:
-                fields |= {name: last.get(name) for name in ("status", "reason", "text")}
-                fields["ended_at"] = last.get("at")
+                fields |= {"ended_at": last.get("at"), "reason": last.get("reason")}
     return TaskJournal(
         tuple(TaskAttempt(*identity, **fields) for identity, fields in attempts.items()),
         last.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"), start.get("at"),
@@ -124,12 +110,9 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
                     yield event | {"run": number}
 
 
-def _is_event(event: Any) -> bool:
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        return False
-    has_types = all(matches(event[name]) for name, matches in _TYPE_CHECKS.items() if name in event)
-    has_key = event.get("key") is not None or event["event"] not in ("begin", "end")
-    return has_types and has_key and (event.get("at") is None or is_time(event["at"]))
+def _is_event(value: Any) -> bool:
+    """Return whether a JSON value is an event. The last line of a journal may be incomplete."""
+    return isinstance(value, dict) and "event" in value
 
 
 class Journal:
@@ -154,14 +137,6 @@ def current_job() -> str | None:
     if array and task:
         return f"{array}_{task}"
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
-
-
-def is_time(value: Any) -> bool:
-    """Return whether a JSON value is a time in ISO 8601 format with a time zone."""
-    try:
-        return datetime.datetime.fromisoformat(value).tzinfo is not None
-    except (TypeError, ValueError):
-        return False
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:

@@ -11,7 +11,7 @@ from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
 
-_START_SECONDS = 5.0  # time to start the workers of a session
+_START_SECONDS = 5.0  # time to start the workers of a group
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
 Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # groups of cases, by the shape of their tasks
 
@@ -75,15 +75,14 @@ def _fill_tasks(
 ) -> list[tuple[list[ScheduledCase], float]]:
     """Fill tasks with groups up to `budget` seconds each. Return (cases, predicted seconds) of each task."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
-    items, processes, total = list[ScheduledCase](), set[tuple](), 0.0
+    items, total = list[ScheduledCase](), 0.0
     for group in groups:
-        seconds, needed = sum(predict(item.case) for item in group), {item.session_key for item in group}
-        if items and total + seconds + _START_SECONDS * len(needed - processes) > budget:
+        seconds = _START_SECONDS + sum(predict(item.case) for item in group)
+        if items and total + seconds > budget:
             tasks.append((items, total))
-            items, processes, total = [], set(), 0.0
-        total += seconds + _START_SECONDS * len(needed - processes)
+            items, total = [], 0.0
         items += group
-        processes |= needed
+        total += seconds
     return [*tasks, (items, total)] if items else tasks
 
 

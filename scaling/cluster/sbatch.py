@@ -8,22 +8,20 @@ import re
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scaling.cluster import slurm, submission_files
-from scaling.cluster.cluster_settings import REJECTED, SLURM, ClusterSettings
+from scaling.cluster.cluster_settings import SLURM, ClusterSettings
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask, save_job_ids
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.formatting import last_line
-from scaling.results import store
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, group_by
@@ -60,7 +58,6 @@ def submit(
     submission = submission_files.create_submission(
         results, stamp, cluster, tasks, settings, schedule, nested
     )
-    (results / REJECTED).unlink(missing_ok=True)
     try:
         # In a job, the commands of Slurm ask the cluster of the job.
         command = ["env", "-u", "SLURM_CLUSTERS", "-u", "SBATCH_CLUSTERS"]
@@ -74,14 +71,12 @@ def submit(
             jobs = _submit_array(submission, entries, command, options)
             submission = save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
-    except BaseException as error:
+    except BaseException:
         if cluster.name != SLURM or _cancel_submission(submission.name):
             shutil.rmtree(submission.folder, ignore_errors=True)
         else:
             text = "Slurm does not confirm that its queue has no job of this submission: end them with"
             print(f"scaling: {text} `scancel --name={submission.name}`", file=sys.stderr)
-        if isinstance(error, Refusal):  # `scaling status` reports why the queue is empty
-            store.replace_file(results / REJECTED, str(error).encode())
         raise
     return submission
 
@@ -115,11 +110,10 @@ def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
     """Start the only task of a submission in the background, and return {task name: process ID}."""
-    log = submission.folder / "log"
-    log.mkdir()
     (entry,) = submission.entries
+    log = shlex.quote(str(submission.folder / "log"))
     script = [
-        f"exec > {shlex.quote(str(log))}/$$_0_log.out 2> {shlex.quote(str(log))}/$$_0_log.err",
+        f"mkdir {log}; exec > {log}/$$_0_log.out 2> {log}/$$_0_log.err",
         "export SUBMITIT_LOCAL_JOB_ID=$$",
         *checked_setup(cluster.setup),
         # task.TIME_LIMIT is the same signal.
@@ -158,7 +152,7 @@ def _submit_array(
     kept = {name: os.environ[name] for name in names & os.environ.keys()}
     suppressed_stderr = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
     try:
-        with submitit.helpers.clean_env(), _ignore_interrupts(), suppressed_stderr, executor.batch():
+        with submitit.helpers.clean_env(), suppressed_stderr, executor.batch():
             os.environ.update(kept)
             jobs = [executor.submit(subprocess.check_call, [*command, str(e.path)]) for e in entries]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
@@ -166,16 +160,6 @@ def _submit_array(
         messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", text))
         raise Refusal(f"Slurm: {'; '.join(messages) or last_line(text)}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
-
-
-@contextlib.contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def format_scripts(

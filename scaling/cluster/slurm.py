@@ -26,7 +26,6 @@ UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this pr
 LOST = "LOST"  # state of a task that has ended or never started, as far as can be observed
 _TIMEOUT = 60.0  # seconds, timeout of a Slurm command
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
-_OUT_OF_SERVICE = ("down", "drain", "fail")  # beginnings of the states of nodes that run no new job
 # Prefixes of the environment variables with which a user selects other jobs for squeue and scancel.
 _FILTERS = ("SCANCEL_", "SQUEUE_ACCOUNT", "SQUEUE_PARTITION", "SQUEUE_QOS", "SQUEUE_STATES", "SQUEUE_USERS")
 
@@ -75,7 +74,6 @@ class SlurmNode(NamedTuple):
     name: str
     devices: int  # number of devices of the requested platform
     cpus: int
-    in_service: bool  # whether the node is neither down nor drained
     has_constraint: bool  # whether the constraint of the cluster settings names a feature of the node
 
 
@@ -114,8 +112,8 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     Search the configured or the default partition for nodes with a feature that the constraint names. If the
     default partition has no devices, but a constraint, a QOS, or `per_node` is set, search all partitions,
     because some sites derive the partition from these options. If `per_node` is not set, use the largest
-    number of devices on a node in service. If sinfo lists no devices, each node has `per_node` devices. Raise
-    `Refusal` if sinfo fails, or if the partition or number of devices is unknown.
+    number of devices on a node. If sinfo lists no devices, each node has `per_node` devices. Raise `Refusal`
+    if sinfo fails, or if the partition or number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -131,8 +129,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
         nodes = candidates
         where = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
     maximum = max((node.devices for node in nodes), default=0)
-    in_service = max((node.devices for node in nodes if node.in_service), default=0)
-    per_node = min(cluster.per_node or in_service or maximum, maximum) or cluster.per_node
+    per_node = min(cluster.per_node or maximum, maximum) or cluster.per_node
     if not per_node:
         advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
         if having := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
@@ -189,16 +186,19 @@ def cpus_per_gpu() -> float | None:
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
     """Return all nodes that sinfo lists, once for each partition. On the CPU platform, a device is a core."""
-    nodes, constraint = [], set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    text = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%T|%f")
-    for partition, name, sockets, cores, gres, marked, cpus, state, features in _split_lines(text, 9):
-        is_cpu = cluster.platform == "cpu"
-        devices = int(sockets) * int(cores) if is_cpu else _count_resource(cluster.gres, gres)
-        has_constraint = not constraint.isdisjoint(features.split(","))
-        is_default = marked.endswith("*")
-        in_service = not state.startswith(_OUT_OF_SERVICE)
-        nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), in_service, has_constraint))
-    return nodes
+    is_cpu, constraint = cluster.platform == "cpu", set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
+    text = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
+    return [
+        SlurmNode(
+            partition,
+            marked.endswith("*"),
+            name,
+            int(sockets) * int(cores) if is_cpu else _count_resource(cluster.gres, gres),
+            int(cpus),
+            not constraint.isdisjoint(features.split(",")),
+        )
+        for partition, name, sockets, cores, gres, marked, cpus, features in _split_lines(text, 8)
+    ]
 
 
 def _count_resource(requested: str, available: str) -> int:

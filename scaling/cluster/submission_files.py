@@ -11,30 +11,24 @@ sbatch.py submits the tasks, and job_state.py determines their states.
 """
 
 import dataclasses
-import datetime
-import os
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scaling.cluster.cluster_settings import LISTS, SUBMISSIONS, ClusterSettings
-from scaling.cluster.journal import is_time, seconds_between
 from scaling.cluster.pack import PackedTask
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
 from scaling.results import store
-from scaling.results.read_record import type_check
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
 _FILE = "submission.json"
-_STORED_FIELDS = ("kind", "made_at", "host", "pid", "minutes")
-_SUBMIT_SECONDS = 300.0  # maximum time to submit all tasks
+_STORED_FIELDS = ("kind", "host", "minutes")
 
 
 @dataclass(frozen=True)
@@ -63,17 +57,9 @@ class Submission:
 
     folder: Path
     kind: str  # name of the cluster settings, such as slurm or local
-    made_at: str  # submission time in UTC, in ISO 8601 format
     host: str  # host name of the launcher
-    pid: int  # process ID of the launcher
     minutes: float  # time limit of each task
     entries: tuple[SubmittedTask, ...]
-
-    @property
-    def may_be_submitting(self) -> bool:
-        """Return whether the launcher may still be submitting tasks."""
-        has_ended = self.host == node_name() and not Path(f"/proc/{self.pid}").exists()
-        return not has_ended and seconds_between(self.made_at) < _SUBMIT_SECONDS
 
     @property
     def name(self) -> str:
@@ -102,7 +88,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
         try:
             submissions.append(_submission_from_json(path.parent, store.read_json(path)))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError):
             unreadable.append(f"{SUBMISSIONS}/{path.parent.name}")
     if not unreadable:
         return submissions, ""
@@ -111,25 +97,12 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission that a JSON value describes.
-
-    Raise KeyError, TypeError or ValueError if a field is missing or has the wrong type.
-    """
+    """Return the submission that a JSON value describes. Raise KeyError or TypeError if a field is missing."""
     entries = tuple(
         SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
         for task in content["tasks"]
     )
-    submission = Submission(folder, **{name: content[name] for name in _STORED_FIELDS}, entries=entries)
-    for value in (submission, *entries, *(entry.shape for entry in entries)):
-        hints = typing.get_type_hints(type(value))
-        checks = {name: type_check(hint) for name, hint in hints.items() if name != "entries"}
-        if not all(matches(getattr(value, name)) for name, matches in checks.items()):
-            raise ValueError("a field of the wrong type")
-    if not all(min(e.cases, e.shape.devices, e.shape.nodes, e.shape.processes) > 0 for e in entries):
-        raise ValueError("a task without cases or devices")
-    if not is_time(submission.made_at):
-        raise ValueError("a time in the wrong format")
-    return submission
+    return Submission(folder, **{name: content[name] for name in _STORED_FIELDS}, entries=entries)
 
 
 def build_submission(
@@ -141,8 +114,7 @@ def build_submission(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
         for number, task in enumerate(tasks, 1)
     )
-    made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Submission(folder, cluster.name, made_at, node_name(), os.getpid(), cluster.time, entries)
+    return Submission(folder, cluster.name, node_name(), cluster.time, entries)
 
 
 def create_submission(

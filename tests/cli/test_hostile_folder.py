@@ -161,16 +161,13 @@ def test_export_and_publish_list_damaged_lines(verb, folders, scaling_command):
     assert "damaged, ignored: damaged.jsonl:1: " in done.stdout and done.returncode == 0, done.stderr
 
 
-def test_the_damaged_lines_of_a_file_are_one_note(folders, scaling_command):
+def test_all_damaged_lines_are_one_note(folders, scaling_command):
     folder, _ = folders
     (folder / "train.jsonl").write_text('{"loss": 1}\n' * 500)
     (folder / "half.jsonl").write_text('{"half\n')
-    notes = status.load_status(folder).notes
-    assert len(notes) == 2
-    assert notes[0].startswith("damaged, ignored: half.jsonl:1: ") and "more" not in notes[0]
-    assert notes[1].startswith("damaged, ignored: train.jsonl:1: ")
-    assert notes[1].endswith(" (and 499 more lines of this file)")
-    assert scaling_command(["export", "DIR"]).stdout.count("damaged, ignored") == 2
+    (note,) = status.load_status(folder).notes
+    assert note.startswith("damaged, ignored: half.jsonl:1: ") and note.endswith(" and 500 more lines")
+    assert scaling_command(["export", "DIR"]).stdout.count("damaged, ignored") == 1
 
 
 def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatch, capsys):

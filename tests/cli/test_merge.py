@@ -101,17 +101,16 @@ def test_the_report_of_a_merged_folder_keeps_environments_apart(sources, tmp_pat
     assert results.has_mixed_environments and len(results.environments) == 3 and results.missing == []
 
 
-def test_studies_are_merged_and_differences_are_reported(sources, tmp_path):
+def test_studies_are_merged_and_the_first_title_is_kept(sources, tmp_path):
     for name, title in zip("ab", ("One", "Another"), strict=True):
         manifest = json.loads((tmp_path / name / "study.json").read_text())
         (tmp_path / name / "study.json").write_text(
             json.dumps(manifest | {"title": title, "sampling": {"least": 7}})
         )
-    merged = merging.merge(sources, str(tmp_path / "c"))
+    merging.merge(sources, str(tmp_path / "c"))
     study = json.loads((tmp_path / "c" / "study.json").read_text())
     assert (study["study"], study["scaling"], study["title"]) == ("first + second", ["strong", "weak"], "One")
     assert study["sampling"] == {"least": 7} and len(study["cases"]) == 3
-    assert "the studies differ in their title: 'One' is kept" in merged
 
 
 def test_damaged_lines_are_reported_and_left_out(sources, tmp_path):
@@ -123,14 +122,6 @@ def test_damaged_lines_are_reported_and_left_out(sources, tmp_path):
     assert any(line.startswith(sources[1]) and "1 damaged line left out" in line for line in merged)
     assert store.load(tmp_path / "c").damaged == []
     assert lines_in(tmp_path / "c") == sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
-
-
-def test_repeated_measurements_of_one_case_are_reported(tmp_path, make_record):
-    for name, seconds in (("a", 0.001), ("b", 0.002)):
-        made_up.write(tmp_path / name, [make_record(seconds=[seconds] * 7)])
-    merged = merging.merge([str(tmp_path / "a"), str(tmp_path / "b")], str(tmp_path / "c"))
-    assert any(": 2 records added" in line for line in merged)
-    assert any(line.startswith("1 measurement with several records") for line in merged)
 
 
 DYING_MERGE = """
@@ -175,7 +166,7 @@ BAD_INPUTS = {
     "output inside an input": (["a", "b"], "a/c", "lies inside a, one of the folders to merge"),
     "only one input": (["a"], "c", "give two or more results folders"),
     "output is a file": (["a", "b"], "file", "cannot write to --output file: .*--output PATH"),
-    "output is a loop": (["a", "b"], "loop", "--output loop is a loop of symbolic links"),
+    "output is a loop": (["a", "b"], "loop", "cannot write to --output loop: "),
     "output has other content": (["a", "b"], "other", "other is not empty and holds no results"),
 }
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import job_state, lost_cases, sbatch, status_table, submission_files, task, wait
+from scaling.cluster import job_state, lost_cases, status_table, submission_files, task, wait
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.slurm import JobState
-from scaling.core.case import Case, Refusal, label, to_dict
+from scaling.core.case import Case, label, to_dict
 from scaling.core.record import Writer, to_line
 from scaling.results import store
 from scaling.study.completion import complete
@@ -274,29 +274,6 @@ def test_status_of_a_folder_without_jobs_shows_counts_and_failures(make_record, 
         -1
     ].endswith("  error: long ago")
     assert run_command(["cancel", tmp_path], capsys)[:2] == (0, "no task is pending or running\n")
-
-
-def test_a_rejected_submission_is_reported_with_its_reason_while_cases_are_missing(
-    tmp_path, make_record, monkeypatch
-):
-    case = make_record().case
-    items = [ScheduledCase(PreflightResult(case, None, None, ()), 0, 1)]
-    plan = schedule.make_schedule(
-        [items[0].preflight], RunSettings(), Machine("cpu", None, 1, remote=True), []
-    )
-    task_of_one = [PackedTask(ProcessShape(1), tuple(items), 9.0)]
-    store.write_json(tmp_path / "study.json", study_manifest("mine", None, [], [case], RunSettings()))
-
-    def reject(*_):
-        raise Refusal("Slurm: invalid partition specified: gpuu")
-
-    monkeypatch.setattr(sbatch, "_copy_package", reject)
-    with pytest.raises(Refusal):
-        sbatch.submit(tmp_path, ClusterSettings(name="local"), task_of_one, RunSettings(), plan, False)
-    (note,) = status.load_status(tmp_path).notes
-    assert "rejected" in note and "gpuu" in note
-    Writer(tmp_path).append(make_record())
-    assert status.load_status(tmp_path).notes == []
 
 
 def test_states_that_the_scheduler_has_forgotten_are_still_shown(make_study, make_record, capsys):

@@ -69,7 +69,7 @@ def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("fill", 0, "cluster.fill must be"), ("platform", ["cpu"], "unknown cluster.platform"),
+        ("fill", 0, "cluster.fill must be"), ("platform", ["cpu"], "cluster.platform must be one of cpu, gpu, tpu"),
         ("attempts", 0, "cluster.attempts must be a positive integer"), ("nodes", 0, "cluster.nodes must be a positive integer"),
         ("at_once", -1, "cluster.at_once must be a positive integer"), ("srun", [1], "cluster.srun must be a list of words"),
         ("sbatch", 3, "cluster.sbatch"), ("partition", [1], "cluster.partition must be a name"),
@@ -179,13 +179,13 @@ def test_a_step_ends_when_its_first_worker_ends():
     )
 
 
-# Columns: partition, node, sockets, cores, gres, partition (with a star if default), CPUs, state, features.
+# Columns: partition, node, sockets, cores, gres, partition (with a star if default), CPUs, features.
 SITE = """\
-cpu|c1|2|32|(null)|cpu*|128|idle|milan
-cpu|c2|2|32|(null)|cpu*|128|idle|milan
-a100|g1|2|32|gpu:a100:4(S:0-1)|a100|128|idle|milan,a100
-h100|g2|2|48|gpu:h100:8(S:0-1)|h100|192|mixed|genoa,h100
-h100|g3|2|48|gpu:h100:8(S:0-1)|h100|192|idle|genoa,h100
+cpu|c1|2|32|(null)|cpu*|128|milan
+cpu|c2|2|32|(null)|cpu*|128|milan
+a100|g1|2|32|gpu:a100:4(S:0-1)|a100|128|milan,a100
+h100|g2|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
+h100|g3|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
 """
 
 
@@ -233,22 +233,6 @@ def test_per_node_is_trusted_if_sinfo_lists_no_gpu(site):
         site(hidden)
     assert site(hidden, per_node=4, partition="h100") == (4, 2, None)
     assert site(hidden, per_node=4, constraint="a100") == (4, 1, None)
-
-
-MIXED = """\
-gpu|fat|2|32|gpu:h100:8|gpu*|64|idle|(null)
-gpu|g1|2|16|gpu:a100:4|gpu*|32|mixed|(null)
-gpu|g2|2|16|gpu:a100:4|gpu*|32|allocated|(null)
-gpu|g3|2|16|gpu:a100:4|gpu*|32|drained*|(null)
-"""
-
-
-@pytest.mark.parametrize("state", ["down*", "drained", "draining", "failing"])
-def test_a_node_out_of_service_does_not_set_the_devices_per_node(site, state):
-    text = MIXED.replace("idle", state)
-    assert site(text)[:2] == (4, 4) and site(text, per_node=8)[:2] == (8, 1)
-    nothing_else = text.partition("\n")[0]
-    assert site(nothing_else)[:2] == (8, 1)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_dry_run_at_another_site_with_slurm_prints_the_same_scripts(tmp_path, 
     """sinfo lists nodes without the partition of the example."""
     (tmp_path / "bin").mkdir()
     sinfo = tmp_path / "bin" / "sinfo"
-    sinfo.write_text("#!/bin/sh\necho 'main|n1|1|2|(null)|main*|2|idle|(null)'\n")
+    sinfo.write_text("#!/bin/sh\necho 'main|n1|1|2|(null)|main*|2|(null)'\n")
     sinfo.chmod(0o755)
     arguments = [*STUDY, "cluster=examples/lab", "cluster.nodes=4", "dry_run=true"]
     done = scaling_command(arguments, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})

@@ -1,7 +1,6 @@
 """Tests of lost cases: live tasks are never treated as lost, and every lost case gets exactly one record."""
 
 import dataclasses
-import datetime
 import json
 import os
 import types
@@ -37,33 +36,20 @@ def submission(tmp_path):
     )
 
 
-def backdate(submission, seconds):
-    """Return the submission as if created so many seconds ago."""
-    then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
-    old = dataclasses.replace(submission, made_at=then.isoformat(timespec="seconds"))
-    submission_files.write_submission(old)
-    return old
-
-
 def fake_slurm(monkeypatch, states):
     """Simulate a Slurm that lists these jobs with the name of each submission, without accounting."""
     monkeypatch.setattr(slurm, "list_jobs", lambda names: dict.fromkeys(names, states))
     monkeypatch.setattr(slurm, "list_ended_jobs", lambda name, jobs: {})
 
 
-@pytest.mark.parametrize(
-    ("age", "named", "state"), [(0, [], "PENDING"), (9999, ["7"], "PENDING"), (9999, [], "LOST")]
-)
-def test_a_task_without_a_job_is_lost_only_after_some_time(
-    submission, tmp_path, monkeypatch, age, named, state
+@pytest.mark.parametrize(("named", "state"), [(["7"], "PENDING"), ([], "LOST")])
+def test_a_task_whose_job_was_not_submitted_is_lost_and_leaves_no_record(
+    submission, tmp_path, monkeypatch, named, state
 ):
-    backdate(submission, age)
     fake_slurm(monkeypatch, dict.fromkeys(named, JobState("PENDING")))
     (task_state,) = job_state.find_tasks(tmp_path)
     assert task_state.state.name == state
-    assert (
-        lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
-    )  # no case had begun
+    assert lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
     assert len(job_state.queued_cases([task_state])) == (4 if state == "PENDING" else 0)
 
 
@@ -318,12 +304,9 @@ def orphaned(tmp_path):
     ]
     plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.pack(plan, SETTINGS, [], 0.0)
-    submission = submission_files.create_submission(
+    return submission_files.create_submission(
         tmp_path, "20261121T201500-3f2a", ClusterSettings(name="slurm"), tasks, SETTINGS, plan, False
     )
-    dead = dataclasses.replace(submission, pid=2**22 + 1)
-    submission_files.write_submission(dead)
-    return dead
 
 
 def test_jobs_of_a_dead_launcher_are_found_by_name_until_their_journals_contain_the_ids(
@@ -378,25 +361,13 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     assert key not in attempts([lost_cases.remaining_cases(work, [failed(1)])])
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        {"event": "begin", "run": 1},
-        {"event": "end", "key": {"a": 1}},
-        {"event": ["begin"], "key": "a"},
-        {"event": "begin", "key": "a", "replicate": "0"},
-        {"event": "begin", "key": "a", "at": "yesterday"},
-        {"event": "started", "nodes": 3},
-        {"event": "stopped", "text": ["no"]},
-    ],
-    ids=str,
-)
-def test_a_damaged_line_of_a_journal_is_skipped(submission, event):
+@pytest.mark.parametrize("line", ['{"event": "begin", "ke', "[]", "{}", "7"])
+def test_a_damaged_line_of_a_journal_is_skipped(submission, line):
     begin_first_case(submission)
     entry = submission.entries[0]
     undamaged = read_journal(entry.path)
     with entry.path.with_suffix(".run-1.jsonl").open("a") as file:
-        file.write(json.dumps(event) + "\n")
+        file.write(line + "\n")
     assert read_journal(entry.path) == undamaged and len(undamaged.attempts) == 1
 
 
@@ -417,16 +388,7 @@ def write_damaged_submission(submission, where, value):
     [
         ((), []),
         (("tasks",), None),
-        (("tasks", 0, "task"), None),
-        (("tasks", 0, "job"), 7),
-        (("tasks", 0, "cases"), "4"),
-        (("tasks", 0, "cases"), 0),
-        (("tasks", 0, "shape", "nodes"), 0),
-        (("tasks", 0, "shape", "devices"), "1"),
-        (("kind",), 3),
-        (("made_at",), 3),
-        (("made_at",), "2026-11-21T20:15:00"),
-        (("minutes",), "60"),
+        (("tasks", 0, "shape"), None),
     ],
     ids=str,
 )

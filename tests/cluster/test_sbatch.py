@@ -96,7 +96,7 @@ def test_if_slurm_does_not_confirm_an_empty_queue_its_jobs_stay_known(submit, tm
     assert not problem and f"`scancel --name={submission.name}`" in capsys.readouterr().err
     squeue = tmp_path / "bin" / "squeue"
     squeue.write_text(f"#!/bin/sh\n{list_jobs_until('/no/such/file')}\n")
-    assert [task.state.name for task in job_state.find_tasks(tmp_path / "here")] == ["RUNNING", "PENDING"]
+    assert [task.state.name for task in job_state.find_tasks(tmp_path / "here")] == ["RUNNING", "LOST"]
 
 
 def test_an_sbatch_that_prints_no_job_id_is_an_error_in_one_line(submit, tmp_path):

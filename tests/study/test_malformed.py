@@ -601,7 +601,7 @@ TABLES["clusters"] = {
     for cluster, text, pattern in [
         ("slurm", "cluster.time=nan", "cluster.time must be"),
         ("slurm", "cluster.fill=2", "cluster.fill must be"),
-        ("slurm", "cluster.platform=cuda", "unknown cluster.platform 'cuda'.*gpu"),
+        ("slurm", "cluster.platform=cuda", "cluster.platform must be one of cpu, gpu, tpu, not 'cuda'"),
         ("slurm", "cluster.attempts=x", "cluster.attempts must be a positive integer"),
         ("slurm", "cluster.per_node=1.5", "cluster.per_node must be a positive integer"),
         ("slurm", "cluster.memory=-1", "cluster.memory must be a positive number of GB"),
