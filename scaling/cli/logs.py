@@ -111,7 +111,7 @@ def _describe_task(task: TaskState, key: str) -> str:
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message
-    reasons = dict.fromkeys(filter(None, [state.reason, task.journal.problem, cause]))
+    reasons = dict.fromkeys(filter(None, [state.reason, cause]))
     running = [
         f"attempt {attempt.attempt} runs now on {', '.join(attempt.nodes)}"
         for attempt in task.running_attempts

@@ -1,18 +1,11 @@
 """Entry point of the program `scaling`: call a subcommand, handle signals, print an exception as one line."""
 
-import os
-import signal
-import sys
-
-if (
-    os.path.basename(sys.argv[0]) == "scaling"  # not a test or another program that imports this module
-    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-):  # Ctrl-C during the imports below ends the program quietly; `main` replaces this handler
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-
 import atexit
 import contextlib
 import importlib
+import os
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,8 +66,10 @@ def _run_and_explain(words: list[str], console: Console) -> int:
 def _run_subcommand(words: list[str], console: Console) -> int:
     name, *rest = words or ["help"]
     if name in ("help", "--help", "-h"):
-        console.print(overview(), markup=False)
-        return OK
+        if not rest:
+            console.print(overview(), markup=False)
+            return OK
+        name, rest = rest[0], ["--help", *rest[1:]]
     if name in ("version", "--version", "-V"):
         Parser(prog="scaling version", description="Print the version of the package.").parse_args(rest)
         console.print(scaling.__version__)

@@ -1,7 +1,6 @@
 """Show the progress of `scaling run` and `scaling plan`: a live bar on a terminal, otherwise plain lines."""
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,25 +19,14 @@ from rich.text import Text
 from scaling.cli.streams import make_printable, print_lines
 from scaling.core.formatting import count_of, format_duration
 
-_LINE_SECONDS = 10.0  # interval between plain lines
 _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function f(done, total) that shows preflight progress, live or as a line every 10 s."""
-    next_line = time.monotonic() + _LINE_SECONDS
+    """Yield a function f(done, total) that shows the progress of the preflight on a terminal."""
     with console.status("examining cases") as status:
-
-        def note(done: int, total: int) -> None:
-            nonlocal next_line
-            text = f"examining: {done} of {count_of(total, 'case')}"
-            status.update(text)
-            if not console.is_terminal and done < total and time.monotonic() >= next_line:
-                print_lines(console, [text])
-                next_line += _LINE_SECONDS
-
-        yield note
+        yield lambda done, total: status.update(f"examining: {done} of {count_of(total, 'case')}")
 
 
 @contextlib.contextmanager

@@ -204,21 +204,18 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) -> None:
     """Raise `Refusal` if the study is not a mapping, or if an option has no effect in this run."""
-    study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
-    for wrong, text in (
-        (not isinstance(study, dict),
-         f"study={name} is not a mapping of fields and grids; name one study, such as study=smoke"),
-        (config.get("hardware") is not None,
-         "hardware is an option of `scaling plan`, and a study runs on this machine: leave it out"),
-        (deadline is not None,
-         f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
-        (wait is False and not cluster.submits,
-         f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"),
-        (versus is not None and cluster.name != NONE,
-         f"versus={versus} runs on this machine only: leave out cluster={cluster.name}"),
-    ):  # fmt: skip
-        if wrong:
-            raise Refusal(text)
+    study, versus = config["study"], config["versus"]
+    if not isinstance(study, dict):
+        text = f"study={name} is not a mapping of fields and grids"
+        raise Refusal(f"{text}; name one study, such as study=smoke")
+    for option in ("hardware", "deadline"):
+        if config.get(option) is not None:
+            raise Refusal(f"{option} is an option of `scaling plan` and has no effect here: leave it out")
+    if config["wait"] is False and not cluster.submits:
+        text = f"wait=false has no effect with cluster={cluster.name}, which runs the study here"
+        raise Refusal(f"{text}; leave it out")
+    if versus is not None and cluster.name != NONE:
+        raise Refusal(f"versus={versus} runs on this machine only: leave out cluster={cluster.name}")
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
@@ -241,7 +238,7 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
     return schedule, store.load(run.folder)
 
 
-def plan_run(run: StudyRun, console: Console, dry_run: bool = False) -> tuple[Schedule, store.Loaded]:
+def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     """Schedule the cases of a study that have no result yet. Return the schedule and all earlier records.
 
     Unless in a dry run, first write a "failed" record for each case that an ended cluster job left without a
@@ -251,13 +248,13 @@ def plan_run(run: StudyRun, console: Console, dry_run: bool = False) -> tuple[Sc
     if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
         from scaling.cli import submit
 
-        queued = submit.settle_submissions(run, console, dry_run)
+        queued = submit.settle_submissions(run, console)
     loaded, *others = [store.load(each) for each in run.folders]
     baseline = others[0].records if others else None
     schedule = scheduling.make_schedule(
         run.checked, run.settings, run.machine, loaded.records, baseline, queued, run.retry
     )
-    if dry_run:
+    if run.dry_run:
         return schedule, loaded
     print_damaged(console, loaded.damaged)
     recorded_once = {result.case.key for result in run.checked if result.inapplicable or result.failure}
@@ -287,7 +284,7 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
 
 def _print_dry_run(run: StudyRun, console: Console) -> int:
     """Print the cases that would run, be skipped or fail. Return exit status 1 if one fails, otherwise 0."""
-    schedule, loaded = plan_run(run, console, dry_run=True)
+    schedule, loaded = plan_run(run, console)
     for session in schedule.sessions:
         shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)
         devices = count_of(shape.devices, f"{schedule.machine.platform} device")

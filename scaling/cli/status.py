@@ -17,7 +17,7 @@ from scaling.cluster import lost_cases, status_table, submission_files, wait
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import format_wait, list_first
+from scaling.core.formatting import format_wait
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -25,7 +25,6 @@ STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _OF_JOBS = ("running", "queued")  # states that exist only if jobs were submitted
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
 _MAX_LINES = 20  # maximum number of lines for one state
-_MAX_PROBLEMS = 2  # maximum number of unreadable journals that are named
 _KEY_LENGTH = 8  # number of characters of a key to show
 
 
@@ -113,8 +112,6 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     lines = {(line.case.key, line.replicate): line for line in candidates}
     notes = [*notes, *filter(None, [store.explain_unreadable_study(folder)])]
     notes += streams.damaged_notes(loaded.damaged)
-    if problems := [task.journal.problem for task in tasks if task.journal.problem]:
-        notes.append(list_first(problems, _MAX_PROBLEMS))
     if loaded.plans:
         notes.append(f"{len(loaded.plans)} records of `scaling plan`, which `scaling report` shows")
     return StudyStatus(folder, tasks, list(lines.values()), notes)

@@ -43,13 +43,13 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
         return *plan_run(dataclasses.replace(run, retry=False), console), False
 
 
-def settle_submissions(run: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
+def settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Return (case key, replicate number) of each case in the tasks that may still run.
 
     Unless in a dry run, first write a "failed" record for each case that an ended job left without a record.
     """
-    tasks = _find_task_states(run, dry_run)
-    if not dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
+    tasks = _find_task_states(run)
+    if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
         console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
         text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
@@ -57,9 +57,9 @@ def settle_submissions(run: StudyRun, console: Console, dry_run: bool) -> set[tu
     return job_state.queued_cases(tasks)
 
 
-def _find_task_states(run: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+def _find_task_states(run: StudyRun) -> list[job_state.TaskState]:
     """Return the states of all tasks that were submitted for the results folder of a run."""
-    query = (run.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
+    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
     return job_state.find_tasks(run.folder, query)
 
 

@@ -196,8 +196,6 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
 
 def _read_final_state(task: TaskState) -> JobState:
     journal, stopped = task.journal, task.journal.last_event == "stopped"
-    if journal.problem:
-        return JobState(UNKNOWN)
     if not journal.runs:
         return JobState(LOST, reason="it never started, and the scheduler has no record of it")
     if journal.last_event == "ended":

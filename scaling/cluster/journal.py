@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-_UNREADABLE = "unreadable"  # event that replaces the events of an unreadable file
-
 
 @dataclass(frozen=True)
 class TaskAttempt:
@@ -47,11 +45,6 @@ class TaskJournal:
     last_event: str  # name of the last event, such as "ended", or ""
     last_text: str  # text of the last event, or ""
     last_at: str | None  # time of the last event, or None
-
-    @property
-    def problem(self) -> str:
-        """Return why the journal of the last run cannot be read, or "" if it can be read."""
-        return self.last_text if self.last_event == _UNREADABLE else ""
 
     @property
     def ended(self) -> set[tuple[str, int]]:
@@ -97,22 +90,11 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
     """Yield the undamaged events of all runs of a task in order. The field "run" is the run number."""
     for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            problem = f"{path.name} cannot be read: {error.strerror}"
-            yield {"event": _UNREADABLE, "run": number, "text": problem}
-            continue
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):  # the last line may be incomplete
                 event = json.loads(line)
-                if _is_event(event):
+                if isinstance(event, dict) and "event" in event:
                     yield event | {"run": number}
-
-
-def _is_event(value: Any) -> bool:
-    """Return whether a JSON value is an event. The last line of a journal may be incomplete."""
-    return isinstance(value, dict) and "event" in value
 
 
 class Journal:

@@ -92,7 +92,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     If `all_cases` is true, cases that never began need a record too. Return None if no case needs a record.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
-    if task.journal.problem or name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
+    if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
         return None
     if name not in END_REASONS:
         name = find_state_in_log(task) or name

@@ -97,7 +97,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission that a JSON value describes. Raise KeyError or TypeError if a field is missing."""
+    """Return the submission that a JSON value describes. Raise KeyError or TypeError if it describes none."""
     entries = tuple(
         SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
         for task in content["tasks"]

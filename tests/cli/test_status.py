@@ -698,22 +698,3 @@ def test_progress_counts_all_cases_of_a_submission(make_study, make_record):
         "0 of 4 cases have ended",
         "2 of 4 cases have ended",
     ]
-
-
-def test_a_journal_that_cannot_be_read_is_a_note_and_its_cases_are_not_recorded_as_lost(
-    make_study, monkeypatch, capsys
-):
-    """It may belong to a colleague who shares the folder but not the journal."""
-    study = make_study(2, kind="local").start(0).log(0, "begin", 0)
-    path = study.submission.entries[0].path.with_suffix(".run-1.jsonl")
-    path.unlink()
-    path.mkdir()  # root may read every file
-    problem = f"{path.name} cannot be read: Is a directory"
-    for state in ("RUNNING", "COMPLETED", "TIMEOUT"):
-        tasks = study.states(state)
-        assert problem in status.summarize_status(study.folder, tasks).notes
-        assert lost_cases.make_failed_records(tasks, []) == []
-    [found] = job_state.find_tasks(study.folder)
-    assert found.state.name == job_state.UNKNOWN and not (study.submission.folder / "states.json").exists()
-    assert main.main(["logs", str(study.folder), study.key(0)]) == 0
-    assert problem in capsys.readouterr().out

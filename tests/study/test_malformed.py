@@ -7,7 +7,6 @@ that takes longer than `LIMIT`, so that no test asserts a duration.
 import contextlib
 import faulthandler
 import logging
-import math
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cli import main, progress, submit
+from scaling.cli import main, submit
 from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan_study
@@ -795,7 +794,6 @@ def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):
         prepare(files)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["scaling"])
-        monkeypatch.setattr(progress, "_FIRST_SECONDS", math.inf)  # no lines that only a slow machine prints
         monkeypatch.setattr(logging, "shutdown", lambda *_: None)
         monkeypatch.setattr(signal, "signal", lambda *_: None)
         for name in ("HYDRA_FULL_ERROR", "PYTHONDONTWRITEBYTECODE"):

@@ -1,7 +1,6 @@
 """Tests of user modules that die, hang, fork, print endlessly or modify their process: one failed case, the rest runs."""
 
 import contextlib
-import io
 import os
 import resource
 import signal
@@ -10,9 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from rich.console import Console
 
-from scaling.cli import progress
 from scaling.core.case import Refusal
 from scaling.results.store import latest, load
 from scaling.study import grid
@@ -274,18 +271,6 @@ def test_max_cases_can_be_set_on_the_command_line(scaling_command):
         rejected = scaling_command([*arguments, f"max_cases={limit}"])
         assert rejected.returncode == 2 and len(rejected.stderr.splitlines()) == 1
         assert message in rejected.stderr
-
-
-def test_a_long_preflight_prints_its_progress_without_a_terminal(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    out = io.StringIO()
-    with progress.show_preflight(Console(file=out, width=100)) as note:
-        for second in range(100):
-            clock[0] = float(second)
-            note(min(10 * second, 700), 700)
-    lines = out.getvalue().splitlines()
-    assert lines[0] == "examining: 50 of 700 cases" and 2 < len(lines) < 8
 
 
 def test_detached_processes_end_with_the_child_process_that_started_them(tmp_path):
