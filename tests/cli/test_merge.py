@@ -198,14 +198,12 @@ def test_an_unreadable_file_is_named_in_the_error(sources, tmp_path):
         merging.merge(sources, str(tmp_path / "c"))
 
 
-@pytest.mark.parametrize(
-    ("content", "why"), [(None, "Is a directory"), (b"{", "line 1"), (b"[]", "it is not a mapping")]
-)
-def test_an_unreadable_study_file_of_the_output_folder_is_not_replaced(sources, tmp_path, content, why):
+@pytest.mark.parametrize("content", [None, b"{", b"[]"])
+def test_an_unreadable_study_file_of_the_output_folder_is_not_replaced(sources, tmp_path, content):
     path = tmp_path / "c" / "study.json"
     path.parent.mkdir()
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(Refusal, match=rf"c: study\.json cannot be read \({why}.*or remove it"):
+    with pytest.raises(Refusal, match=r"c: study\.json cannot be read: .*or remove it"):
         merging.merge(sources, str(tmp_path / "c"))
     assert content is None or path.read_bytes() == content
 
