@@ -159,12 +159,15 @@ def concatenate_blocks(
         return leaves[0]
     block_rows = [leaves[k : k + len(input_sizes)] for k in range(0, len(leaves), len(input_sizes))]
     try:
-        if not per_point:
-            (blocks,) = block_rows
-            return _join_columns(blocks, input_sizes, (1,))
-        return jnp.concatenate(
-            [_join_columns(row, input_sizes, (row[0].shape[0], -1)) for row in block_rows], axis=1
-        )
+        rows = []
+        for blocks in block_rows:
+            leading = (blocks[0].shape[0], -1) if per_point else (1,)
+            sized = zip(blocks, input_sizes, strict=True)
+            rows.append(jnp.concatenate([block.reshape(*leading, size) for block, size in sized], axis=-1))
+        if per_point:
+            return jnp.concatenate(rows, axis=1)
+        (row,) = rows
+        return row
     except (IndexError, TypeError, ValueError, ZeroDivisionError):  # the shapes do not fit together
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
         raise Refusal(
@@ -172,13 +175,3 @@ def concatenate_blocks(
             f"{', '.join(map(str, input_sizes))} elements: "
             "return one array, or a pytree such as jax.jacrev returns"
         ) from None
-
-
-def _join_columns(blocks: Sequence[Any], input_sizes: Sequence[int], leading: tuple[int, ...]) -> Any:
-    """Concatenate the derivatives of one output leaf with respect to each input leaf along the last axis.
-
-    `blocks[i]` is the derivative with respect to input leaf i, which has `input_sizes[i]` elements. The
-    result has the shape (*leading, sum(input_sizes)).
-    """
-    reshaped = [block.reshape(*leading, size) for block, size in zip(blocks, input_sizes, strict=True)]
-    return jnp.concatenate(reshaped, axis=-1)
