@@ -89,7 +89,7 @@ def test_a_wrong_derivative_is_never_advised():
 
 
 def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
-    monkeypatch.setattr(prediction.memory, "available_bytes", lambda: 3000)
+    monkeypatch.setattr(prediction.environment, "available_bytes", lambda: 3000)
     advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
     assert advice.table["left_out"].str.contains("needs .* a device has 3.00 kB").all()
     with pytest.raises(Refusal, match=r"a device has 3.*; use fewer points"):
