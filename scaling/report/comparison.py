@@ -20,8 +20,8 @@ from scaling.results.store import replace_file
 
 _MAX_ROWS = 40  # number of cases in the tables of the console and of Markdown
 _NOTE = (
-    "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken: A "
-    "in blue, B in orange."
+    "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken: "
+    "A in blue, B in orange."
 )
 
 

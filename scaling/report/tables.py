@@ -33,26 +33,27 @@ from scaling.report.text import Table, file_stem, make_table
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
-    "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Runner-up: the fastest "
-    "of the other modes on as many devices, or of those that are not distinguished, if any. Ratio: time of the "
-    "runner-up over that of the fastest, from the processes where they alternated, if any. Intervals are at 95 %. "
-    "Certainty is about the mode, not the devices.",
+    "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Runner-up: the "
+    "fastest of the other modes on as many devices, or of those that are not distinguished, if any. Ratio: "
+    "time of the runner-up over that of the fastest, from the processes where they alternated, if any. "
+    "Intervals are at 95 %. Certainty is about the mode, not the devices.",
     "each": "The same for each number of devices.",
-    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
-    "relative to the same program on the fewest devices; with several processes, a time is the geometric mean of "
-    "theirs. One-device program: the speed-up over the fastest plain jit program on one device. By hand: the time "
-    "divided by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of the "
-    "machine allow, divided by the measured time. table.csv has one row for each record in full precision.",
+    "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
+    "efficiency are relative to the same program on the fewest devices; with several processes, a time is "
+    "the geometric mean of theirs. One-device program: the speed-up over the fastest plain jit program on "
+    "one device. By hand: the time divided by that of the handwritten derivative. Of the roof: the shortest "
+    "time that the peak rates of the machine allow, divided by the measured time. table.csv has one row for "
+    "each record in full precision.",
     "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
-    "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is relative "
-    "to the fewest devices that were planned.",
+    "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is "
+    "relative to the fewest devices that were planned.",
     "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
-    "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative to one "
-    "device by the law. Intervals are at 95 %.",
-    "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device program. "
-    "Communication and imbalance between processes are part of the rest where they are not known.",
-    "sparsity": "Colored seeds compared with one seed for each row or column. Pays after: the number of evaluations "
-    "after which colored seeds are faster in total, with detection, coloring and compilation.",
+    "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative "
+    "to one device by the law. Intervals are at 95 %.",
+    "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
+    "program. Communication and imbalance between processes are part of the rest where they are not known.",
+    "sparsity": "Colored seeds compared with one seed for each row or column. Pays after: the number of "
+    "evaluations after which colored seeds are faster in total, with detection, coloring and compilation.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
     "machine": "Peak rates of a device, and the latency of an empty call.",
     "damaged": "These lines are ignored; their cases run again.",

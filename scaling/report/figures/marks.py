@@ -85,7 +85,7 @@ def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
 def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
     """Return a logarithmic axis that covers all positive values.
 
-    With a `unit`, labels have SI prefixes. If the values are `counts`, each has a tick, unless there are many.
+    With a `unit`, labels have SI prefixes. If the values are `counts`, each has a tick unless there are many.
     """
     positive = sorted({value for value in values if value > 0})
     margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
@@ -159,7 +159,7 @@ def draw_points(styles: Sequence[LineStyle], **channels: Any) -> Spec:
 
 
 def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
-    """Return a layer of error bars, or of bands if `mark` is "area", such as from speedup_low to speedup_high."""
+    """Return a layer of error bars (of bands if `mark` is "area") from FIELD_low to FIELD_high."""
     ends: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
     return make_layer({"type": mark, "strokeWidth": 2} | options, **ends)
 
@@ -206,6 +206,6 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
-    """Return a layer with the field `label` as text. `options` are properties of the mark, such as `align`."""
+    """Return a layer with the field `label` as text. `options` are mark properties such as `align`."""
     channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
     return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)

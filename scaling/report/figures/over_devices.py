@@ -56,8 +56,8 @@ def draw_times(findings: Findings) -> Figure | None:
     """
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
-        "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and the "
-        "same program, the fastest plain jit program on one device that is not written by hand. "
+        "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and "
+        "the same program, the fastest plain jit program on one device that is not written by hand. "
         f"{_UNDETERMINED} {_SELECTION} {_LIMITED}"
     )
     title = "Time and speed-up against devices"
@@ -117,7 +117,7 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, counts: Iterable[int]) -> dict[int, float]:
-    """Return the value of a field on each device count if the fastest first point of `curves` scaled ideally."""
+    """Return the value of a field on each device count if the first point of `curves` scaled ideally."""
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in counts if count >= first.devices}
     if field == "seconds":
