@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaling.analysis.cases import group_by
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.fastest import compare_with_handwritten
+from scaling.analysis.ranking import compare_with_handwritten
 from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
 from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE

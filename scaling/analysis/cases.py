@@ -1,14 +1,16 @@
-"""Derive names and grouping keys from fields of a `Case` (`Method`, `Subject`), and group items by key."""
+"""Derive names and keys from cases (`Method`, `Subject`) and environments, and group items by key."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from scaling.core.case import AUTO, Case, defaults, problem
+from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
+from scaling.core.record import Record
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -194,3 +196,38 @@ class Subject:
     def comparison_key(self) -> tuple:
         """Return the key that all methods for one problem on one device count share."""
         return *self.problem_key, self.case.devices
+
+
+def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts of an environment as (name, text) pairs. Commas separate items of lists and dicts."""
+    columns = []
+    for name, value in environment.items():
+        if isinstance(value, Mapping):
+            value = [f"{key} {item}" for key, item in value.items()]
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
+        columns.append((name, "" if value is None else str(value)))
+    return columns
+
+
+def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
+    """Return the environment facts that differ between groups of records, as a dict from name to strings.
+
+    Each group has one string, and each package version is a fact. Facts that depend on the case are omitted.
+    """
+    facts = [{fact for record in records for fact in _facts(record.environment)} for records in groups]
+    values = {
+        name: [_join_values(text for key, text in group if key == name) for group in facts]
+        for name in sorted({name for group in facts for name, _ in group})
+    }
+    return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
+
+
+def _join_values(texts: Iterable[str]) -> str:
+    return " or ".join(sorted(text or "none" for text in texts)) or "none"
+
+
+def _facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    common = {name: value for name, value in environment.items() if name not in OF_THE_CASE}
+    parts = (value if isinstance(value, Mapping) else {name: value} for name, value in common.items())
+    return [fact for part in parts for fact in environment_columns(part)]

@@ -159,16 +159,9 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
         (least_on, least), (most_on, most) = (select(counts, key=lambda c: c[1]) for select in (min, max))
         if most > least * (1 + _WORK_TOLERANCE):
             more = f", {most / least - 1:.1%} more" if least else ""
-            name += derived_bytes_note(series) if attribute == "compulsory" else ""
             values = f"{least:.6g} on {least_on} and {most:.6g} on {most_on} devices"
             return f"{name} per device are {values}{more}; 1 % is allowed"
     return None
-
-
-def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return ' (derived: argument_bytes + output_bytes)' if a record lacks compulsory_bytes, otherwise ''."""
-    is_derived = any(record.compulsory_bytes is None for timing in series for record in timing.records)
-    return " (derived: argument_bytes + output_bytes)" if is_derived else ""
 
 
 def build_curve(

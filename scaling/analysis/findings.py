@@ -1,24 +1,21 @@
 """Read a results folder, and call other modules to derive everything that a report shows (`Findings`)."""
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scaling.analysis import curves, forecast, plan_scores, setting_comparison, size_series
+from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
 from scaling.analysis.cases import curve_case, group_by
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.fastest import FastestMethod, fastest_methods
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
-from scaling.core.case import Case, from_dict, label
+from scaling.core.case import Case, label
 from scaling.core.record import Record
 from scaling.results import store
 
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
-_COMPARED_FIELDS = ("mesh", "forward", "overlap")
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Findings:
     missing: list[str]  # a label for each case and replicate of the study without a record
     timings: list[Timing]
     curves: list[Curve]
-    fastest: list[FastestMethod]
+    fastest: list[ranking.FastestMethod]
     size_sweeps: list[size_series.SizeSweep]
     fastest_mode_maps: list[size_series.FastestModeMap]
     baselines: list[Baseline]
@@ -39,13 +36,11 @@ class Findings:
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
     # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
-    size_exponents: list[size_series.SizeExponent]
-    pareto_fronts: list[setting_comparison.ParetoFront]
-    # Field of a case ("mesh", "forward" or "overlap") -> comparisons of its values.
-    comparisons: Mapping[str, list[setting_comparison.SettingComparison]]
-    coloring_gains: list[setting_comparison.ColoringGain]
+    pareto_fronts: list[ranking.ParetoFront]
+    comparisons: list[ranking.SettingComparison]
+    coloring_gains: list[ranking.ColoringGain]
     forecasts: list[forecast.Forecast]  # one per planned hardware
-    plan_scores: list[plan_scores.PlanScores]  # only cases that were both planned and measured
+    plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
     study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
 
@@ -63,7 +58,7 @@ class Findings:
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
         """Return the smallest device count on which the program of a timing ran out of memory, or None."""
         same = timing.environment, curve_case(timing.case, kind)
-        too_large = (r for r in self.records if r.reason in setting_comparison.OUT_OF_MEMORY_REASONS)
+        too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
         counts = (r.case.devices for r in too_large if (r.setting, curve_case(r.case, kind)) == same)
         return min(counts, default=None)
 
@@ -125,18 +120,18 @@ def read(
         p.stem.removeprefix("plan-"): store.read_json(p) for p in sorted(folder.glob("plan-*.json"))
     }
     studied = [timing for timing in timings if timing.case.kind == "case"]
-    fastest, sweeps = fastest_methods(studied), size_series.size_sweeps(studied)
+    fastest = ranking.fastest_methods(studied)
     scaling_curves = curves.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=_list_missing(study.get("cases"), records),
+        missing=_list_missing(folder, records),
         timings=timings,
         curves=scaling_curves,
         fastest=fastest,
-        size_sweeps=sweeps,
+        size_sweeps=size_series.size_sweeps(studied),
         fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
         baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
@@ -144,28 +139,22 @@ def read(
         efficiency_breakdowns=[
             (curve, parts) for curve in scaling_curves if (parts := efficiency_breakdowns(curve, peaks))
         ],
-        size_exponents=size_series.size_exponents(sweeps),
-        pareto_fronts=setting_comparison.pareto_fronts(studied, records),
-        comparisons={n: setting_comparison.compare_settings(timings, n) for n in _COMPARED_FIELDS},
-        coloring_gains=setting_comparison.coloring_gains(timings),
+        pareto_fronts=ranking.pareto_fronts(studied),
+        comparisons=ranking.compare_settings(timings),
+        coloring_gains=ranking.coloring_gains(timings),
         forecasts=forecast.forecasts(loaded.plans, plan_files),
-        plan_scores=plan_scores.plan_scores(loaded.plans, timings),
+        plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
         study_problem=store.explain_unreadable_study(folder),
     )
 
 
-def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
+def _list_missing(folder: Path, records: Sequence[Record]) -> list[str]:
     """Return one label for each case and replicate that study.json contains and `records` lacks."""
-    recorded, missing = store.newest_by_replicate(records), []
-    entries = cells if isinstance(cells, list) else []
-    for cell in (entry for entry in entries if isinstance(entry, dict)):
-        key = str(cell.get("key"))
-        try:
-            name = label(from_dict(cell["case"]))
-        except (KeyError, TypeError, ValueError):
-            name = key
-        for number in range(store.count_replicates(cell)):
-            if (key, number) not in recorded:
-                missing.append(name + (f" replicate {number}" if number else ""))
-    return missing
+    recorded, parsed = store.newest_by_replicate(records), {record.key: record.case for record in records}
+    return [
+        label(case) + (f" replicate {number}" if number else "")
+        for key, (case, replicates) in store.expected_cases(folder, parsed).items()
+        for number in range(replicates)
+        if (key, number) not in recorded
+    ]

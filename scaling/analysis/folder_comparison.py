@@ -12,10 +12,9 @@ from typing import NamedTuple
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
-from scaling.analysis.cases import group_by
-from scaling.analysis.environments import environment_differences
+from scaling.analysis.cases import environment_differences, group_by
+from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
 from scaling.analysis.ratios import Ratio
-from scaling.analysis.setting_comparison import OUT_OF_MEMORY_REASONS
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.core.record import Record

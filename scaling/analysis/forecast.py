@@ -1,19 +1,20 @@
-"""Collect the predicted times and curves of a plan (`Forecast`), and write sentences about them."""
+"""Collect the predicted times and curves of a plan (`Forecast`), and describe their errors (`PlanScore`)."""
 
-import dataclasses
 import itertools
+import math
+import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaling.analysis.cases import group_by, size_name
 from scaling.analysis.curves import Curve, CurvePoint, build_curve, series_of_kind, stated_kinds
-from scaling.analysis.estimate import Estimate, format_percentage
-from scaling.analysis.setting_comparison import OUT_OF_MEMORY_REASONS
-from scaling.analysis.timings import Timing, format_time
+from scaling.analysis.estimate import Estimate, format_percentage, format_ratio
+from scaling.analysis.ranking import OUT_OF_MEMORY_REASONS
+from scaling.analysis.timings import Timing, format_time, near_floor
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record, is_number
@@ -22,8 +23,7 @@ from scaling.results.store import latest
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _DEADLINE_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
-# Properties of an environment that are equal for all cases of one plan.
-_PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
+_ORDER_FACTOR = 2.0  # the predicted order of two measured times is scored if their ratio exceeds this
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a copy of a forecast that contains only the cases with the given keys."""
-    curves = []
-    for curve in forecast.curves:
-        if points := tuple(point for point in curve.points if point.timing.case.key in keys):
-            curves.append(dataclasses.replace(curve, points=points))
-    records = tuple(record for record in forecast.records if record.key in keys)
-    return dataclasses.replace(forecast, records=records, curves=tuple(curves))
-
-
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the newest plan, grouped by environment, the newest environment first.
-
-    A plan contains several environments if its workloads are in several files. For each workload, select the
-    newest environment with the same hardware, versions, source and XLA flags as the newest record.
-    """
-    facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
+    """Return the records of each workload's newest environment, the newest environment first."""
     newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
     chosen: dict[str, str] = {}  # workload -> environment
     for record in newest:
-        if facts[record.setting] == facts[newest[0].setting]:
-            chosen.setdefault(record.case.workload, record.setting)
+        chosen.setdefault(record.case.workload, record.setting)
     settings = [record.setting for record in newest]
-    selected = (record for record in records if chosen.get(record.case.workload) == record.setting)
+    selected = (record for record in records if chosen[record.case.workload] == record.setting)
     return sorted(selected, key=lambda record: settings.index(record.setting))
 
 
@@ -171,7 +155,8 @@ def _describe_fastest(timings: Sequence[Timing], last: Timing, kind: str) -> str
         return f"{_describe_time(last)}, the fastest planned method"
     first = min(timings, key=lambda timing: timing.median)
     text = f"{_describe_time(first)}, the fastest planned method"
-    if ties := [t for t in timings if t.case.devices < first.case.devices and _is_tied(first, t)]:
+    fewer = (timing for timing in timings if timing.case.devices < first.case.devices)
+    if ties := [timing for timing in fewer if not _predicted_ratio(timing, first).above_one]:
         fewest = min(ties, key=lambda timing: (timing.case.devices, timing.median))
         text += f", not distinguished from {_describe_time(fewest)}"
     if first.case.devices < last.case.devices:
@@ -181,14 +166,6 @@ def _describe_fastest(timings: Sequence[Timing], last: Timing, kind: str) -> str
 
 def _describe_time(timing: Timing) -> str:
     return f"{timing.method.name} {format_time(timing)} on {timing.devices_text}"
-
-
-def _is_tied(timing: Timing, other: Timing) -> bool:
-    _, low, high = _predicted_ratio(timing, other)
-    if low is not None and high is not None:
-        return low <= 1 <= high
-    pairs = ((timing.interval, other.median), (other.interval, timing.median))
-    return all(interval and interval[0] <= seconds <= interval[1] for interval, seconds in pairs)
 
 
 def format_efficiency(point: CurvePoint) -> str:
@@ -219,6 +196,68 @@ def _describe_memory(forecast: Forecast) -> list[str]:
     if not fullest or not used:
         return []
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
-    has_failures = any(record.status == "failed" for record in forecast.records)
-    fitting = "Every case that did not fail" if has_failures else "Everything"
-    return [f"{fitting} fits; the most memory takes {label(fullest)}: {share}."]
+    return [f"Every compiled case fits; the most memory takes {label(fullest)}: {share}."]
+
+
+class PlanScore(NamedTuple):
+    """The errors of the predicted times on one type of hardware, relative to the measured times.
+
+    A predicted time is compared with the measured time of the same case on the same kind of device. Timings
+    shorter than ten empty calls are omitted, because they are mostly dispatch latency.
+    """
+
+    hardware: str
+    ratios: list[float]  # predicted time / measured time of each case
+    coverage: float  # the fraction of the measured times within their predicted 95 % interval
+    ordered: int  # number of comparable pairs whose order was predicted correctly
+    comparable: int  # number of pairs of methods for one problem with times that differ enough
+
+    @property
+    def error(self) -> float:
+        """Return the median absolute error, as a fraction of the measured time."""
+        return statistics.median(abs(ratio - 1) for ratio in self.ratios)
+
+
+def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
+    """Return the errors of the newest predicted times for each planned hardware that was also measured."""
+    reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
+    newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
+    scores = []
+    for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
+        planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
+        keys = [(timing.case.key, timing.record.environment.get("device_kind")) for timing in reliable]
+        matches = zip(reliable, map(planned.get, keys), strict=True)
+        if pairs := [(timing, predicted) for timing, predicted in matches if predicted]:
+            scores.append(_score_hardware(hardware, pairs))
+    return scores
+
+
+def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, Any]]]) -> PlanScore:
+    ratios = [predicted["seconds"] / timing.median for timing, predicted in pairs]
+    inside = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
+    verdicts = [
+        predicted_slow["seconds"] > predicted_fast["seconds"]
+        for group in group_by(pairs, lambda pair: pair[0].comparison_key).values()
+        for (slow, predicted_slow), (fast, predicted_fast) in itertools.permutations(group, 2)
+        if slow.median > _ORDER_FACTOR * fast.median
+    ]
+    return PlanScore(hardware, ratios, sum(inside) / len(inside), sum(verdicts), len(verdicts))
+
+
+def describe_score(score: PlanScore) -> list[str]:
+    """Return sentences on the errors of the predicted times, and on the predicted order of the methods."""
+    worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
+    sentences = [
+        f"Predicted against measured on {score.hardware}: the median prediction is "
+        f"{format_ratio(statistics.median(score.ratios))} what was measured, over "
+        f"{count_of(len(score.ratios), 'case')}; the median error is {format_percentage(score.error)}, the "
+        f"worst ratio {format_ratio(worst)}, and {format_percentage(score.coverage)} of the measured times "
+        "lie in their predicted 95 % interval."
+    ]
+    if score.comparable:
+        sentences.append(
+            f"Of {count_of(score.comparable, 'pair')} of methods for one problem whose measured times "
+            f"differ by more than a factor of {format_number(_ORDER_FACTOR)}, {score.ordered} "
+            f"({format_percentage(score.ordered / score.comparable)}) were predicted in the right order."
+        )
+    return sentences

@@ -1,17 +1,16 @@
 """Define the rules of `scaling lint`, such as too few samples, each with a severity, a check and a fix."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 from scaling.analysis import timings
-from scaling.analysis.cases import Subject, group_by
-from scaling.analysis.environments import environment_differences
+from scaling.analysis.cases import environment_differences, group_by
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
-from scaling.analysis.ratios import samples_by_compilation, trend
+from scaling.analysis.ratios import trend
 from scaling.analysis.timings import Timing
-from scaling.core.case import label, problem
+from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
@@ -116,19 +115,14 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text on the largest time trend in the first compilation of a process, or False if small."""
-    first = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((trend(samples) or 0.0 for samples in first), key=abs)
+    """Return text on the largest time trend in a process with one compilation, or False if it is small."""
+    processes = (record.seconds for record in timing.records if not record.compilations)
+    change = max((trend(samples) or 0.0 for samples in processes), key=abs, default=0.0)
     return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
 
 
 def _padded(timing: Timing) -> str | bool:
     return timings.padding_share(timing) > _PADDED and format_percentage(timings.padding_share(timing))
-
-
-def _varying_blocks(timing: Timing) -> str | bool:
-    blocks = dict.fromkeys(text for record in timing.records if (text := timings.automatic_blocks(record)))
-    return len(blocks) > 1 and "; ".join(blocks)
 
 
 # Rules for a whole folder. Each returns descriptions of its violations.
@@ -176,25 +170,11 @@ def _curves_without_one_device(findings: Findings) -> list[str]:
     ]
 
 
-def _list_problems(subjects: Iterable[Subject]) -> list[str]:
-    return list(dict.fromkeys(f"{subject.family} {subject.size}" for subject in subjects))
-
-
 def _curves_without_jit(findings: Findings) -> list[str]:
     scaled = (curve for curve in findings.curves if curve.points[-1].devices > 1)
     curves = (curve for curve in scaled if curve.case.engine == "jax")
-    return _list_problems(curve.timings[0] for curve in curves if curve.points[0].against_jit is None)
-
-
-def _cases_without_peak(findings: Findings) -> list[str]:
-    unbounded = (each.timing for each in findings.baselines if each.bound is None)
-    return _list_problems(timing for timing in unbounded if timing.case.engine == "jax")
-
-
-def _cases_without_comparison(findings: Findings) -> list[str]:
-    cases = [timing.case for timing in findings.case_timings]
-    compared = {problem(case) for case in cases if case.ad_mode.closed_form or case.engine != "jax"}
-    return _list_problems(row for row in findings.fastest if problem(row.case) not in compared)
+    without = [curve.timings[0] for curve in curves if curve.points[0].against_jit is None]
+    return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in without))
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
@@ -245,13 +225,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
     (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
      "points and seeds, or a mesh, that divide evenly: see the table of cases"),
-    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
-     f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
     (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),
     (NOTE, "skipped cases", _skipped_cases, "smaller sizes, where memory was short"),
-    (NOTE, "no measured ceiling beside", _cases_without_peak, "`ceilings: true` in the study"),
-    (NOTE, "no derivative by hand, no other system beside", _cases_without_comparison,
-     "mode=analytic, or a peer with engine=..."),
 )  # fmt: skip

@@ -71,14 +71,6 @@ class ScalingFit:
         """Return whether the 95 % interval of each parameter is narrow enough to report the law."""
         return all(part.is_determined_share for part in self.parts.values())
 
-    @property
-    def doubt(self) -> str:
-        """Return a clause such as ', if there is a limit at all' if the limit is uncertain, or ''."""
-        bounding = list(self.parts.values())[-1 if self.peak else 0]
-        if self.limit is None or bounding.low:
-            return ""
-        return f", if there is a {'peak' if self.peak else 'limit'} at all"
-
 
 class _LinearLaw(NamedTuple):
     """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parameters) + shift."""
@@ -94,9 +86,8 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
 
     A law with p parameters, each between 0 and 1, needs at least p + 2 device counts. Times that are not
-    distinguishable from an empty call are omitted. The best law has the least corrected Akaike information
-    criterion (AICc). If there are too few device counts for AICc, the simpler law is best unless an F test at
-    the 5 % level rejects it.
+    distinguishable from an empty call are omitted. The simpler law is the best, unless an F test at the 5 %
+    level rejects it.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
@@ -118,19 +109,12 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the law with the least AICc. If AICc is undefined, return the law that an F test prefers."""
+    """Return the simpler law, unless an F test at the 5 % level rejects it in favor of the other."""
     if len(laws) < 2:
         return next(iter(laws), None)
-    squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
-    parameters = [len(law.parts) + 2 for law in laws]  # plus the time on one device and the spread
-    if count > parameters[-1] + 1:
-        criteria = [
-            count * math.log(max(s / count, LEAST_VARIANCE)) + 2 * k * count / (count - k - 1)
-            for s, k in zip(squares, parameters, strict=True)
-        ]
-        return laws[int(np.argmin(criteria))]
-    freedom = count - len(laws[-1].parts) - 1
-    return laws[-1] if squares[0] > _acceptance_limit(squares[-1], freedom) else laws[0]
+    freedoms = [count - len(law.parts) - 1 for law in laws]
+    simple, squares = (law.spread**2 * freedom for law, freedom in zip(laws, freedoms, strict=True))
+    return laws[1] if simple > _acceptance_limit(squares, freedoms[1]) else laws[0]
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:

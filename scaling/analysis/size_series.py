@@ -1,9 +1,10 @@
-"""Arrange timings along one problem size: `SizeSweep`, `SizeExponent`, `Crossover` and `FastestModeMap`.
+"""Arrange timings along one problem size: `SizeSweep`, `Crossover` and `FastestModeMap`.
 
 An exponent is the slope of a line fitted to the logarithms of times and sizes, and not an asymptotic limit.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +16,16 @@ from scipy.special import stdtrit
 from scaling.analysis.cases import Method, Subject, group_by, join_words, least_by
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.fastest import FastestMethod
+from scaling.analysis.ranking import FastestMethod
 from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_for_doubt, time_ratio
 
 S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
-_LARGEST = 1e280  # larger sizes are in no series, because axes and interpolated sizes are floats
-_ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
 @dataclass(frozen=True)
 class _SizeSeries(Subject):
-    swept: str  # the varying size, such as "m", or "points = m" if both vary together
+    swept: str  # the varying size, such as "m", or "points = m" if both are equal
     fixed_sizes: str  # the constant sizes, such as "points=6 o=2"
 
 
@@ -42,14 +41,17 @@ class SizeSweep(_SizeSeries):
         oversubscribed = "" if self.honest else "oversubscribed"
         return join_words(self.fixed_sizes, self.devices_text, self.call, oversubscribed)
 
+    @functools.cached_property
+    def exponents(self) -> dict[Method, Estimate]:
+        """Return the exponent of the growth of the time, time ~ size ** exponent, for each method.
 
-@dataclass(frozen=True)
-class SizeExponent:
-    """The exponent with which the time of one method grows with a problem size: time ~ size ** exponent."""
-
-    sweep: SizeSweep
-    method: Method
-    exponent: Estimate
+        Only times longer than ten empty calls are used, and methods with at least three of them are included.
+        """
+        lines = {
+            method: [(size, timing) for size, timing in line if near_floor(timing) is None]
+            for method, line in self.lines.items()
+        }
+        return {method: _fit_exponent(line) for method, line in lines.items() if len(line) >= _LEAST_SIZES}
 
 
 @dataclass(frozen=True)
@@ -90,21 +92,14 @@ def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     varying = [names for changes, names in together.items() if any(changes)]
     longest = max(varying, key=lambda names: _count_values(names[0], items), default=None)
     for swept in varying:
-        yield from _series_along(swept, items, 2 if swept is longest else _LEAST_SIZES)
+        title = (" = " if len({tuple(columns[name]) for name in swept}) == 1 else " and ").join(swept)
+        for fixed_sizes, group in group_by(items, functools.partial(_name_other_sizes, swept)).items():
+            if _count_values(swept[0], group) >= (2 if swept is longest else _LEAST_SIZES):
+                yield swept[0], title, fixed_sizes, group
 
 
-def _series_along(
-    swept: Sequence[str], items: Sequence[S], least: int
-) -> Iterator[tuple[str, str, str, list[S]]]:
-    fixed = [name for name in items[0].all_sizes if name not in swept]
-    finite = [item for item in items if item.all_sizes[swept[0]] <= _LARGEST]
-    groups = group_by(finite, lambda item: " ".join(f"{name}={item.all_sizes[name]}" for name in fixed))
-    for fixed_sizes, group in groups.items():
-        if _count_values(swept[0], group) >= least:
-            equal = [name for name in swept if all(i.all_sizes[name] == i.all_sizes[swept[0]] for i in group)]
-            other = [name for name in swept if name not in equal]
-            title = " = ".join(equal) + (f" ({', '.join(other)} with it)" if other else "")
-            yield swept[0], title, fixed_sizes, group
+def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
+    return " ".join(f"{name}={size}" for name, size in item.all_sizes.items() if name not in swept)
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
@@ -131,40 +126,14 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
     return sweeps
 
 
-def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of each method with times longer than ten empty calls for at least three sizes."""
-    exponents = []
-    for sweep in sweeps:
-        for method, line in sweep.lines.items():
-            usable = [(size, timing) for size, timing in line if near_floor(timing) is None]
-            if len(usable) >= _LEAST_SIZES:
-                exponents.append(SizeExponent(sweep, method, _fit_exponent(usable)))
-    return exponents
-
-
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
-    """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval.
-
-    If a parabola fitted to four or more sizes is significantly curved, the interval also covers the slopes
-    of the parabola at both ends.
-    """
-    sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
-    sizes -= sizes.mean()
+    """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval."""
+    sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
-
-    def fit_polynomial(degree: int) -> tuple[list[float], list[float]]:
-        coefficients, covariance = np.polyfit(sizes, times, degree, cov=True)
-        half = stdtrit(len(times) - degree - 1, 0.975) * np.sqrt(np.diag(covariance))
-        return coefficients.tolist(), half.tolist()
-
-    (slope, _), (half, _) = fit_polynomial(1)
-    slopes = [slope - half, slope + half]
-    if len(line) > _LEAST_SIZES:
-        (second, first, _), (uncertainty, *_) = fit_polynomial(2)
-        if abs(second) > uncertainty + _ROUNDING:  # the exponent changes along the sizes
-            slopes += [first + 2 * second * float(size) for size in (sizes[0], sizes[-1])]
-    return Estimate(slope, min(slopes), max(slopes))
+    (slope, _), covariance = np.polyfit(sizes - sizes.mean(), times, 1, cov=True)
+    half = float(stdtrit(len(line) - 2, 0.975)) * math.sqrt(covariance[0, 0])
+    return Estimate(float(slope), float(slope) - half, float(slope) + half)
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:

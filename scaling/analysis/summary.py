@@ -1,4 +1,4 @@
-"""Write the summary of a results folder in sentences: fastest modes, device counts, speed-up and failures."""
+"""Write the summary of a results folder in sentences (`answer_sentences`)."""
 
 import itertools
 import statistics
@@ -6,54 +6,154 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scaling.analysis import forecast, plan_scores, summary_details, timings
+from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
-from scaling.analysis.cases import group_by, is_candidate, least_by
-from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note
-from scaling.analysis.estimate import Estimate, format_ratio
-from scaling.analysis.fastest import FastestMethod, largest_problems
+from scaling.analysis.cases import Subject, group_by, is_candidate, least_by
+from scaling.analysis.curves import KINDS, Curve, derivative_curves
+from scaling.analysis.estimate import (
+    format_exponent,
+    format_percentage,
+    format_ratio,
+    format_share,
+)
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.timings import Timing
-from scaling.core.case import AUTO, problem
-from scaling.core.formatting import count_of
+from scaling.analysis.lint import NOTE, lint_findings
+from scaling.analysis.ranking import (
+    ColoringGain,
+    FastestMethod,
+    MemoryPoint,
+    ParetoFront,
+    SettingComparison,
+    find_runner_up,
+)
+from scaling.analysis.scaling_fits import ScalingFit
+from scaling.analysis.size_series import Crossover, SizeSweep
+from scaling.analysis.timings import (
+    SPARSITY_STAGES,
+    Timing,
+    describe_slower,
+    format_time,
+    is_empty_call,
+    stage_seconds,
+)
+from scaling.core.case import Case, problem
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, list_first
 from scaling.core.record import REASONS
+
+_LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
+_SMALL_FACTOR = 1.1  # the largest slowdown accepted for saving memory
+_MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
     """Return sentences that summarize a results folder, given by its path or its findings."""
     findings = source if isinstance(source, Findings) else read(source)
-    if findings.timings:
-        parts = (
-            describe_fastest, summary_details.describe_crossovers, _describe_scaling,
-            summary_details.describe_laws, summary_details.describe_growth, summary_details.describe_variants,
-            _describe_advice, _describe_peers, _describe_plans, _describe_defects,
-        )  # fmt: skip
-        return [sentence for part in parts for sentence in part(findings)]
-    sentences = []
-    for each in findings.forecasts:
-        plan = forecast.describe_plan(each)
-        sentences.append(f"Planned for {each.title}, and nothing measured here: {plan}")
-        sentences += forecast.plan_answers(each)
-    nothing = ["Nothing has been measured: no record in the folder has a time."]
-    return [*(sentences or nothing), *_describe_defects(findings)]
+    measured = (
+        _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
+        _describe_variants, _describe_peers,
+    )  # fmt: skip
+    parts = (*(measured if findings.timings else ()), _describe_plans, _describe_defects)
+    sentences = [sentence for part in parts for sentence in part(findings)]
+    if findings.timings or findings.forecasts:
+        return sentences
+    return ["Nothing has been measured: no record in the folder has a time.", *sentences]
 
 
-def summarize(findings: Findings) -> list[str]:
-    """Return the subset of `answer_sentences` that a report prints next to its figures and tables."""
-    if not findings.timings:
-        return answer_sentences(findings)
-    variants = summary_details.describe_variants
-    parts = (describe_fastest, variants, _describe_peers, _describe_plans, _describe_defects)
-    return [sentence for part in parts for sentence in part(findings)]
-
-
-def describe_fastest(findings: Findings) -> list[str]:
-    """Return one paragraph per function on its fastest AD mode, its speed-up and the best device count."""
+def _describe_fastest(findings: Findings) -> list[str]:
     if not findings.fastest:
         return [
             "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
         ]
     return [answer.sentence for answer in measured_answers(findings)]
+
+
+def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
+    """Return one sentence per function and topic on its largest problem.
+
+    `texts` are (subject, topic, sort key, text) tuples. If several texts describe the largest problem, the one
+    with the smallest sort key is selected.
+    """
+    sentences = []
+    for group in group_by(texts, lambda row: (row[0].family_key, row[1])).values():
+        subject, *_, text = min(group, key=lambda row: (-row[0].volume, row[2]))
+        sentences.append(f"{text}.{findings.suffix(subject.environment, subject.honest)}")
+    return sentences
+
+
+def describe_crossovers(findings: Findings) -> list[str]:
+    """Return a sentence for each function on the sizes at which its fastest AD mode changes."""
+    texts = []
+    for modes in findings.fastest_mode_maps:
+        changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
+        sizes = f" with {modes.fixed_sizes}" if modes.fixed_sizes else ""
+        text = "; ".join(_describe_crossover(change, modes.swept) for change in changes)
+        if changes:
+            texts.append((modes, modes.swept, (), f"Crossover of {modes.family}{sizes}: {text}"))
+    return _select_largest(findings, texts)
+
+
+def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
+    first, name = crossovers[0], swept.split()[0]
+    devices = ", ".join(str(crossover.devices) for crossover in crossovers)
+    sizes = sorted(crossover.at for crossover in crossovers)
+    between = " to ".join(dict.fromkeys(format_number(size) for size in (sizes[0], sizes[-1])))
+    doubts = dict.fromkeys(doubt for crossover in crossovers for doubt in crossover.doubts)
+    return (
+        f"{first.before.name} is fastest up to {name} = {first.below:,}, "
+        f"{first.after.name} from {first.above:,} on {devices} {'device' if devices == '1' else 'devices'} "
+        f"(their times meet at about {between})" + (f"; not sure: {', '.join(doubts)}" if doubts else "")
+    )
+
+
+def describe_growth(findings: Findings) -> list[str]:
+    """Return a sentence for each function on how its time on the fewest devices grows with the size."""
+    sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
+    return _select_largest(
+        findings, ((s, s.swept, (s.case.devices,), _describe_exponents(s)) for s in sweeps)
+    )
+
+
+def _describe_exponents(sweep: SizeSweep) -> str:
+    rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
+    texts = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
+    powers = list_first(texts, _MOST_METHODS)
+    return f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text} to the power of {powers}"
+
+
+def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
+    """Return a sentence for each function and kind of scaling on the scaling law that fits best.
+
+    Among the JAX curves of the largest problem, the sentence describes the curve with the shortest time on
+    its last device count.
+    """
+    texts = (
+        (curve, curve.kind, (curve.points[-1].seconds,), f"{curve.family} at {curve.size}, {curve.method.name}: "
+         f"of the laws of {curve.kind} scaling, {describe_fit(curve, law)}")
+        for kind in kinds
+        for curve, law in findings.best_fits
+        if curve.kind == kind and curve.case.engine == "jax"
+    )  # fmt: skip
+    return _select_largest(findings, texts)
+
+
+def describe_fit(curve: Curve, law: ScalingFit) -> str:
+    """Return a clause on the law that fits a curve best, such as 'Amdahl describes it best: serial 0.05'.
+
+    The clause states the fitted parameters of the law and, if they are determined, the largest speed-up that
+    the law allows.
+    """
+    parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
+    error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
+    text = f"{law.name} describes it best{error}: {parts}"
+    limit = law.limit_estimate
+    if limit is None or not law.determined:
+        return text
+    if not limit.is_determined:
+        return f"{text}; its largest speed-up is {format_ratio(*limit)}"
+    has_peak = law.peak is not None and bool(law.parts["coherency"].low)
+    devices = count_of(round(law.peak or 1), "device") if has_peak else "any number of devices"
+    reference = "" if curve.baseline_devices == 1 else " as one device by this law"
+    return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
@@ -73,64 +173,108 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
     return [min(same, key=rank) for same in problems]
 
 
-def describe_choice(curve: Curve) -> str:
-    """Return text on the curve that `fastest_curves` selects, such as 'the curve that ranks first'."""
-    return f"the curve {'of an automatic mode ' if is_candidate(curve.case) else ''}that ranks first"
+def _describe_weak_scaling(findings: Findings) -> list[str]:
+    """Return a sentence on the fastest weak scaling curve of JAX for each function."""
+    weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
+    return [
+        f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
+        f"{format_ratio(*last.speedup)}{last.relative}, efficiency {format_ratio(*last.efficiency, sign='')}, "
+        f"with {curve.program_name}, the fastest curve, at {curve.size}; "
+        f"{describe_efficiency(findings, curve)}.{findings.suffix(curve.environment)}"
+        for curve in fastest_curves(weak, findings.fastest)
+        if not is_empty_call((last := curve.points[-1]).timing)
+    ]
 
 
-def _describe_scaling(findings: Findings) -> list[str]:
-    """Return a sentence on the fastest JAX curve of each function, unless `describe_fastest` describes it."""
-    described = {(rows[0].environment, rows[0].case) for _, rows in largest_problems(findings.fastest)}
-    sentences = []
-    for curve in fastest_curves((c for c in findings.curves if c.case.engine == "jax"), findings.fastest):
-        last, weak = curve.points[-1], curve.kind == "weak"
-        is_described = not weak and (curve.environment, last.timing.case) in described
-        if is_described or timings.is_empty_call(last.timing):
-            continue
-        note = derived_bytes_note(curve.timings) if weak else ""
-        sentences.append(
-            f"{curve.kind.capitalize()} scaling of {curve.family} on {last.timing.devices_text}: "
-            f"{'scaled speed-up' if weak else 'speed-up'} {format_ratio(*last.speedup)}{last.relative}, "
-            f"efficiency {format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, "
-            f"{describe_choice(curve)} there, at {curve.size}; {describe_efficiency(findings, curve)}"
-            f"{note and f'; compulsory bytes{note}'}.{findings.suffix(curve.environment)}"
-        )
-    return sentences
+def _describe_variants(findings: Findings) -> list[str]:
+    """Return sentences that compare memory settings, meshes, forward inputs, overlap, and colored seeds."""
+    fronts = ((front.best[-1].timing, _describe_memory(front)) for front in findings.pareto_fronts)
+    comparisons = [(each.first, each.field, _describe_comparison(each)) for each in findings.comparisons]
+    gains = [(gain.timing, "seeds", _describe_coloring(gain)) for gain in findings.coloring_gains]
+    rows = [
+        *((timing, "memory", (timing.median,), text) for timing, text in fronts),
+        *((t, topic, (-t.case.devices, t.median), text) for t, topic, text in comparisons + gains),
+    ]
+    return _select_largest(findings, rows)
 
 
-def _describe_ratios(rows: Sequence[tuple[Estimate, Timing]], reference: str) -> str:
-    median = format_ratio(statistics.median(ratio.value for ratio, _ in rows))
-    largest, timing = max(rows, key=lambda row: row[0].value)
-    return (
-        f"takes {median} as long as {reference} in the median of {count_of(len(rows), 'comparison')}; "
-        f"most, {format_ratio(*largest)}, for {timing.family}, {timing.size}, {timing.devices_text}, "
-        f"{timing.method.name}"
-    )
+def _describe_program(head: str, timing: Timing) -> str:
+    program = f"{timing.base_method.name} at {timing.size}, {timing.call}"
+    return f"{head} of {timing.family}: {program}, {timing.devices_text}"
 
 
-def _describe_advice(findings: Findings) -> list[str]:
-    rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
-    if not rows:
-        return []
-    chosen = ", ".join(dict.fromkeys(str((t.records[-1].chosen or {}).get("mode")) for _, t in rows))
-    ratios = [(timings.time_ratio(timing, first), timing) for first, timing in rows]
-    return [f"mode=auto {_describe_ratios(ratios, 'the fastest mode')}; it chose {chosen}."]
+def _describe_memory(front: ParetoFront) -> str:
+    first, smallest = front.best[-1], front.best[0]
+    _, ratio = find_runner_up(first.timing, (s.timing for s in front.settings if s is not first))
+    verb = "is fastest" if ratio and ratio.above_one else "has the shortest time"
+    text = f"{first.name} {verb}, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
+    small = next(setting for setting in front.best if setting.seconds <= _SMALL_FACTOR * first.seconds)
+    others = {id(setting): setting for setting in (small, smallest) if setting is not first}
+    text += "".join(f"; {_describe_cost(first, setting)}" for setting in others.values())
+    text += "" if others else ", and nothing is smaller"
+    return f"{_describe_program('Memory against time', first.timing)}: {text}"
+
+
+def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
+    share = format_percentage(setting.memory / first.memory)
+    return f"{setting.name}: {share} of the memory, {describe_slower('it', setting.timing, first.timing)}"
+
+
+def _describe_comparison(comparison: SettingComparison) -> str:
+    first, last = comparison.first, comparison.timings[-1]
+    second, field = comparison.second or last, comparison.field
+    doubts = f", not surely ({', '.join(comparison.doubts)})," if comparison.doubts else ""
+    tied = f"is not distinguished from {_name_setting(second.case, field)},"
+    text = f"{_name_setting(first.case, field)} {f'is fastest{doubts}' if comparison.distinguished else tied}"
+    text += f" with {format_time(first)}; {describe_slower(_name_setting(second.case, field), second, first)}"
+    if last is not second:
+        name = f"{_name_setting(last.case, field)}, the slowest,"
+        text += f"; {describe_slower(name, last, first)}"
+    return f"{_describe_program(f'Comparison by {field}', first)}: {text}"
+
+
+def _name_setting(case: Case, field: str) -> str:
+    """Return the value of a field as text, such as 'mesh=2x4' (points x seeds) or 'overlap=True'."""
+    return f"{field}={'x'.join(map(str, case.mesh_shape)) if field == 'mesh' else getattr(case, field)}"
+
+
+def _describe_coloring(gain: ColoringGain) -> str:
+    timing, nonzeros = gain.timing, gain.timing.record.nonzeros
+    text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
+    text += f" for {nonzeros:,} nonzeros" if nonzeros else ""
+    if detection := stage_seconds(timing, *SPARSITY_STAGES):
+        text += f", found in {format_duration(detection)}"
+    if gain.uncolored:
+        text += f"; {describe_slower(f'{gain.uncolored.method.name} with all seeds', gain.uncolored, timing)}"
+        text += f"; pays after: {gain.pays_after}" if gain.pays_after else ""
+    return f"{_describe_program('Sparsity', timing)}: {text}"
 
 
 def _describe_peers(findings: Findings) -> list[str]:
+    """Return a sentence for each AD system other than JAX that compares its fastest times with those of JAX."""
     pairs = [(each.over_jax, each.timing) for each in findings.baselines if each.over_jax]
     systems = group_by(pairs, lambda pair: (pair[1].environment, pair[1].honest, pair[1].case.engine))
     sentences = []
     for (environment, honest, engine), group in systems.items():
-        fastest = least_by(group, lambda pair: pair[1].comparison_key, lambda pair: pair[1].median)
-        text = _describe_ratios(list(fastest.values()), "JAX, each with its fastest method,")
-        sentences.append(f"{engine} {text}.{findings.suffix(environment, honest)}")
+        rows = least_by(group, lambda pair: pair[1].comparison_key, lambda pair: pair[1].median).values()
+        median = format_ratio(statistics.median(ratio.value for ratio, _ in rows))
+        largest, timing = max(rows, key=lambda row: row[0].value)
+        sentences.append(
+            f"{engine} takes {median} as long as JAX, each with its fastest method, in the median of "
+            f"{count_of(len(rows), 'comparison')}; most, {format_ratio(*largest)}, for {timing.family}, "
+            f"{timing.size}, {timing.devices_text}, {timing.method.name}."
+            f"{findings.suffix(environment, honest)}"
+        )
     return sentences
 
 
 def _describe_plans(findings: Findings) -> list[str]:
-    plans = [f"Planned for {each.title}: {forecast.describe_plan(each)}" for each in findings.forecasts]
-    return plans + [text for scores in findings.plan_scores for text in plan_scores.describe_score(scores)]
+    sentences = []
+    for each in findings.forecasts:
+        nothing_measured = "" if findings.timings else ", and nothing measured here"
+        sentences.append(f"Planned for {each.title}{nothing_measured}: {forecast.describe_plan(each)}")
+        sentences += [] if findings.timings else forecast.plan_answers(each)
+    return sentences + [text for score in findings.plan_scores for text in forecast.describe_score(score)]
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
@@ -141,7 +285,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
         reasons = Counter(record.reason for record in records)
         replicated = ", each replicate counted" if any(record.replicate for record in records) else ""
         counts = "; ".join(
-            f"{count} {f'{reason}: {REASONS.get(reason, str())}' if reason else 'for no reason given'}"
+            f"{count} {f'{reason}: {REASONS[reason]}' if reason else 'for no reason given'}"
             for reason, count in reasons.most_common()
         )
         if reasons:
@@ -150,20 +294,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
 
 
 def _describe_defects(findings: Findings) -> list[str]:
-    sentences = [*count_unmeasured(findings), *findings.weak_refusals]
-    if count := sum(not timing.honest for timing in findings.timings):
-        oversubscribed = f"{count_of(count, 'case')} ran oversubscribed, without a core for each device"
-        sentences.append(f"{oversubscribed}: marked, and never drawn as scaling.")
-    if findings.has_mixed_environments:
-        digests = findings.environments
-        environments = f"{len(digests)} environments are in this folder ({', '.join(digests)})"
-        sentences.append(f"{environments}: they are kept apart, no curve and no comparison mixes them.")
-    if missing := len(findings.missing):
-        have = "has" if missing == 1 else "have"
-        sentences.append(f"{count_of(missing, 'case')} of the study {have} no record yet.")
-    if findings.study_problem:
-        sentences.append(f"{findings.study_problem}.")
-    if damaged := len(findings.damaged):
-        lines = "line was" if damaged == 1 else "lines were"
-        sentences.append(f"{damaged} damaged {lines} ignored, the first {findings.damaged[0]}.")
-    return sentences
+    remarks = [remark for remark in lint_findings(findings) if remark.severity != NOTE]
+    rules = ", ".join(f"{remark.rule} ({remark.count})" for remark in remarks)
+    lint = [f"Problems of the measurement, which `scaling lint` explains: {rules}."] if remarks else []
+    return [*count_unmeasured(findings), *findings.weak_refusals, *lint]

@@ -9,12 +9,11 @@ from typing import Any
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, Subject, group_by
 from scaling.analysis.estimate import Estimate, format_time_ratio
-from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import COMPILING_STAGES, Record, bytes_while_running
 from scaling.results.store import latest
 
 _LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
-_VISIBLE = 0.02  # largest difference of the logarithms of two ratios that needs no note
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
 SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
 DISTURBED = 0.2  # largest fraction of disturbed samples in a reliable time
@@ -166,13 +165,8 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`.
-
-    It notes if the ratio is not that of the two times, because only some of the processes alternated.
-    """
-    ratio = time_ratio(top, bottom)
-    is_visible = abs(math.log(ratio.value * bottom.median / top.median)) > _VISIBLE
-    return format_time_ratio(name, *ratio) + (" (in the processes that alternated)" if is_visible else "")
+    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`."""
+    return format_time_ratio(name, *time_ratio(top, bottom))
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
@@ -221,14 +215,8 @@ def automatic_blocks(record: Record) -> str:
 
 def name_with_blocks(timing: Timing) -> str:
     """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'."""
-    name, auto = timing.method.name, automatic_blocks(timing.record)
-    if not auto:
-        return name
-    probes, used = (timing.record.blocks or {}).get("probes"), bytes_while_running(vars(timing.record))
-    probes = probes if isinstance(probes, list) else []
-    whole = next((p.get("bytes") for p in probes if not (p.get("block") or p.get("chunk"))), None)
-    saved = f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
-    return f"{name} ({auto}{saved})"
+    auto = automatic_blocks(timing.record)
+    return f"{timing.method.name} ({auto})" if auto else timing.method.name
 
 
 def padding_share(timing: Timing) -> float:

@@ -234,20 +234,19 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     With a `deadline` in seconds, one sentence names the cheapest device count whose calls take at most this
     time. `findings` is the analysis of the results folder, with a forecast for each hardware.
     """
-    whole_forecast = next((item for item in findings.forecasts if item.hardware == study.hardware.name), None)
-    if whole_forecast is None:
+    planned_for = next((item for item in findings.forecasts if item.hardware == study.hardware.name), None)
+    if planned_for is None:
         return ["no case could be planned"]
-    selected = forecast.keep_cases(whole_forecast, study.keys)
-    planned = [record for record in selected.records if record.status == "planned"]
+    planned = [r for r in planned_for.records if r.status == "planned" and r.key in study.keys]
     low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else count_of(replicates, "time")
     cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
     if unknown := sum(record.predicted is None for record in planned):
         cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
-    if selected.price:
-        cost += f", {_format_range(low * selected.price, high * selected.price)} at the given price"
-    return [*forecast.plan_answers(selected, deadline), f"{cost}."]
+    if price := planned_for.price:
+        cost += f", {_format_range(low * price, high * price)} at the given price"
+    return [*forecast.plan_answers(planned_for, deadline), f"{cost}."]
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from scaling.analysis import summary_details
+from scaling.analysis import summary
 from scaling.analysis.answers import FastestAnswer, measured_answers
 from scaling.analysis.cases import join_words
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
-from scaling.analysis.summary import summarize
 from scaling.analysis.timings import disturbed_samples
 from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.core.record import STAGES, STATUSES, Record
@@ -64,9 +63,9 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
     answer = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in summarize(findings) if sentence not in shown]:
-        summary = "the answer with all that went wrong"
-        sections.append(Section("sentences", "In sentences", summary, sentences=sentences))
+    if sentences := [sentence for sentence in summary.answer_sentences(findings) if sentence not in shown]:
+        heading = "the answer with all that went wrong"
+        sections.append(Section("sentences", "In sentences", heading, sentences=sentences))
     if answer.rows:
         sections.insert(0, table_section(answer, opened=True))
     else:
@@ -96,9 +95,9 @@ def _figure_sections(findings: Findings) -> list[Section]:
         name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
         note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
         planned.append(Section(name, title, "predicted, not measured", note, answers, figure))
-    notes = {f"scaling-{kind}": summary_details.describe_laws(findings, [kind]) for kind in KINDS}
-    notes["crossover"] = summary_details.describe_crossovers(findings)
-    notes["size"] = summary_details.describe_growth(findings)
+    notes = {f"scaling-{kind}": summary.describe_laws(findings, [kind]) for kind in KINDS}
+    notes["crossover"] = summary.describe_crossovers(findings)
+    notes["size"] = summary.describe_growth(findings)
     measured = [
         Section(name, figure.title, _first_sentence(figure.caption),
                 sentences=notes.get(name, ()), figure=figure, opened=name == "devices")

@@ -10,16 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.answers import describe_certainty
 from scaling.analysis.cases import method_of, without_memory_setting
 from scaling.analysis.curves import Curve, format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast
+from scaling.analysis.forecast import Forecast, PlanScore
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
-from scaling.analysis.plan_scores import PlanScore
-from scaling.analysis.summary import count_unmeasured, describe_choice, fastest_curves
-from scaling.analysis.summary_details import describe_fit
+from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
 from scaling.analysis.timings import Timing, format_time, nodes_of, recommend_devices
 from scaling.core.formatting import count_of, format_interval, format_number, list_first
 from scaling.report.figures import files, over_devices
@@ -30,7 +27,7 @@ from scaling.results.store import replace_file
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _NOT_WEAK = "Not weak scaling: "  # prefix of the sentences in `Findings.weak_refusals`
 _FUNCTIONS = (  # functions that the template calls
-    count_of, describe_choice, describe_fit, format_interval, format_number, format_percentage, format_ratio,
+    count_of, describe_fit, format_interval, format_number, format_percentage, format_ratio,
     format_relative, format_time, list_first, nodes_of, recommend_devices,
 )  # fmt: skip
 
@@ -64,7 +61,7 @@ def _find_predictions(
     findings: Findings, curves: Iterable[Curve]
 ) -> list[tuple[Curve, Forecast, Timing, PlanScore | None]]:
     """Return (curve, forecast, timing, score) tuples. `timing` is the prediction on the most devices."""
-    scores = {scores.hardware: scores.total for scores in findings.plan_scores}
+    scores = {score.hardware: score for score in findings.plan_scores}
     return [
         (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
         for curve in curves
@@ -76,7 +73,7 @@ def _find_predictions(
 
 def _certainty_of(findings: Findings, timing: Timing) -> str | None:
     """Return the certainty that a timing is the fastest of its problem, or None if another one is faster."""
-    return next((describe_certainty(row) for row in findings.fastest if row.first is timing), None)
+    return next((row.certainty for row in findings.fastest if row.first is timing), None)
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:

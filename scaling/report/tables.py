@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from scaling.analysis import lint, timings
-from scaling.analysis.answers import describe_certainty, problem_name
-from scaling.analysis.cases import group_by, join_words
+from scaling.analysis.answers import problem_name
+from scaling.analysis.cases import environment_columns, group_by, join_words
 from scaling.analysis.curves import CurvePoint, format_relative
-from scaling.analysis.environments import environment_columns
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
-from scaling.analysis.fastest import FastestMethod, best_device_counts
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.plan_scores import PlanScores
+from scaling.analysis.ranking import FastestMethod, best_device_counts
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (
@@ -47,7 +45,6 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
     "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is "
     "relative to the fewest devices that were planned.",
-    "scores": "The same cases planned and measured. Above 1: it was predicted to take longer than it did.",
     "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative "
     "to one device by the law. Intervals are at 95 %.",
     "losses": "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
@@ -87,7 +84,7 @@ def _fastest_cells(findings: Findings, row: FastestMethod) -> Row:
         "devices": row.case.devices,
         "runner-up": row.second and _name_with_time(row.second),
         "ratio": row.second and row.ratio,
-        "certainty": describe_certainty(row),
+        "certainty": row.certainty,
     }
 
 
@@ -137,8 +134,6 @@ def case_anchor(timing: Timing) -> str:
 
 def _measured_rows(findings: Findings) -> Iterator[Row]:
     baselines = {id(each.timing): each for each in findings.baselines}
-    pairs = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
-    overlap_gains = {id(overlapped): timings.time_ratio(plain, overlapped) for plain, overlapped in pairs}
     for timing in findings.case_timings:
         bound = baselines[id(timing)].bound
         points = {kind: point for kind, (_, point) in findings.curves_of(timing).items()}
@@ -155,7 +150,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": timings.memory_of(timing),
             "first call": timings.first_call_seconds(timing),
-            "remarks": _describe_remarks(findings, timing, overlap_gains.get(id(timing))),
+            "remarks": _describe_remarks(findings, timing),
         }
 
 
@@ -169,7 +164,7 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> s
     )
 
 
-def _describe_remarks(findings: Findings, timing: Timing, overlap: Estimate | None) -> str:
+def _describe_remarks(findings: Findings, timing: Timing) -> str:
     record, floor, padding = timing.record, timings.near_floor(timing), timings.padding_share(timing)
     blocks = timings.automatic_blocks(record)
     counts = (record.collectives or {}).items()
@@ -179,7 +174,6 @@ def _describe_remarks(findings: Findings, timing: Timing, overlap: Estimate | No
         floor and f"{timings.SHORT}: {format_duration(floor)}",
         blocks and f"takes {blocks}",
         padding and f"{format_percentage(padding)} padding",
-        overlap and f"without overlap {format_ratio(*overlap)} as long",
         collectives and f"sends {format_bytes(record.collective_bytes or 0)} in {collectives}",
     )
 
@@ -206,9 +200,6 @@ def _plan_tables(findings: Findings) -> Iterator[Table]:
     for forecast in findings.forecasts:
         title = f"Every case planned for {forecast.title}"
         yield _table(f"planned-{file_stem(forecast.hardware)}", title, _planned_rows(forecast))
-    for scores in findings.plan_scores:
-        title = f"Errors of the predictions: {scores.hardware}"
-        yield _table(f"scores-{file_stem(scores.hardware)}", title, _score_rows(scores))
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
@@ -245,32 +236,18 @@ def _describe_memory(record: Record) -> str:
     return format_bytes(used) + (f" ({format_percentage(used / capacity)})" if capacity else "")
 
 
-def _score_rows(scores: PlanScores) -> Iterator[Row]:
-    for part in (scores.total, *scores.parts):
-        yield {
-            "workload": part.workload or "all",
-            "mode": part.method.name if part.method else "all",
-            "cases": len(part.pairs),
-            "predicted / measured, median": format_ratio(part.median_ratio),
-            "median absolute error": format_percentage(part.error),
-            "worst": format_ratio(part.worst),
-            "within the interval": part.coverage,
-        }
-
-
 def _law_rows(findings: Findings) -> Iterator[Row]:
     for curve, fitted in findings.scaling_fits:
         for law in fitted:
             parts = {name: format_share(*estimate) for name, estimate in law.parts.items()}
             limit = law.limit_estimate if law.determined else None
             certain = limit is not None and limit.is_determined
-            doubt = ", not sure" if certain and law.doubt else ""
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "law": law.name + (", best" if law.best else ""),
                 **{name: parts.get(name) for name in ("serial", "contention", "coherency")},
-                "largest speed-up": limit and format_ratio(*limit) + doubt,
+                "largest speed-up": limit and format_ratio(*limit),
                 "at devices": format_number(law.peak) if certain and law.peak else "",
                 "off by": f"{law.spread:.1%}",
             }

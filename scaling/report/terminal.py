@@ -32,7 +32,7 @@ def print_report(findings: Findings, console: Console) -> None:
         print_table(table, console)
     for curves in derivative_curves(findings.curves):
         print_table(curve_table(findings, curves), console)
-    for sentence in summary.summarize(findings):
+    for sentence in summary.answer_sentences(findings):
         _print_wrapped(f"- {sentence}", console)
 
 
@@ -109,7 +109,9 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     ]
     warnings = [textwrap.shorten(clean_text(warning), width, placeholder=" ...") for warning in warnings]
     commands = [f"scaling report {folder}", f"scaling lint {folder}"]
-    answers = [f"{answer.headline}." for answer in measured_answers(findings)] or summary.summarize(findings)
+    answers = [f"{answer.headline}." for answer in measured_answers(findings)] or summary.answer_sentences(
+        findings
+    )
     max_lines, lines = LINES - _RESERVED_LINES - len(warnings) - len(commands), list[str]()
     for index, answer in enumerate(answers):
         paragraph = wrap_text(answer, width, "  ")

@@ -2,7 +2,7 @@
 
 For each law, with several parameters and device counts, 500 curves are fitted. Prints how often the 95 %
 confidence interval of each parameter contains the true value, half the median width of the intervals, and how
-often AICc prefers the true law. Then prints how often the interval of a ratio of two cases contains 1. The
+often the F test prefers the true law. Then prints how often the interval of a ratio of two cases contains 1. The
 exit status is 1 if an interval of a law contains the true value in less than 90 % of the curves.
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.advice import local_peaks
-from scaling.analysis import findings, summary
+from scaling.analysis import findings
 from scaling.cli.main import main
 from scaling.core.case import Case
 from scaling.core.modes import HESSIAN
@@ -67,7 +67,7 @@ def test_a_plan_needs_the_modes_themselves():
     assert reason == "not_defined" and "mode=auto" in text
 
 
-def test_auto_is_compared_with_the_fastest_mode_and_is_not_called_the_fastest(tmp_path, make_record):
+def test_auto_is_not_called_the_fastest(tmp_path, make_record):
     seconds = {"jacfwd": 3.0, "jacrev": 2.0, "auto": 1.9}
     records = [
         make_record(mode=mode, seconds=[value] * 9, chosen={"mode": "jacrev"} if mode == "auto" else None)
@@ -77,5 +77,3 @@ def test_auto_is_compared_with_the_fastest_mode_and_is_not_called_the_fastest(tm
     assert main(["report", str(folder)]) == 0 and ">auto<" in (folder / "report" / "index.html").read_text()
     read = findings.read(folder)
     assert [row.first.case.mode for row in read.fastest] == ["jacrev"]
-    (sentence,) = [line for line in summary.answer_sentences(read) if line.startswith("mode=auto")]
-    assert "takes 0.95x as long as the fastest mode" in sentence and "it chose jacrev" in sentence

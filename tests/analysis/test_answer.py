@@ -32,7 +32,7 @@ def test_headline_is_the_shortest_time_of_the_largest_problem(ask):
     assert lines[0].startswith("linear o=3 p=5 points=64: jacfwd (vmap) is fastest, 6.40 ms (6.37")
     assert "on 2 devices, shard_map, points split; jacrev (vmap) takes 4.69x (" in lines[0]
     assert "on one device is 1.88x (" in lines[0] and lines[0].count("efficiency 0.94") == 1
-    assert "Recommended: 2 devices; efficiency stays at" in lines[0] and "The largest of 2 sizes" in lines[0]
+    assert "Recommended: 2 devices; efficiency stays at" in lines[0]
 
 
 def test_headline_states_that_more_devices_do_not_pay(ask):
@@ -44,7 +44,7 @@ def test_headline_states_that_more_devices_do_not_pay(ask):
 def test_indistinguishable_modes_are_reported_as_tied(ask):
     lines = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
     assert "jacfwd (vmap) or jacrev (vmap), 5.00 ms" in lines[0] and ", by jacfwd (vmap); " in lines[0]
-    assert "not distinguished from the runner-up" in lines[0] and "is fastest" not in lines[0]
+    assert "; not distinguished. " in lines[0] and "is fastest" not in lines[0]
 
 
 def test_oversubscribed_times_are_marked_and_have_no_speedup(ask):
@@ -121,19 +121,15 @@ def test_growing_points_without_constant_work_are_not_called_weak_scaling(ask):
     assert [line for line in lines if line.startswith("Not weak scaling")]
 
 
-def test_summary_has_the_headlines_and_the_failures(tmp_path):
+def test_summary_has_the_failures(tmp_path):
     study = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
-    lines = summary.summarize(study)
-    assert lines[: len(summary.describe_fastest(study))] == summary.describe_fastest(study)
-    assert [line for line in lines if "failed" in line]
-    assert not [line for line in lines if line.startswith("Crossover")]
+    assert [line for line in summary.answer_sentences(study) if "failed" in line]
 
 
 def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_device_counts(ask):
     strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
     lines = ask(*strong, *weak, scaling=("strong", "weak"), flops=1e6, compulsory_bytes=1000000)
     assert lines[0].startswith("linear o=3 p=5 points=64: ") and "on 4 devices" in lines[0]
-    assert "One of 3 sizes" in lines[0]
     assert "on one device is 4.00x" in lines[0]
 
 
@@ -167,7 +163,7 @@ def test_case_that_failed_in_an_older_environment_and_then_succeeded_is_not_coun
     records = [failed, make_record(digest="new", started_at="2026-01-02T00:00:00+00:00")]
     lines = summary.answer_sentences(made_up.write(tmp_path / "made", records))
     assert not [line for line in lines if "failed" in line]
-    assert [line for line in lines if line.startswith("2 environments are in this folder")]
+    assert [line for line in lines if "mixed environments (1)" in line]
 
 
 def test_failed_replicates_of_a_case_are_counted_as_in_the_status(tmp_path, make_record):
@@ -180,7 +176,7 @@ def test_failures_without_a_reason_are_counted(tmp_path, make_record):
     lines = summary.answer_sentences(
         made_up.write(tmp_path / "made", [make_record("failed"), make_record("skipped", points=8)])
     )
-    assert lines[1:] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
+    assert lines[1:3] == ["1 case failed: 1 for no reason given.", "1 case skipped: 1 for no reason given."]
 
 
 @pytest.mark.parametrize("fields", [{"engine": "torch"}, {"mode": "value"}, {"mode": "analytic"}], ids=str)
@@ -189,15 +185,15 @@ def test_study_without_a_jax_mode_is_reported_as_such(tmp_path, make_record, fie
     expected = (
         "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
     )
-    assert summary.answer_sentences(study)[0] == summary.summarize(study)[0] == expected
+    assert summary.answer_sentences(study)[0] == expected
 
 
 def test_single_mode_is_not_called_the_fastest(ask):
     for others in ((), (("analytic", 1, 64, 4),)):
         (first, *_) = ask(("jacfwd", 1, 64, 5), *others)
         assert first.startswith("linear o=3 p=5 points=64: jacfwd (vmap), 5.00 ms")
-        assert f"; no other {'automatic ' if others else ''}mode was measured. " in first
-        assert ("Written by hand it would take 0.80x (0.80 to 0.80) as long" in first) is bool(others)
+        assert "; no other method. " in first
+        assert ("The derivative by hand takes 0.80x (0.80 to 0.80) as long" in first) is bool(others)
 
 
 def test_ratio_to_the_derivative_by_hand_is_not_determined_if_its_interval_is_wide(tmp_path, make_record):
@@ -207,19 +203,18 @@ def test_ratio_to_the_derivative_by_hand_is_not_determined_if_its_interval_is_wi
         for i, s in enumerate(times)
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records))[0]
-    assert "The ratio to the derivative written by hand is not determined (0." in first
-    assert "Written by hand" not in first
+    assert "The ratio to the derivative by hand is not determined (0." in first
 
 
 def test_no_mode_is_called_fastest_if_its_time_is_below_an_empty_call(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 0.006), ("jacrev", 1, 64, 5), floor_seconds=9e-6)
     assert first.startswith("linear o=3") and "is fastest" not in first
-    assert "6.00 µs" in first and "not distinguishable from an empty call (9.00 µs)" in first
+    assert "6.00 µs" in first and "; an empty call" in first
 
 
 def test_time_below_an_empty_call_has_no_speedup(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 0.04), ("jacfwd", 2, 64, 0.01), floor_seconds=1.2e-5)
-    assert "not distinguishable from an empty call" in first
+    assert "; an empty call" in first
     assert "speed-up" not in first and "efficiency" not in first
 
 
@@ -232,20 +227,14 @@ def test_reasons_for_uncertainty_are_reported(ask):
 
 def test_ratio_with_a_wide_interval_is_reported_as_not_determined(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 1), ("jacrev", 1, 64, 1.2), spread=0.166)
-    assert "not distinguished from the runner-up" in first
+    assert "; not distinguished" in first
     assert "the ratio to jacrev (vmap) is not determined (" in first and "1.20x" not in first
 
 
-def test_blocks_of_chunk_auto_are_reported_with_the_memory_of_all_at_once(ask):
-    probes = [{"block": None, "chunk": None, "storage": "device", "bytes": 8_100_000_000},
-              {"block": 48, "chunk": None, "storage": "device", "bytes": 399_000_000}]  # fmt: skip
-    blocks = {"block": 48, "chunk": None, "storage": "device", "limit_bytes": 400_000_000, "probes": probes}
-    memory = {"argument_bytes": 1_000_000, "output_bytes": 98_000_000, "temp_bytes": 300_000_000}
-    (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 9), chunk="auto", blocks=blocks, **memory)
-    assert (
-        "jacfwd (vmap), chunk=auto (all seeds and 48 points at a time, 399 MB against 8.10 GB of all at once)"
-        in first
-    )
+def test_blocks_of_chunk_auto_are_reported(ask):
+    blocks = {"block": 48, "chunk": None, "storage": "device", "limit_bytes": 400_000_000, "probes": []}
+    (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 9), chunk="auto", blocks=blocks)
+    assert "jacfwd (vmap), chunk=auto (all seeds and 48 points at a time)" in first
 
 
 def test_speedup_states_its_baseline_if_that_is_not_one_device(ask):
@@ -297,14 +286,6 @@ def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, m
         assert f"Its speed-up over the same program {words}" in summary.answer_sentences(folder)[0]
 
 
-def test_nodes_and_node_hours_are_reported_for_several_nodes(ask):
-    rows = [("jacfwd", 4, 64, 7.2), ("jacrev", 4, 64, 30)]
-    (first, *_) = ask(*rows, environment={"cores": None, "platform": "gpu", "hosts": ["a", "b"]})
-    assert "on 4 devices of 2 nodes (4.00 node-hours for a million calls), shard_map" in first
-    (first, *_) = ask(*rows, environment={"cores": None, "platform": "gpu", "hosts": ["a"]})
-    assert "node" not in first
-
-
 @pytest.mark.parametrize(("unpaired", "ratio"), [((), "1.62x"), ((2,), "1.50x")])
 def test_ratio_of_modes_is_that_of_their_times_unless_only_some_processes_alternated(
     tmp_path, make_record, unpaired, ratio
@@ -319,13 +300,11 @@ def test_ratio_of_modes_is_that_of_their_times_unless_only_some_processes_altern
     ]  # fmt: skip
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "2.00 s" in first and f"takes {ratio} (" in first
-    assert ("as long (in the processes that alternated)" in first) == (ratio == "1.50x")
 
 
 def test_tied_modes_are_not_called_unsure(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
-    assert "; not distinguished from the runner-up" in first
-    assert "not sure" not in first
+    assert "; not distinguished. " in first and "not sure" not in first
 
 
 def test_curve_is_not_called_the_fastest_if_a_curve_with_another_baseline_is_faster(ask):

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.analysis import baselines, curves
-from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.findings import read
+from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
 from scaling.core.record import Writer

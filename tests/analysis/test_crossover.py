@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis.cases import method_of
-from scaling.analysis.fastest import fastest_methods
+from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.size_series import fastest_mode_maps
 from scaling.analysis.timings import pool_processes
 

@@ -10,7 +10,7 @@ import pytest
 
 from scaling.analysis import curves
 from scaling.analysis.cases import Method, Subject, family_key, method_of
-from scaling.analysis.fastest import fastest_methods
+from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
@@ -208,7 +208,7 @@ def test_compulsory_bytes_of_old_records_are_derived_from_arguments_and_outputs(
     uneven = [
         dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(uncounted)
     ]
-    reason = "compulsory_bytes (derived: argument_bytes + output_bytes) per device are 1000 on 1 and 2800 on 4 devices"
+    reason = "compulsory_bytes per device are 1000 on 1 and 2800 on 4 devices"
     assert reason in only(curves.weak_refusals(pool_processes(uneven)))
 
 
@@ -224,7 +224,7 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     )
     assert (fastest.first.case.mode, fastest.second.case.mode, fastest.sure) == ("jacfwd", "jacrev", True)
     assert fastest.ratio.value == pytest.approx(1.5) and fastest.doubts == ()
-    assert fastest.by_hand.value == 2 and [t.case.mode for t in fastest.others] == ["analytic"]
+    assert fastest.by_hand.value == 2
 
 
 @pytest.mark.parametrize("fields, doubt", [

@@ -99,16 +99,12 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
      "22 % of its samples, foreign load and throttled"),
     ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9% from the first third to the last"),
     ("padding of more", "warning", lambda s, _: change(s(), 3, padding=0.2), "devices=2: 20 %"),
-    ("chunk=auto: other blocks", "warning", lambda s, _: change(change(s(), 0, blocks={"chunk": 4}), 1, blocks={"chunk": 2}),
-     "4 seeds and all points at a time; 2 seeds and all points at a time"),
     ("no baseline: a plain jit", "warning", lambda s, _: [r for r in s() if r.case.api != "jit" or r.case.mode == "analytic"],
      "linear o=3 p=5 points=8"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"dirty": True}), "cccccccccccc with changes"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"commit": None}), "eeeeeeeeeeee: no commit"),
     ("skipped cases", "note", lambda s, g: [*s(), *(g(status="skipped", reason="too_large", points=p) for p in (10, 12))],
      "needs more memory than there is (2 times)"),
-    ("no measured ceiling", "note", lambda s, _: [r for r in s() if r.case.kind == "case"], "points=8"),
-    ("no derivative by hand", "note", lambda s, _: [r for r in s() if r.case.mode != "analytic"], "points=8"),
 ]  # fmt: skip
 
 
@@ -135,7 +131,6 @@ BELOW_THRESHOLDS = [
     {"marked": {"throttled": [1]}, "turns": [25, 5]},
     {"floor_seconds": 9e-5},
     {"padding": 0.1},
-    {"blocks": {"chunk": 2}},
 ]
 
 
@@ -172,14 +167,6 @@ def test_baseline_too_large_for_one_device_is_not_missing(study, clean, remarks_
     )
     unfit = dataclasses.replace(unfit, case=dataclasses.replace(unfit.case, devices=1))
     assert any(rule.startswith("no baseline: the same") for rule in remarks_on([*records, unfit])) is missed
-
-
-def test_compilations_with_too_few_samples_each_have_no_interval(study, remarks_on):
-    one_process = [record for record in study() if not record.replicate]
-    remarks = remarks_on(change(one_process, 0, compilations=[{"samples": 5}] * 5))
-    assert [(r.severity, r.text[-10:]) for rule, r in remarks.items() if "too few" in rule] == [
-        ("error", "30 samples")
-    ]
 
 
 def test_single_process_is_reported(study, remarks_on):

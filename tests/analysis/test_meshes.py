@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import curves, findings, setting_comparison, summary
+from scaling.analysis import curves, findings, ranking, summary
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import pool_processes
@@ -62,13 +62,11 @@ def test_exported_curve_rows_have_the_keys_of_their_records(study):
 
 
 def test_meshes_are_compared_only_if_a_device_count_has_several(study):
-    assert [
-        [timing.case.mesh for timing in comparison.timings] for comparison in study.comparisons["mesh"]
-    ] == [
+    assert [[timing.case.mesh for timing in comparison.timings] for comparison in study.comparisons] == [
         ["1x2", "2x1"],
         ["2x2", "1x4", "4x1"],
     ]
-    assert [t.median for t in study.comparisons["mesh"][1].timings] == [2.0, 2.5, 3.0]
+    assert [t.median for t in study.comparisons[1].timings] == [2.0, 2.5, 3.0]
 
 
 def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
@@ -78,7 +76,7 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
         [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
     )
     assert [
-        only(setting_comparison.compare_settings(pool_processes(records), "mesh")).distinguished
+        only(ranking.compare_settings(pool_processes(records))).distinguished
         for records in (different, overlapping)
     ] == [True, False]
 
@@ -89,7 +87,7 @@ def test_mesh_that_is_faster_in_pairs_is_the_fastest():
         for i, level in enumerate((1.0, 1.5, 2.0, 2.6, 3.3))
         for shape, factor in (("2x1", 1.0), ("1x2", 1.01 if i == 2 else 0.9))
     ]
-    comparison = only(setting_comparison.compare_settings(pool_processes(records), "mesh"))
+    comparison = only(ranking.compare_settings(pool_processes(records)))
     assert [timing.case.mesh for timing in comparison.timings] == ["1x2", "2x1"]
     assert comparison.distinguished
 
@@ -98,8 +96,11 @@ def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
     wide = [on_mesh("1x4", s, replicate=i) for i, s in enumerate((0.7, 1.2, 1.6))]
     near = [on_mesh(shape, s, replicate=i) for shape, s in (("4x1", 1.0), ("2x2", 1.1)) for i in range(3)]
     folder = made_up.write(tmp_path / "made", [*near, *wide], scaling=["strong"])
-    (sentence,) = [line for line in summary.answer_sentences(folder) if line.startswith("Mesh")]
-    assert "4x1 is not distinguished from 1x4, with 1.00 s" in sentence and "fastest, with" not in sentence
+    (sentence,) = [line for line in summary.answer_sentences(folder) if line.startswith("Comparison by mesh")]
+    assert (
+        "mesh=4x1 is not distinguished from mesh=1x4, with 1.00 s" in sentence
+        and "fastest, with" not in sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,7 @@ def test_fastest_mesh_must_be_distinguished_from_every_other(tmp_path):
 )
 def test_meshes_of_different_programs_are_not_compared(fields):
     assert (
-        setting_comparison.compare_settings(
-            pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]), "mesh"
-        )
-        == []
+        ranking.compare_settings(pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)])) == []
     )
 
 
@@ -129,14 +127,15 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
 
 def test_answer_names_the_fastest_the_second_fastest_and_the_slowest_mesh(study):
     (sentence,) = [
-        line for line in summary.answer_sentences(study) if line.startswith("Mesh (points x seeds) of")
+        line for line in summary.answer_sentences(study) if line.startswith("Comparison by mesh of")
     ]
     assert (
-        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, the fastest mesh, "
-        "4 devices: 2x2 is fastest" in sentence
+        "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, both split, mesh 2x2, "
+        "4 devices: mesh=2x2 is fastest" in sentence
     )
     assert (
-        "; 1x4 takes 1.25x (1.25 to 1.25) as long; 4x1, the slowest, takes 1.50x (1.50 to 1.50)" in sentence
+        "; mesh=1x4 takes 1.25x (1.25 to 1.25) as long; mesh=4x1, the slowest, takes 1.50x (1.50 to 1.50)"
+        in sentence
     )
 
 

@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import curves, findings, setting_comparison, summary
-from scaling.analysis.fastest import fastest_methods
+from scaling.analysis import curves, findings, ranking, summary
+from scaling.analysis.ranking import fastest_methods
 from scaling.analysis.timings import automatic_blocks, pool_processes
-from scaling.results.store import latest
 from tests.support import made_up
 from tests.support.records import record
 
@@ -77,17 +76,6 @@ def test_processes_of_a_setting_are_pooled():
     assert [member.timing.replicates for member in result.settings] == [3] * 4
 
 
-def test_settings_that_do_not_fit_are_listed_once_each():
-    too_large = [
-        setting(status="skipped", reason="too_large", block=8, replicate=replicate) for replicate in range(2)
-    ]
-    other = [
-        setting(status="failed", reason="error", block=9),
-        setting(status="skipped", reason="too_large", points=24),
-    ]
-    assert [row.case.block for row in front(*several(), *too_large, *other).not_fitting] == [8]
-
-
 def test_cases_with_different_memory_limits_are_on_different_curves():
     limits = [
         record(devices, 8.0 / devices, memory_limit=limit)
@@ -110,8 +98,7 @@ def test_blocks_chosen_by_chunk_auto_are_described(blocks, words):
 
 def pareto_fronts(records):
     """Return the Pareto fronts of the newest of these records."""
-    newest = latest(records)
-    return setting_comparison.pareto_fronts(pool_processes(newest), newest)
+    return ranking.pareto_fronts(pool_processes(records))
 
 
 @pytest.fixture
@@ -125,10 +112,9 @@ def read(tmp_path):
 def test_answer_states_the_time_that_less_memory_costs(read):
     blocks = {"block": 3, "chunk": None, "storage": "device", "limit_bytes": 60, "probes": []}
     more = [setting(1.05, 80, block=6), setting(1.2, 60, chunk="auto", memory_limit=60, blocks=blocks)]
-    too_large = setting(status="skipped", reason="too_large", block=8)
     (text,) = [
         line
-        for line in summary.answer_sentences(read([*several(), *more, too_large]))
+        for line in summary.answer_sentences(read([*several(), *more]))
         if line.startswith("Memory against time")
     ]
     assert text.startswith(
@@ -139,18 +125,13 @@ def test_answer_states_the_time_that_less_memory_costs(read):
         in text
     )
     assert "6 seeds at a time: 10 % of the memory, it takes 6.00x (6.00 to 6.00) as long" in text
-    assert (
-        "chunk=auto, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory, it takes 1.20x"
-        in text
-    )
-    assert text.endswith("; 1 setting did not fit.")
 
 
 def test_setting_is_not_called_the_fastest_if_another_is_not_distinguished(read):
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
     (text,) = [
         line
-        for line in summary.summarize(read([setting(), setting(noisy, 200, chunk=2)]))
+        for line in summary.answer_sentences(read([setting(), setting(noisy, 200, chunk=2)]))
         if line.startswith("Memory")
     ]
     assert "all at once has the shortest time, 1.00 s (" in text and "is fastest" not in text
@@ -159,21 +140,12 @@ def test_setting_is_not_called_the_fastest_if_another_is_not_distinguished(read)
 def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
     (text,) = [
         line
-        for line in summary.summarize(read([setting(), setting(2.0, 200, chunk=2)]))
+        for line in summary.answer_sentences(read([setting(), setting(2.0, 200, chunk=2)]))
         if line.startswith("Memory")
     ]
     assert text.endswith(
         "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device, and nothing is smaller."
     )
-
-
-def test_each_setting_is_described_once(read):
-    (text,) = [
-        line
-        for line in summary.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))
-        if line.startswith("Memory")
-    ]
-    assert text.count("of the memory") == 1
 
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():

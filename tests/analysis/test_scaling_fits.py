@@ -208,22 +208,3 @@ def test_simpler_law_is_selected_on_few_device_counts_unless_it_fits_badly(curve
 def test_zero_coherency_has_no_peak(curve_of):
     fit = fit_of(curve_of(AMDAHL, (0.0,), (1, 2, 4, 8), noise=-0.1 * np.log((1, 2, 4, 8))), UNIVERSAL)
     assert fit.parts["coherency"].value == 0 and fit.peak is None and fit.limit is None
-
-
-@pytest.mark.parametrize(
-    "name, parts, doubt",
-    [
-        (AMDAHL, {"serial": Estimate(0.1, 0.05, 0.2)}, ""),
-        (AMDAHL, {"serial": Estimate(0.1, 0.0, 0.2)}, ", if there is a limit at all"),
-        (AMDAHL, {"serial": Estimate(0.0, 0.0, 0.2)}, ""),
-        (
-            UNIVERSAL,
-            {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(1e-4, 0.0, 1e-3)},
-            ", if there is a peak at all",
-        ),
-        (UNIVERSAL, {"contention": Estimate(0.1, 0.0, 0.2), "coherency": Estimate(1e-4, 1e-5, 1e-3)}, ""),
-        (UNIVERSAL, {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(0.0, 0.0, 1e-3)}, ""),
-    ],
-)
-def test_limit_is_qualified_if_its_part_may_be_zero(name, parts, doubt):
-    assert scaling_fits.ScalingFit(name, parts, 1.0, 0.01, best=True).doubt == doubt

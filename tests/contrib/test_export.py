@@ -22,7 +22,7 @@ EXTRAP = TOP / ".venv-extrap" / "bin" / "extrap"
 needs_extrap = pytest.mark.skipif(
     not EXTRAP.exists(), reason="Extra-P is not installed: scripts/extrap makes .venv-extrap"
 )
-TABLES = ("records", "curves", "samples", "laws")
+TABLES = ("records", "curves", "samples")
 
 
 @pytest.fixture(scope="module")
@@ -135,43 +135,26 @@ def test_automatic_blocks_and_colors_have_their_own_columns(tmp_path, make_recor
     export.write_exports(tmp_path, ["csv", "parquet"])
     table = pandas.read_parquet(tmp_path / "export" / "records.parquet").set_index("chunk")
     row = table.loc["auto"]
-    assert (row["blocks.block"], row["blocks.storage"], row["blocks.limit_bytes"], row["blocks.probes"]) == (
-        2,
-        "host",
-        10**9,
-        3,
-    )
+    assert (row["blocks.block"], row["blocks.storage"]) == (2, "host")
     assert (row["colors.columns"], row["colors.rows"], row["nonzeros"], row["padding"]) == (9, 4, 1280, 0.125)
     assert pandas.isna(row["blocks.chunk"]) and pandas.isna(table.loc["8", "blocks.block"])
     assert (table.loc["8", "case.block"], table.loc["8", "block"]) == (3, "turns")
     assert pandas.isna(row["block"])
     csv_table = pandas.read_csv(tmp_path / "export" / "records.csv")
     assert set(csv_table["chunk"].dropna()) == {"auto", "8"}
-    assert set(csv_table["blocks.probes"].dropna()) == {3}
 
 
 def test_values_of_the_wrong_type_are_omitted(tmp_path, make_record):
-    made_up.write(
-        tmp_path, [make_record(blocks={"block": "two", "probes": 7, "storage": 1}, colors={"columns": None})]
-    )
+    made_up.write(tmp_path, [make_record(blocks={"block": "two", "storage": 1}, colors={"columns": None})])
     export.write_exports(tmp_path, ["parquet"])
     (row,) = pandas.read_parquet(tmp_path / "export" / "records.parquet").to_dict("records")
     assert all(pandas.isna(row[name]) for name in ("blocks.block", "blocks.storage", "colors.columns"))
-    assert row["blocks.probes"] == 7
 
 
 def test_multiline_text_of_a_record_is_one_cell(folder, exported):
     texts = pandas.read_csv(exported / "records.csv")["text"].dropna()
     assert made_up.NASTY in set(texts)
     assert made_up.NASTY in set(pandas.read_parquet(exported / "records.parquet")["text"])
-
-
-def test_table_of_laws_has_their_parts_and_intervals(folder, exported):
-    laws = pandas.read_csv(exported / "laws.csv")
-    assert {"Amdahl", "universal scalability"} <= set(laws["law"])
-    assert set(laws["name"]) <= set(pandas.read_csv(exported / "curves.csv")["name"])
-    assert {"serial", "coherency"} <= set(laws["part"])
-    assert (laws["low"] <= laws["value"]).all() and (laws["value"] <= laws["high"]).all()
 
 
 def test_parquet_without_pyarrow_is_rejected_with_the_install_command(folder, tmp_path, monkeypatch):

@@ -135,25 +135,36 @@ def test_exit_statuses_and_counts_of_a_results_folder_are_the_same(current, fold
     assert actual["counts"] == golden["counts"]
 
 
+# Notes that lint no longer has: on measured peaks, and on derivatives by hand or of other systems.
+REMOVED_NOTES = {"everything": 1}
+
+
 @pytest.mark.parametrize("folder", make.FOLDERS)
 def test_lint_reports_the_same_findings(current, folder):
     golden, actual = _golden("reading")["folders"][folder], current["folders"][folder]
-    assert [remark[:2] for remark in actual["lint"]] == [remark[:2] for remark in golden["lint"]]
+    kept = len(golden["lint"]) - REMOVED_NOTES.get(folder, 2)
+    assert [remark[:2] for remark in actual["lint"]] == [remark[:2] for remark in golden["lint"][:kept]]
+
+
+# Tables and columns that are no longer exported: the report shows laws and plans.
+REMOVED_TABLES = ("laws", "plans")
+REMOVED_COLUMNS = ("blocks.limit_bytes", "blocks.probes")
 
 
 @pytest.mark.parametrize("folder", make.FOLDERS)
 def test_exported_tables_contain_the_same_values(current, folder):
     golden, actual = _golden("reading")["folders"][folder]["exports"], current["folders"][folder]["exports"]
-    assert actual.keys() >= golden.keys()
-    for name, table in golden.items():
-        columns = table["columns"]
+    assert actual.keys() >= golden.keys() - set(REMOVED_TABLES)
+    for name in golden.keys() - set(REMOVED_TABLES):
+        table = golden[name]
+        columns = [column for column in table["columns"] if column not in REMOVED_COLUMNS]
         assert [column for column in actual[name]["columns"] if column in columns] == columns, name
         assert len(actual[name]["rows"]) == len(table["rows"]), name
         for old, new in zip(table["rows"], actual[name]["rows"], strict=True):
             differ = {
                 column: (value, new.get(column))
                 for column, value in old.items()
-                if not _equal(value, new.get(column))
+                if column in columns and not _equal(value, new.get(column))
             }
             assert not differ, (name, old.get("key"))
 
@@ -171,24 +182,38 @@ def test_a_report_counts_the_same_cases(current, folder):
 
 
 # Tables with a column that has an interval now (the time by hand, the largest speed-up of a law), or no number if its
-# interval is too wide for one or contains 1 -> how many numbers of a row this removes.
-WITH_INTERVALS = {"Every measured case": 1, "Laws of scaling": 2, "Sparse derivatives": 1}
+# interval is too wide for one or contains 1, or without a remark (time without overlap, memory of all at once, time of an
+# empty call) -> how many numbers of a row this removes.
+REMOVED_NUMBERS = {
+    "Every measured case": 3, "Laws of scaling": 2, "Sparse derivatives": 1, "Fastest mode of each problem": 2,
+    "Fastest mode on each number of devices": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", make.REPORTED)
 def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
     old, new = (data["reports"][folder]["tables"] for data in (_golden("reading"), current))
-    for title, gone in WITH_INTERVALS.items():
+    notes = REMOVED_NOTES.get(folder, 2)
+    old["Would a reviewer accept it?"] = old["Would a reviewer accept it?"][:-notes]
+    for title, gone in REMOVED_NUMBERS.items():
         equal = functools.partial(_contained, gone=gone)
         assert _missing_rows(old.pop(title, []), new.get(title, []), equal) == [], title
     old, new = ([row for rows in tables.values() for row in rows] for tables in (old, new))
     assert _missing_rows(old, new) == []
 
 
-# The sentence on a slower curve of a problem whose fastest curve has a sentence: neither speed-up was determined.
+# The sentences on slower strong curves, whose speed-ups were not determined: the table has them.
 # The time by hand, "0.30x as long" (a "0", which equals "0.0"): its interval, which was not printed, is 0.06 to 1.51.
 # The sentence on the fastest mode states the efficiency once ("0.79"), and not again with the recommended devices.
-DROPPED = {"everything": ["0.0", "0.04", "0.07", "0.5", "0.86", "1.73", "16", "8"], "made_up": ["0.79"]}
+# Problems that lint finds, such as a damaged line, are named with its counts.
+# The answer states neither the number of sizes nor the memory of all at once nor the time of an empty call.
+DROPPED = {
+    "everything": [
+        "0.0", "0.00273", "0.00547", "0.04", "0.07", "0.16", "0.22", "0.44", "0.5", "0.5", "0.86", "1.73", "16",
+        "16", "2.10", "4", "4", "8", "8",
+    ],
+    "made_up": ["0.07", "0.79", "2", "2", "2", "22.9", "29", "29.3"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", make.REPORTED)

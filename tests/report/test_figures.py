@@ -13,7 +13,7 @@ import pytest
 import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
-from scaling.analysis import findings, setting_comparison
+from scaling.analysis import findings, ranking
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import memory_of, pool_processes
 from scaling.report import figures
@@ -217,12 +217,8 @@ def test_pareto_front_has_no_dominated_point():
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
-    memory_points = [
-        setting_comparison.MemoryPoint(memory_of(timing), timing.median, timing) for timing in timings
-    ]
-    assert [
-        (point.memory, point.seconds) for point in setting_comparison.find_pareto_front(memory_points)
-    ] == [
+    memory_points = [ranking.MemoryPoint(memory_of(timing), timing.median, timing) for timing in timings]
+    assert [(point.memory, point.seconds) for point in ranking.find_pareto_front(memory_points)] == [
         (10, 3.0),
         (30, 1.0),
     ]
@@ -247,18 +243,6 @@ def test_sizes_beyond_64_bits_are_drawn(tmp_path):
         figure.name
         for figure in figures.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     }
-
-
-def test_size_beyond_the_range_of_floats_is_not_drawn(read):
-    times = {"jacfwd": (1.0, 2.0, 9.0), "jacrev": (3.0, 4.0, 5.0)}
-    records = [
-        record(1, seconds, sizes={"p": p}, mode=mode)
-        for mode, series in times.items()
-        for p, seconds in zip((1, 100, 10**400), series, strict=True)
-    ]
-    study = read(records)
-    assert {row["size"] for row in rows(sizes.draw_sizes(study))} == {1, 100}
-    assert {row["size"] for row in rows(sizes.draw_crossover(study))} == {"1", "100"}
 
 
 def axis_of(drawing, name, panel=0):

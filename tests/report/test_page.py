@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaling.analysis import findings, summary_details
+from scaling.analysis import findings, summary
 from scaling.report import page, write_report
 from scaling.report import tables as report_tables
 from scaling.report.figures import files
@@ -118,7 +118,7 @@ def test_scaling_laws_are_in_a_table_and_growth_exponents_in_a_sentence(tmp_path
     }
     largest = [row for row in tables["laws"] if "m=16384" in row["curve"] and row["law"].startswith("Amdahl")]
     assert float(largest[0]["serial"].split()[0]) == pytest.approx(0.12, abs=0.02)
-    (growth,) = summary_details.describe_growth(study)
+    (growth,) = summary.describe_growth(study)
     assert float(re.search(r"to the power of ([\d.]+) ", growth)[1]) == pytest.approx(1.25, abs=0.1)
 
 

@@ -59,7 +59,7 @@ def test_answer_comes_first_then_the_warnings_then_the_next_commands(tmp_path):
 def test_no_mode_is_called_fastest_below_the_time_of_an_empty_call(tmp_path):
     rows = processes(("jacfwd", 6e-6), ("jacrev", 1.0), floor_seconds=9e-6)
     text = " ".join(" ".join(summarize(read_study(tmp_path, rows), tmp_path)).split())
-    assert "not distinguishable from an empty call (9.00 µs)" in text and "is fastest" not in text
+    assert "; an empty call." in text and "is fastest" not in text
 
 
 @pytest.mark.parametrize("width", [20, 33, 40, 57, 80])
@@ -96,7 +96,7 @@ def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name)
     assert any("other environments" in line for line in lines)
 
 
-def test_an_answer_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes(tmp_path):
+def test_an_answer_names_both_modes_of_a_tie(tmp_path):
     small = processes(("jacfwd", 1.0), ("jacrev", 2.0), points=8)
     large = [
         record(seconds=level + noise, mode=mode, replicate=process, points=16, turns=[STEADY])
@@ -105,9 +105,8 @@ def test_an_answer_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, [*small, *large]))
     assert answer.mode == "jacrev (vmap) or jacfwd (vmap)"
-    assert answer.certainty.startswith("not distinguished from the runner-up")
+    assert answer.certainty == "not distinguished"
     assert answer.layout.endswith(", by jacrev (vmap)"), "which mode the time belongs to"
-    assert answer.parts[-1] == "The largest of 2 sizes; fastest at others: jacfwd (vmap)"
 
 
 @pytest.mark.parametrize(
@@ -155,4 +154,4 @@ def test_an_answer_has_no_notes_on_devices_if_the_time_is_not_distinguishable_fr
         for row in processes(("jacfwd", level), devices=devices, api="shard_map", floor_seconds=1.2e-5)
     ]
     (answer,) = answers.measured_answers(read_study(tmp_path, rows))
-    assert answer.certainty.startswith("not distinguishable from an empty call") and answer.parts == ()
+    assert answer.certainty == "an empty call" and answer.parts == ()

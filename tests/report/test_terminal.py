@@ -107,7 +107,7 @@ def test_rejected_series_is_not_called_weak_scaling(tmp_path):
     ]
     study = findings.read(made_up.write(tmp_path, records, scaling=["weak"]))
     text = print_to_text(study)
-    assert "Not weak scaling: rbf" in text and "scaled speed-up" not in text and text.count("weak") == 1
+    assert "Not weak scaling: rbf" in text and "scaled speed-up" not in text
 
 
 def test_study_without_measurements_shows_no_table(tmp_path, make_record):

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from scaling.analysis.cases import interleave_groups, join_words
 from scaling.analysis.estimate import format_exponent, format_ratio
-from scaling.analysis.fastest import FastestMethod
 from scaling.analysis.findings import Findings
+from scaling.analysis.ranking import FastestMethod
 from scaling.analysis.size_series import FastestModeMap, SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
@@ -21,13 +21,12 @@ def draw_sizes(findings: Findings) -> Figure | None:
     """Return a figure of time against problem size, or None if no size was varied."""
     sweeps = rank_sweeps(findings.size_sweeps)
     shown = sweeps[: marks.MAX_PANELS]
-    exponents = {(id(each.sweep), each.method): each.exponent for each in findings.size_exponents}
     styles = line_styles({m.name: line[0][1].case for sweep in shown for m, line in sweep.lines.items()})
     panels = []
     for sweep in shown:
         rows = []
         for method, line in sweep.lines.items():
-            exponent = exponents.get((id(sweep), method))
+            exponent = sweep.exponents.get(method)
             growth = f"grows with the size to the power of {format_exponent(*exponent)}" if exponent else ""
             rows += [marks.timing_row(method.name, timing, growth, size=float(size)) for size, timing in line]
         x = marks.log_axis("size", sweep.swept, (row["size"] for row in rows), counts=True)

@@ -1,0 +1,229 @@
+"""Rank the methods of a problem (`FastestMethod`), and compare settings of one program.
+
+The compared settings are device meshes, forward inputs and overlap (`SettingComparison`), colored seeds
+(`ColoringGain`) and memory settings (`ParetoFront`).
+"""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from scaling.analysis.cases import Subject, group_by, is_candidate, least_by, without_memory_setting
+from scaling.analysis.estimate import Estimate
+from scaling.analysis.timings import (
+    Timing,
+    break_even_calls,
+    is_empty_call,
+    least_time,
+    reasons_for_doubt,
+    time_ratio,
+)
+from scaling.core.case import Case, defaults
+from scaling.core.formatting import count_of
+from scaling.core.record import bytes_while_running
+
+OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
+_COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `compare_settings` compares
+
+
+@dataclass(frozen=True)
+class Ranking(Subject):
+    """The fastest of several timings, compared with the runner-up."""
+
+    first: Timing
+    second: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
+    ratio: Estimate | None  # time of `second` divided by the time of `first`
+
+    @property
+    def empty(self) -> bool:
+        """Return whether the fastest time cannot be distinguished from the time of an empty call."""
+        return is_empty_call(self.first)
+
+    @property
+    def distinguished(self) -> bool:
+        """Return whether the runner-up is significantly slower, and the fastest is not an empty call."""
+        return self.ratio is not None and self.ratio.above_one and not self.empty
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return the reasons why `first` may not be the fastest, such as 'measured in one process'."""
+        if self.second is None or self.ratio is None:
+            return ()
+        wide = () if self.ratio.is_determined else ("the ratio is not determined",)
+        return (*reasons_for_doubt(self.first, self.second), *wide)
+
+    @property
+    def sure(self) -> bool:
+        """Return whether `first` is significantly faster than the runner-up and `doubts` is empty."""
+        return self.distinguished and not self.doubts
+
+    @property
+    def certainty(self) -> str:
+        """Return text on the certainty that `first` is the fastest, such as 'sure' or 'not distinguished'."""
+        if self.second is None or self.empty:
+            return "an empty call" if self.empty else "no other method"
+        if not self.distinguished:
+            return "not distinguished"
+        return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
+
+
+@dataclass(frozen=True)
+class FastestMethod(Ranking):
+    """The fastest JAX method for one problem and device count, compared with the runner-up."""
+
+    by_hand: Estimate | None  # time of `first` divided by the time of the handwritten derivative
+
+
+def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
+    """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
+    groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
+    methods = []
+    for group in groups.values():
+        rivals = [timing for timing in group if is_candidate(timing.case)]
+        if first := least_time(rivals):
+            other_modes = [timing for timing in rivals if timing.base_method != first.base_method]
+            other_settings = [timing for timing in rivals if timing.method != first.method]
+            second, ratio = find_runner_up(first, other_modes or other_settings)
+            by_hand = compare_with_handwritten(first, group)
+            subject = (first.case, first.environment, first.honest)
+            methods.append(FastestMethod(*subject, first, second, ratio, by_hand))
+    return methods
+
+
+def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
+    """Return the runner-up among `others`, and its time divided by the time of `first`.
+
+    The runner-up is the shortest timing that is not significantly longer than `first`. If all timings are
+    significantly longer, it is the shortest of all. If `others` is empty, return (None, None).
+    """
+    ratios = ((timing, time_ratio(timing, first)) for timing in others)
+    return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
+
+
+def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
+    """Return a time divided by the time of the fastest handwritten derivative, or None if none was measured.
+
+    Only equal `seeds` settings are compared, because with colored seeds the result contains only the
+    nonzeros.
+    """
+    handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
+    return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
+
+
+def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
+    """Return the row with the shortest time for each problem, of its rows on different device counts."""
+    return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
+
+
+def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
+    """Return the rows of the largest problem of each function in each environment, the shortest time first.
+
+    A problem that was measured on more device counts takes precedence over a larger problem.
+    """
+    largest = []
+    for family in group_by(fastest, lambda row: row.family_key).values():
+        problems = group_by(family, lambda row: row.problem_key).values()
+        rows = max(problems, key=lambda rows: (len(rows), rows[0].volume))
+        largest.append(sorted(rows, key=lambda row: row.first.median))
+    return largest
+
+
+@dataclass(frozen=True)
+class SettingComparison(Ranking):
+    """A comparison of cases that differ in only one field. In `case`, this field has its default value."""
+
+    field: str  # "mesh", "forward" or "overlap"
+    timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
+
+
+def _subject_with(fields: Mapping[str, Any], timing: Timing) -> tuple[Case, str, bool]:
+    return replace(timing.case, **fields), timing.environment, timing.honest
+
+
+def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
+    """Return a comparison for each program measured with several meshes, forward inputs or overlaps."""
+    comparisons = []
+    for field in _COMPARED_FIELDS:
+        default = defaults([field])
+        programs = group_by(timings, functools.partial(_subject_with, default))
+        for subject, group in programs.items():
+            first, *others = sorted(group, key=lambda timing: timing.median)
+            second, ratio = find_runner_up(first, others)
+            if second:
+                comparisons.append(SettingComparison(*subject, first, second, ratio, field, (first, *others)))
+    return comparisons
+
+
+class ColoringGain(NamedTuple):
+    """The time of a derivative with colored seeds, compared with the shortest time without coloring."""
+
+    timing: Timing
+    uncolored: Timing | None  # the fastest timing without coloring; None if it was not measured
+    ratio: Estimate | None  # time of `uncolored` divided by the time of `timing`
+    seeds: int | None  # the number of seeds after coloring; None if it is unknown
+    break_even: int | None  # calls until coloring takes less time in total; see `break_even_calls`
+
+    @property
+    def pays_after(self) -> str:
+        """Return when coloring pays: '3 evaluations', 'never' or 'not distinguished', or '' if unknown."""
+        if self.ratio is None or self.ratio.above_one:
+            return count_of(self.break_even, "evaluation") if self.break_even else ""
+        return "never" if (self.ratio.high or 1) < 1 else "not distinguished"
+
+
+def coloring_gains(timings: Iterable[Timing]) -> list[ColoringGain]:
+    """Return a `ColoringGain` for each JAX timing with colored seeds."""
+    seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
+    gains = []
+    for group in group_by(seeded, lambda t: t.comparison_key).values():
+        uncolored = least_time(each for each in group if each.case.seeds == "identity")
+        for timing in (each for each in group if each.case.seeds != "identity"):
+            seeds = sum(count or 0 for count in (timing.record.colors or {}).values()) or None
+            ratio = time_ratio(uncolored, timing) if uncolored else None
+            break_even = break_even_calls(timing, uncolored) if uncolored else None
+            gains.append(ColoringGain(timing, uncolored, ratio, seeds, break_even))
+    return gains
+
+
+class MemoryPoint(NamedTuple):
+    """The memory per device and the time per call of a program with one memory setting."""
+
+    memory: int  # bytes
+    seconds: float
+    timing: Timing
+
+    @property
+    def name(self) -> str:
+        """Return the memory setting as text, such as '4 seeds at a time' or 'all at once'."""
+        return self.timing.method.memory_setting or "all at once"
+
+
+class ParetoFront(NamedTuple):
+    """The memory per device and the time per call of one program under at least two memory settings."""
+
+    settings: list[MemoryPoint]
+    best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
+
+
+def pareto_fronts(timings: Iterable[Timing]) -> list[ParetoFront]:
+    """Return a `ParetoFront` for each program that was measured with at least two memory settings.
+
+    Timings of function values, timings with devices that shared CPU cores, and timings with unknown memory
+    are omitted.
+    """
+    derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
+    sizes = ((bytes_while_running(vars(t.record)), t) for t in derivatives)
+    points = [MemoryPoint(size, t.median, t) for size, t in sizes if size]
+    programs = group_by(points, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
+    return [ParetoFront(group, find_pareto_front(group)) for group in programs.values() if len(group) > 1]
+
+
+def find_pareto_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
+    """Return the points that are Pareto-optimal in memory and time, in ascending order of memory."""
+    front: list[MemoryPoint] = []
+    for point in sorted(points, key=lambda point: point[:2]):
+        if not front or point.seconds < front[-1].seconds:
+            front.append(point)
+    return front
