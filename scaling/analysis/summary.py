@@ -1,14 +1,13 @@
 """Write the summary of a results folder in sentences (`answer_sentences`)."""
 
 import itertools
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
-from scaling.analysis.cases import Subject, group_by, is_candidate, least_by
+from scaling.analysis.cases import Subject, group_by, is_candidate
 from scaling.analysis.curves import KINDS, Curve, derivative_curves
 from scaling.analysis.estimate import (
     format_exponent,
@@ -19,7 +18,6 @@ from scaling.analysis.estimate import (
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import NOTE, lint_findings
 from scaling.analysis.ranking import (
-    ColoringGain,
     FastestMethod,
     MemoryPoint,
     ParetoFront,
@@ -29,15 +27,13 @@ from scaling.analysis.ranking import (
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover, SizeSweep
 from scaling.analysis.timings import (
-    SPARSITY_STAGES,
     Timing,
     describe_slower,
     format_time,
     is_empty_call,
-    stage_seconds,
 )
 from scaling.core.case import Case, problem
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, list_first
+from scaling.core.formatting import count_of, format_bytes, format_number, list_first
 from scaling.core.record import REASONS
 
 _LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
@@ -50,7 +46,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     findings = source if isinstance(source, Findings) else read(source)
     measured = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
-        _describe_variants, _describe_peers,
+        _describe_variants,
     )  # fmt: skip
     parts = (*(measured if findings.timings else ()), _describe_plans, _describe_defects)
     sentences = [sentence for part in parts for sentence in part(findings)]
@@ -187,13 +183,12 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 
 def _describe_variants(findings: Findings) -> list[str]:
-    """Return sentences that compare memory settings, meshes, forward inputs, overlap, and colored seeds."""
+    """Return sentences that compare memory settings, meshes, forward inputs, and overlap."""
     fronts = ((front.best[-1].timing, _describe_memory(front)) for front in findings.pareto_fronts)
-    comparisons = [(each.first, each.field, _describe_comparison(each)) for each in findings.comparisons]
-    gains = [(gain.timing, "seeds", _describe_coloring(gain)) for gain in findings.coloring_gains]
+    comparisons = ((each.first, each.field, _describe_comparison(each)) for each in findings.comparisons)
     rows = [
         *((timing, "memory", (timing.median,), text) for timing, text in fronts),
-        *((t, topic, (-t.case.devices, t.median), text) for t, topic, text in comparisons + gains),
+        *((t, field, (-t.case.devices, t.median), text) for t, field, text in comparisons),
     ]
     return _select_largest(findings, rows)
 
@@ -236,36 +231,6 @@ def _describe_comparison(comparison: SettingComparison) -> str:
 def _name_setting(case: Case, field: str) -> str:
     """Return the value of a field as text, such as 'mesh=2x4' (points x seeds) or 'overlap=True'."""
     return f"{field}={'x'.join(map(str, case.mesh_shape)) if field == 'mesh' else getattr(case, field)}"
-
-
-def _describe_coloring(gain: ColoringGain) -> str:
-    timing, nonzeros = gain.timing, gain.timing.record.nonzeros
-    text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
-    text += f" for {nonzeros:,} nonzeros" if nonzeros else ""
-    if detection := stage_seconds(timing, *SPARSITY_STAGES):
-        text += f", found in {format_duration(detection)}"
-    if gain.uncolored:
-        text += f"; {describe_slower(f'{gain.uncolored.method.name} with all seeds', gain.uncolored, timing)}"
-        text += f"; pays after: {gain.pays_after}" if gain.pays_after else ""
-    return f"{_describe_program('Sparsity', timing)}: {text}"
-
-
-def _describe_peers(findings: Findings) -> list[str]:
-    """Return a sentence for each AD system other than JAX that compares its fastest times with those of JAX."""
-    pairs = [(each.over_jax, each.timing) for each in findings.baselines if each.over_jax]
-    systems = group_by(pairs, lambda pair: (pair[1].environment, pair[1].honest, pair[1].case.engine))
-    sentences = []
-    for (environment, honest, engine), group in systems.items():
-        rows = least_by(group, lambda pair: pair[1].comparison_key, lambda pair: pair[1].median).values()
-        median = format_ratio(statistics.median(ratio.value for ratio, _ in rows))
-        largest, timing = max(rows, key=lambda row: row[0].value)
-        sentences.append(
-            f"{engine} takes {median} as long as JAX, each with its fastest method, in the median of "
-            f"{count_of(len(rows), 'comparison')}; most, {format_ratio(*largest)}, for {timing.family}, "
-            f"{timing.size}, {timing.devices_text}, {timing.method.name}."
-            f"{findings.suffix(environment, honest)}"
-        )
-    return sentences
 
 
 def _describe_plans(findings: Findings) -> list[str]:
