@@ -62,7 +62,7 @@ class Ranking(Subject):
     def certainty(self) -> str:
         """Return text on the certainty that `first` is the fastest, such as 'sure' or 'not distinguished'."""
         if self.second is None or self.empty:
-            return "an empty call" if self.empty else "no other method"
+            return "not distinguished from an empty call" if self.empty else "no other method"
         if not self.distinguished:
             return "not distinguished"
         return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"

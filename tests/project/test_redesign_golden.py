@@ -54,6 +54,7 @@ def _as_json(value):
 RENAMED_TEXTS = {
     "one process": "measured in one process",
     "under ten empty calls": "shorter than ten empty calls",
+    "an empty call": "not distinguished from an empty call",
 }
 
 
