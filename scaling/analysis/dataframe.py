@@ -121,7 +121,7 @@ def record_table(findings: Findings) -> "DataFrame":
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of `_NESTED_COLUMNS`, without those of another type: records are not checked for it."""
+    """Return the cells of `_NESTED_COLUMNS`, without values of another type, which records may contain."""
     parts = {column: column.split(".") for column in _NESTED_COLUMNS}
     cells = {column: (getattr(record, field) or {}).get(name) for column, (field, name) in parts.items()}
     return {column: cell for column, cell in cells.items() if isinstance(cell, _NESTED_COLUMNS[column])}

@@ -66,8 +66,8 @@ def _describe_fastest(findings: Findings) -> list[str]:
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
     """Return one sentence per function and topic on its largest problem.
 
-    `texts` are (subject, topic, sort key, text) tuples. If several texts describe the largest problem, the one
-    with the smallest sort key is selected.
+    `texts` are (subject, topic, sort key, text) tuples. If several texts describe the largest problem, the
+    one with the smallest sort key is selected.
     """
     sentences = []
     for group in group_by(texts, lambda row: (row[0].family_key, row[1])).values():
@@ -123,8 +123,9 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
     its last device count.
     """
     texts = (
-        (curve, curve.kind, (curve.points[-1].seconds,), f"{curve.family} at {curve.size}, {curve.method.name}: "
-         f"of the laws of {curve.kind} scaling, {describe_fit(curve, law)}")
+        (curve, curve.kind, (curve.points[-1].seconds,),
+         f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} scaling, "
+         f"{describe_fit(curve, law)}")
         for kind in kinds
         for curve, law in findings.best_fits
         if curve.kind == kind and curve.case.engine == "jax"
@@ -174,8 +175,9 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
-        f"{format_ratio(*last.speedup)}{last.relative}, efficiency {format_ratio(*last.efficiency, sign='')}, "
-        f"with {curve.program_name}, the fastest curve, at {curve.size}; "
+        f"{format_ratio(*last.speedup)}{last.relative}, efficiency "
+        f"{format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, the fastest curve, "
+        f"at {curve.size}; "
         f"{describe_efficiency(findings, curve)}.{findings.suffix(curve.environment)}"
         for curve in fastest_curves(weak, findings.fastest)
         if not is_empty_call((last := curve.points[-1]).timing)
