@@ -13,7 +13,7 @@ from rich.progress import (
     SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
-)  # fmt: skip
+)
 from rich.text import Text
 
 from scaling.cli.streams import make_printable, print_lines

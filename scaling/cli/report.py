@@ -42,9 +42,13 @@ def _read_efficiency(word: str | None) -> float:
 
 
 def write_and_print(
-    folder: Path, console: Console, settings: Collection[str] = (), brief: bool = False,
-    loaded: store.Loaded | None = None, efficiency: float = findings.EFFICIENCY,
-) -> Findings:  # fmt: skip
+    folder: Path,
+    console: Console,
+    settings: Collection[str] = (),
+    brief: bool = False,
+    loaded: store.Loaded | None = None,
+    efficiency: float = findings.EFFICIENCY,
+) -> Findings:
     """Write the HTML report of a results folder unless it is up to date, and print and return the `Findings`.
 
     If `settings` is not empty, print only results from the environments with these hashes. If `brief`, the

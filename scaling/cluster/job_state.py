@@ -139,9 +139,11 @@ def _find_submitted_tasks(
 
 
 def _query_states(
-    submission: Submission, entries: Sequence[SubmittedTask], saved: Mapping[str, JobState],
+    submission: Submission,
+    entries: Sequence[SubmittedTask],
+    saved: Mapping[str, JobState],
     listed: Mapping[str, JobState],
-) -> dict[str, JobState]:  # fmt: skip
+) -> dict[str, JobState]:
     """Return the states of tasks that Slurm reports, as a dict from task name to state.
 
     `saved` are the known final states, and `listed` is the part of the queue with the name of the submission.

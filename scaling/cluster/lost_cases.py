@@ -46,9 +46,13 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
 
 def make_failed_records_of_task(
-    records: Iterable[Record], path: Path, definition: submission_files.TaskDefinition, reason: str,
-    text: str, all_cases: bool = False,
-) -> list[Record]:  # fmt: skip
+    records: Iterable[Record],
+    path: Path,
+    definition: submission_files.TaskDefinition,
+    reason: str,
+    text: str,
+    all_cases: bool = False,
+) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
     `records` are all records of the results folder. `path` is the task file, and `definition` is its content.

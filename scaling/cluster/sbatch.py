@@ -44,9 +44,13 @@ _SBATCH_VARIABLES = (
 
 
 def submit(
-    results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], settings: RunSettings,
-    schedule: Schedule, nested: bool,
-) -> Submission:  # fmt: skip
+    results: Path,
+    cluster: ClusterSettings,
+    tasks: Sequence[PackedTask],
+    settings: RunSettings,
+    schedule: Schedule,
+    nested: bool,
+) -> Submission:
     """Submit tasks to Slurm and return the submission. With cluster=local, start the only task on this host.
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
@@ -180,9 +184,12 @@ def format_scripts(
 
 
 def _sbatch_options(
-    submission: Submission, entry: SubmittedTask, cluster: ClusterSettings, machine: Machine,
+    submission: Submission,
+    entry: SubmittedTask,
+    cluster: ClusterSettings,
+    machine: Machine,
     previous: str | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return a dict of sbatch options (with submitit's names) for the job array that contains a task.
 
     If `cluster.at_once` limits the number of running tasks, the array starts after job `previous` has ended.

@@ -118,9 +118,14 @@ def build_submission(
 
 
 def create_submission(
-    results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask],
-    settings: RunSettings, schedule: Schedule, nested: bool,
-) -> Submission:  # fmt: skip
+    results: Path,
+    stamp: str,
+    cluster: ClusterSettings,
+    tasks: Sequence[PackedTask],
+    settings: RunSettings,
+    schedule: Schedule,
+    nested: bool,
+) -> Submission:
     """Call `build_submission`, write submission.json and the task files, and return the submission."""
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)

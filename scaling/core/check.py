@@ -24,7 +24,7 @@ from scaling.core.reference import (
     point_ranges,
     reference_spec,
     relative_error,
-)  # fmt: skip
+)
 from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
 from scaling.core.workload import Workload
 
@@ -139,9 +139,13 @@ class CheckProgress:
 
 
 def verdict(
-    case: Case, workload: Workload, sizes: DerivativeShape, result: np.ndarray, platform: str,
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    result: np.ndarray,
+    platform: str,
     pattern: Pattern | None = None,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Compare the result of a case, as an array on the host, with its reference, and return the `Verdict`.
 
     The tolerance depends on `platform`, such as "cpu". With seeds=colored, `pattern` is the detected pattern.

@@ -126,11 +126,14 @@ def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShor
 
 
 def compile_case(
-    case: Case, workload: Workload, devices: Sequence[Any], sizes: DerivativeShape | None = None,
+    case: Case,
+    workload: Workload,
+    devices: Sequence[Any],
+    sizes: DerivativeShape | None = None,
     compile_program: CompileProgram = _compile_with_abstract_arguments,
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
-) -> CompiledCase:  # fmt: skip
+) -> CompiledCase:
     """Compile a case. With chunk=auto, use the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
     `describe_shortage` returns an error message if a case does not fit into memory. `known_blocks` is the
@@ -152,9 +155,12 @@ def compile_case(
 
 
 def compile_blocks(
-    case: Case, workload: Workload, sizes: DerivativeShape, devices: Sequence[Any],
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    devices: Sequence[Any],
     compile_program: CompileProgram,
-) -> CompiledCase:  # fmt: skip
+) -> CompiledCase:
     """Compile a case with a fixed chunk, or only set `overflow` if it exceeds a limit of XLA or JAX."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:

@@ -59,11 +59,16 @@ def variables(platform: str) -> dict[str, str]:
 
 
 def describe(
-    platform: str, device_kind: str | None, started_with: Mapping[str, str], workload_digest: str | None,
-    bound_to: Sequence[int] | None, engine: Mapping[str, str | None] | None = None,
-    processes: int | str | None = None, more: Mapping[str, Any] | None = None,
+    platform: str,
+    device_kind: str | None,
+    started_with: Mapping[str, str],
+    workload_digest: str | None,
+    bound_to: Sequence[int] | None,
+    engine: Mapping[str, str | None] | None = None,
+    processes: int | str | None = None,
+    more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
 
     `started_with` contains the environment variables at the start of the process. `bound_to` lists the CPU

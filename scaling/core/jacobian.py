@@ -100,9 +100,13 @@ def local_derivative(
 
 
 def _value_or_slices(
-    case: Case, workload: Workload, sizes: DerivativeShape, position: DevicePosition,
-    function: Callable[..., Any], inputs: NamedArrays,
-) -> Any:  # fmt: skip
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    position: DevicePosition,
+    function: Callable[..., Any],
+    inputs: NamedArrays,
+) -> Any:
     if case.ad_mode.is_value:
         return function(**inputs)
     if position.colorings:
@@ -134,9 +138,13 @@ def _workload_derivative(
 
 
 def apply_linear_map(
-    case: Case, part: LinearMapPart, function: Callable[..., Any], inputs: NamedArrays,
-    position: DevicePosition, colors: Any = None,
-) -> Slices:  # fmt: skip
+    case: Case,
+    part: LinearMapPart,
+    function: Callable[..., Any],
+    inputs: NamedArrays,
+    position: DevicePosition,
+    colors: Any = None,
+) -> Slices:
     """Return the rows or columns of the Jacobian of `function` that a device computes with one linear map."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 

@@ -26,7 +26,7 @@ from scaling.core.shape import (
     ceil_div,
     input_structs,
     result_shape,
-)  # fmt: skip
+)
 from scaling.core.workload import Workload
 
 POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
@@ -57,9 +57,12 @@ class Argument(NamedTuple):
 
 
 def lay_out(
-    case: Case, workload: Workload, devices: Sequence[Any], sizes: DerivativeShape | None = None,
+    case: Case,
+    workload: Workload,
+    devices: Sequence[Any],
+    sizes: DerivativeShape | None = None,
     has_start: bool = False,
-) -> Program:  # fmt: skip
+) -> Program:
     """Return the `Program` of a case on its devices. If `has_start`, the first seed is a program argument."""
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -160,9 +163,12 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 
 
 def place_inputs(
-    case: Case, workload: Workload, program: Program, host: Mapping[str, np.ndarray] | None = None,
+    case: Case,
+    workload: Workload,
+    program: Program,
+    host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
-) -> list[jax.Array]:  # fmt: skip
+) -> list[jax.Array]:
     """Place all arguments of a program, or the arguments in `names`, on its devices, and return the arrays.
 
     Each process generates the per-point inputs at its own points, unless `host` contains their values.

@@ -181,9 +181,12 @@ def added_entries(
 
 
 def reduce_jacobians(
-    reduction: Reduction, J: Jacobians, rounding: Rounding, floor: np.ndarray | None = None,
+    reduction: Reduction,
+    J: Jacobians,
+    rounding: Rounding,
+    floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
     The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to it, and
@@ -264,9 +267,18 @@ def reference_spec(
     leaf_sizes = tuple(math.prod(workload.inputs[name].shape) for name in leaves)
     rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms), leaf_sizes)
     return ReferenceSpec(
-        case, workload, sizes, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding,
+        case,
+        workload,
+        sizes,
+        reduction,
+        pattern,
+        nonzeros_pattern,
+        common,
+        computed,
+        roundoff,
+        rounding,
         workload_key,
-    )  # fmt: skip
+    )
 
 
 def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
@@ -366,9 +378,12 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
 
 
 def _evaluate_form(
-    spec: ReferenceSpec, form: Callable[[Inputs], Reference] | None, start: int, stop: int,
+    spec: ReferenceSpec,
+    form: Callable[[Inputs], Reference] | None,
+    start: int,
+    stop: int,
     derivative_shape: tuple[int, int] | None = None,
-) -> Reference:  # fmt: skip
+) -> Reference:
     """Evaluate a closed form of the value or the derivative at the points [start, stop).
 
     Raise `Refusal` if an array has a wrong shape, or if an array that is compared contains NaN or infinity.

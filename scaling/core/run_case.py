@@ -101,9 +101,12 @@ def run_case(blank: Record, devices: list[Any], platform: str, sampling: Samplin
 
 
 def prepare_case(
-    blank: Record, group: ProcessGroup, sampling: Sampling, known_blocks: Mapping[str, Any] | None = None,
+    blank: Record,
+    group: ProcessGroup,
+    sampling: Sampling,
+    known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
-) -> Attempt:  # fmt: skip
+) -> Attempt:
     """Compile the case of `blank`, a record without measurements, run the program once and check the result.
 
     An error ends the returned attempt. `known_blocks` is the field `blocks` of an earlier record, or None.

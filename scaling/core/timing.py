@@ -89,9 +89,12 @@ def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
 
 
 def sample_turns(
-    call: Callable[[], Any], sampling: Sampling, wait: Callable[[Any], Any] = lambda result: None,
-    floor_seconds: float | None = None, gather: Gather = single_process,
-) -> Iterator[Samples]:  # fmt: skip
+    call: Callable[[], Any],
+    sampling: Sampling,
+    wait: Callable[[Any], Any] = lambda result: None,
+    floor_seconds: float | None = None,
+    gather: Gather = single_process,
+) -> Iterator[Samples]:
     """Warm up a program, and return an iterator. Each iteration takes one turn and yields all samples so far.
 
     The iterator is endless: stop it when the samples have a `stop_reason`. `floor_seconds` is the time of an

@@ -36,7 +36,6 @@ __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 Inputs = Mapping[str, Any]
 _EMPTY_CELL = types.CellType()  # equal to the cell of a captured variable that was deleted
 _values: dict[str, dict[Hashable, Any]] = {}
-_identified: list[Any] = []  # the objects in cache keys that are compared by identity
 
 
 class Reference(NamedTuple):
@@ -309,6 +308,18 @@ def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        _identified.append(value)  # keeps the object alive, so that its id stays unique
-        return "id", id(value)
+        return _Identity(value)
     return value  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """A cache key that compares an object by identity and keeps it alive, so that its id stays unique."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -359,9 +359,19 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
         unpadded = _without_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
     dims, dtype, minor_axis = _describe_array(arrays[0]) if arrays else ((), "", None)
     return HloInstruction(
-        name, padded, unpadded, dims, dtype, minor_axis, opcode, operands, called, bool(root), argument_text,
+        name,
+        padded,
+        unpadded,
+        dims,
+        dtype,
+        minor_axis,
+        opcode,
+        operands,
+        called,
+        bool(root),
+        argument_text,
         attributes,
-    )  # fmt: skip
+    )
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:

@@ -58,11 +58,18 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
     (dtype, precision), terms = peak_dtype_and_precision(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
-            CEILING, target, sizes={"k": k, "terms": terms}, points=points * bounded.devices, mode="value",
-            api=api, devices=bounded.devices, dtype=dtype, precision=precision,
+            CEILING,
+            target,
+            sizes={"k": k, "terms": terms},
+            points=points * bounded.devices,
+            mode="value",
+            api=api,
+            devices=bounded.devices,
+            dtype=dtype,
+            precision=precision,
         )
         for points, k in (_CPU_SIZES if platform == "cpu" else _ACCELERATOR_SIZES)[target]
-    ]  # fmt: skip
+    ]
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:

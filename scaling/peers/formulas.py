@@ -125,9 +125,14 @@ def make_batch(
 
 
 def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, numpy.ndarray], np: Any, log_gamma: Any,
+    case: Case,
+    workload: Any,
+    sizes: Any,
+    arrays: Mapping[str, numpy.ndarray],
+    np: Any,
+    log_gamma: Any,
     differentiate: Callable[[Batch], list[numpy.ndarray]],
-) -> Prepared:  # fmt: skip
+) -> Prepared:
     """Return a `Prepared` that computes the function value or, by `differentiate`, the derivative."""
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}

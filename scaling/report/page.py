@@ -107,9 +107,13 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def render_page(
-    title: str, provenance: str, badges: Sequence[tuple[str, str]], sections: Sequence[Section],
-    panels: Mapping[str, Any], answers: Sequence[FastestAnswer] = (),
-) -> str:  # fmt: skip
+    title: str,
+    provenance: str,
+    badges: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    panels: Mapping[str, Any],
+    answers: Sequence[FastestAnswer] = (),
+) -> str:
     """Return an HTML page with a title, badges, summary cards, sections and detail panels.
 
     `provenance` is the line below the title. `badges` are (CSS class, text) pairs, such as

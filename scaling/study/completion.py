@@ -20,7 +20,7 @@ from scaling.core.case import (
     Refusal,
     check_names,
     defaults,
-)  # fmt: skip
+)
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField, list_meshes
 from scaling.study.user_workload import check_workload, declared_names, declared_sizes, find_module

@@ -25,7 +25,7 @@ from scaling.core.case import (
     check_names,
     from_dict,
     unknown_name,
-)  # fmt: skip
+)
 
 SCALINGS = ("strong", "weak")
 _GRID_KEYS = ("scaling", "where")  # keys of a grid that are not fields of a case
@@ -71,9 +71,11 @@ class GridCell:
 
 
 def expand_study(
-    study: Mapping[str, Any], overrides: Mapping[str, Any], max_cells: int | None = None,
+    study: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    max_cells: int | None = None,
     device_counts: Sequence[int] = (),
-) -> list[GridCell]:  # fmt: skip
+) -> list[GridCell]:
     """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
 
     The cells of the `parts`, which are studies within the study, come first. The cases that `ceilings` adds

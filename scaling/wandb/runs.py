@@ -113,9 +113,14 @@ def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> Trac
 
 
 def _make_run(
-    identity: Any, line: list[Line], name: str, records: Sequence[Record], tags: Iterable[str],
-    config: Fields, rows: Mapping[Any, Fields],
-) -> TrackedRun:  # fmt: skip
+    identity: Any,
+    line: list[Line],
+    name: str,
+    records: Sequence[Record],
+    tags: Iterable[str],
+    config: Fields,
+    rows: Mapping[Any, Fields],
+) -> TrackedRun:
     """Return the content of a W&B run that represents `records`.
 
     `identity` is a JSON value that identifies the study, and `rows` is a dict from sort key to row of the

@@ -58,9 +58,15 @@ class ChildProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], *, stdin_text: str | None = None, reaped: bool = True,
-        log: Path | None = None, deliver: Callable[[Event], None] | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        command: Sequence[str],
+        *,
+        stdin_text: str | None = None,
+        reaped: bool = True,
+        log: Path | None = None,
+        deliver: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> None:
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)

@@ -40,9 +40,12 @@ def usable_cores() -> list[int]:
 
 @contextlib.contextmanager
 def claim_cores(
-    count: int, owner: str, report_wait: Callable[[str], None] = lambda _: None, node: str = "",
+    count: int,
+    owner: str,
+    report_wait: Callable[[str], None] = lambda _: None,
+    node: str = "",
     timeout: float = math.inf,
-) -> Iterator[list[int]]:  # fmt: skip
+) -> Iterator[list[int]]:
     """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
     The claim ends when the context exits. Processes with the same owner (a run) and node share their cores.

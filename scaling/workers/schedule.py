@@ -112,9 +112,14 @@ class Schedule:
 
 
 def make_schedule(
-    results: Sequence[PreflightResult], settings: RunSettings, machine: Machine, records: Sequence[Record],
-    baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
-) -> Schedule:  # fmt: skip
+    results: Sequence[PreflightResult],
+    settings: RunSettings,
+    machine: Machine,
+    records: Sequence[Record],
+    baseline: Sequence[Record] | None = None,
+    queued: Collection[tuple[str, int]] = (),
+    retry: bool = False,
+) -> Schedule:
     """Return the schedule of a study, whose replicates run one after another in different random orders.
 
     `records` and `baseline` have the same meaning as in `build_history`. `queued` contains the
@@ -259,9 +264,13 @@ def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightRe
 
 
 def study_manifest(
-    name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
+    name: str,
+    title: str | None,
+    scaling: Sequence[str],
+    cases: Sequence[Case],
+    settings: RunSettings,
     recorded_once: Collection[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the content of study.json, which describes the last study in the results folder.
 
     `scaling` lists the kinds of scaling curves ("strong", "weak"). `recorded_once` contains the keys of the

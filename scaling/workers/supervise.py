@@ -66,9 +66,14 @@ Groups = list[list[WorkItem]]  # each group contains the cases that are sampled 
 
 
 def run_schedule(
-    schedule: Schedule, settings: RunSettings, folder: Path, lock: int | None, listener: Listener,
-    baseline: tuple[Variant, Path] | None = None, options: WorkerOptions | None = None,
-) -> None:  # fmt: skip
+    schedule: Schedule,
+    settings: RunSettings,
+    folder: Path,
+    lock: int | None,
+    listener: Listener,
+    baseline: tuple[Variant, Path] | None = None,
+    options: WorkerOptions | None = None,
+) -> None:
     """Run all cases of a schedule in worker processes, and write one record per case to a results folder.
 
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
@@ -146,9 +151,13 @@ class _Run:
         self.listener({"event": "waiting", "text": text})
 
     def _start_workers(
-        self, stack: contextlib.ExitStack, first: Case, variant: int, claimed_cores: list[int] | None,
+        self,
+        stack: contextlib.ExitStack,
+        first: Case,
+        variant: int,
+        claimed_cores: list[int] | None,
         is_retry: bool = False,
-    ) -> WorkerGroup:  # fmt: skip
+    ) -> WorkerGroup:
         """Start the workers of a program until `stack` is closed. If they die at the start, try once more."""
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first, machine, settings)

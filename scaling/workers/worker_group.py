@@ -111,10 +111,14 @@ class WorkerGroup:
 
 @contextlib.contextmanager
 def open_worker_group(
-    header: Mapping[str, Any], variant: Variant, shape: ProcessShape, lock: int | None,
-    remote: Transport | None = None, log: Path | None = None,
+    header: Mapping[str, Any],
+    variant: Variant,
+    shape: ProcessShape,
+    lock: int | None,
+    remote: Transport | None = None,
+    log: Path | None = None,
     report_wait: Callable[[str], None] = lambda _: None,
-) -> Iterator[WorkerGroup]:  # fmt: skip
+) -> Iterator[WorkerGroup]:
     """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
     `header` contains the settings that each worker receives first. Local workers inherit `lock`, the file

@@ -102,9 +102,12 @@ def _draw_curves(
 
 
 def _draw_chart(
-    group: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str,
+    group: Sequence[Curve],
+    rows: Sequence[Row],
+    styles: Sequence[LineStyle],
+    field: str,
     laws: Mapping[int, ScalingFit],
-) -> Spec:  # fmt: skip
+) -> Spec:
     counts = sorted({row["devices"] for row in rows})
     ideal = _ideal_values(group, field, counts)
     x = marks.log_axis("devices", "devices", counts, counts=True)
