@@ -189,16 +189,15 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
     Raise `Refusal` if the function cannot be called with exactly these inputs by position.
     """
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a built-in function has no signature
         return tuple(inputs)
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names = tuple(p.name for p in positional)
+    names = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    is_required = {n: p.default is p.empty for n, p in parameters.items()}
+    has_variable = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
     unknown = [name for name in inputs if name not in names]
-    keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    not_positional = [p.name for p in keyword_only if p.default is p.empty or p.name in inputs]
-    if len(positional) + len(keyword_only) < len(parameters):  # the function has *args or **kwargs
-        not_positional += unknown
+    keyword_only = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    not_positional = [n for n in keyword_only if n in inputs or is_required[n]] + unknown * has_variable
     if not_positional:
         raise Refusal(
             f"{not_positional[0]!r} is no positional parameter of the function: bind its value by "
@@ -206,12 +205,12 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
         )
     if unknown:
         raise unknown_name("parameter of the function", unknown[0], names or ["none"])
-    needed = [p.name for k, p in enumerate(positional) if p.default is p.empty or k < len(inputs)]
+    needed = [name for k, name in enumerate(names) if is_required[name] or k < len(inputs)]
     if missing := ", ".join(name for name in needed if name not in inputs):
         raise Refusal(
             f"the function also takes {missing}: give it in points or in shared, or by functools.partial"
         )
-    return names[: len(inputs)]
+    return tuple(names[: len(inputs)])
 
 
 @contextlib.contextmanager
