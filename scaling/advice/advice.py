@@ -83,7 +83,12 @@ class Advice:
         """Return a DataFrame with one row for each candidate, best first, and then each excluded case."""
         import pandas
 
-        return pandas.DataFrame([self._row(case) for case in (*self.cases, *self.excluded)])
+        return pandas.DataFrame(self.rows)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `table` as dicts from the name of a column to a value or None."""
+        return [self._row(case) for case in (*self.cases, *self.excluded)]
 
     @property
     def code(self) -> str:
@@ -177,33 +182,34 @@ class Advice:
 
     def _compare_obvious_choices(self) -> str:
         """Return text that compares the recommended method with plain forward and reverse mode."""
-        texts = []
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
+        texts = []
         for case in filter(None, (candidates.find_plain(self.cases, mode) for mode in modes)):
             name = f"plain {case.mode}" + (" (the choice by shape)" if case.mode == by_shape else "")
-            name = self.describe(case) if self._is_gauss_newton else name
-            reason = (self.reason(case) or "").rstrip(".") if self.seconds(case) is None else ""
-            texts.append(f"{name} is left out: {reason}" if reason else f"{name} takes {self._compare(case)}")
+            texts.append(f"{self.describe(case) if self._is_gauss_newton else name} {self._compare(case)}")
         return "; ".join(texts) or "there is no other obvious choice"
 
     def _compare(self, case: Case) -> str:
-        """Return the time of a candidate relative to the best as text: "1.4 times as long (predicted)"."""
+        """Return the time of a candidate relative to the best: "takes 1.4 times as long (predicted)"."""
         if case == self.best:
-            return "the same time, as it is this choice"
+            return "takes the same time, as it is this choice"
+        if self.seconds(case) is None and (reason := self.reason(case)):
+            return f"is left out: {reason.rstrip('.')}"
         samples, best_samples = (
             self.records[c].seconds if c in self.records else [] for c in (case, self.best)
         )
         if ratio := ratio_interval(samples, best_samples):
-            return f"{format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
-        seconds, best_seconds = self.seconds(case), self.seconds(self.best)
-        how = f"measured, {len(samples)} samples"  # too few for an interval
-        if not (samples and best_samples):
+            return f"takes {format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
+        if samples and best_samples:  # too few for an interval
+            seconds, best_seconds = self.seconds(case), self.seconds(self.best)
+            how = f"measured, {len(samples)} samples"
+        else:
             seconds, best_seconds = self.predicted_seconds(case), self.predicted_seconds(self.best)
             how = "predicted"
         if not seconds or not best_seconds:
-            return "an unknown time"
-        return f"{format_number(seconds / best_seconds)} times as long ({how})"
+            return "takes an unknown time"
+        return f"takes {format_number(seconds / best_seconds)} times as long ({how})"
 
     def _row(self, case: Case) -> dict[str, Any]:
         """Return the row of a case in `table`."""

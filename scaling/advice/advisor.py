@@ -16,14 +16,13 @@ from scaling.advice import candidates, local_peaks, measurement, plain_code, pre
 from scaling.advice.advice import Advice
 from scaling.advice.problem import make_problem, registered
 from scaling.core import environment
-from scaling.core.case import AUTO, Case, Refusal, check_names
+from scaling.core.case import Case, Refusal, check_names
 from scaling.core.formatting import count_of
-from scaling.core.modes import MODES
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
-_OPTIONS = ("budget", "devices", "hardware", "mode", "cores", "note")  # options of a function of the user
+_OPTIONS = ("budget", "devices", "hardware", "cores", "compiling_cores", "note")
 
 
 def advise(
@@ -51,9 +50,6 @@ def advise(
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
     check_names("option", options, _OPTIONS)
-    modes = [AUTO, *plain_code.list_modes(problem)]
-    if (mode := options.get("mode") or AUTO) not in modes:
-        raise Refusal(f"mode={mode} has no code to paste with target={target}: use one of {', '.join(modes)}")
     is_gauss_newton, coded_derivative = target == "gauss_newton", None
     with registered(problem) as base:
         coloring = None if is_gauss_newton else candidates.find_coloring(base, problem.transforms)
@@ -70,8 +66,8 @@ def advise_case(
     budget: float = 30.0,
     devices: int | Sequence[int] = 1,
     hardware: str | Hardware | None = None,
-    mode: str | None = None,
     cores: Sequence[int] | None = None,
+    compiling_cores: Sequence[int] | None = None,
     note: Callable[[str], None] | None = None,
     may_split_seeds: bool = True,
 ) -> Advice:
@@ -83,8 +79,8 @@ def advise_case(
         devices: the number of devices, or several numbers to compare.
         hardware: the name or model of another machine, for which times are only predicted. None or "cpu"
             selects this machine.
-        mode: the only AD mode to consider, or None.
         cores: the processor cores that this process is bound to, or None.
+        compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of text about the progress, or None.
         may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
@@ -93,23 +89,21 @@ def advise_case(
         hardware = local_peaks.read_hardware(hardware)
     other_machine = None if hardware is None or hardware.platform == "cpu" else hardware
     _check_options(budget, devices, other_machine)
-    if mode in MODES and MODES[mode].is_value:
-        raise Refusal(f"mode={mode} computes no derivative: use another mode, such as jacfwd, or mode={AUTO}")
-    mode, note = None if mode == AUTO else mode, note or (lambda text: None)
+    note = note or (lambda text: None)
     counts = list(map(int, devices))  # the integers may be those of NumPy
-    cases, excluded, sizes = candidates.list_candidates(base, counts, mode, may_split_seeds)
+    cases, excluded, sizes = candidates.list_candidates(base, counts, may_split_seeds)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
-    model = other_machine or (local_peaks.model_this_machine(cases, cores) if cases else None)
+    model = other_machine or local_peaks.find_model()
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if model is not None:  # without a model, all candidates are measured
-        fields = prediction.predict_candidates(cases, model, note)
+        fields = prediction.predict_candidates(cases, model, cores, compiling_cores, note)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     warning = "" if other_machine else _warn_of_wrong_fusions()
     advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine, warning)
     if not budget or other_machine or len(fields) < len(cases):  # fewer fields: interrupted
         return advice
-    records = measurement.measure_candidates(advice.cases, fields, budget, cores, note)
+    records = measurement.measure_candidates(fields, budget, cores, note)
     return dataclasses.replace(advice, records=records)
 
 
@@ -146,12 +140,12 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate fits into memory.
     """
     cases, excluded, sizes = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
-    hardware = local_peaks.model_this_machine(cases, group.cores)
-    if hardware is None:
+    model = local_peaks.find_model()
+    if model is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
-    fields = prediction.predict_candidates(cases, hardware)
+    fields = prediction.predict_candidates(cases, model, group.cores)
     try:
-        return Advice(tuple(cases), excluded, sizes, fields, {}, hardware.title).best
+        return Advice(tuple(cases), excluded, sizes, fields, {}, model.title).best
     except Refusal as error:
         raise CaseEnded("skipped", "too_large", f"mode=auto: {error}") from None

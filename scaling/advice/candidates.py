@@ -31,23 +31,19 @@ _MOST_OPERATIONS = 10**8  # largest number of operations of such a function; det
 
 
 def list_candidates(
-    base: Case,
-    devices: Sequence[int] | None = None,
-    mode: str | None = None,
-    may_split_seeds: bool = True,
+    base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the reason for each excluded case, and the shape of the derivative.
 
-    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If `mode` is
-    given, no other AD mode is considered. With `may_split_seeds`, more devices than points split the seeds.
+    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. With
+    `may_split_seeds`, more devices than points split the seeds.
     """
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
     layouts = [base] if devices is None else [_choose_layout(base, n, may_split_seeds) for n in devices]
-    modes = [mode] if mode else _list_modes(base, built, sizes)
     reasons = dict[Case, tuple[str, str] | None]()  # (code, text) of why a case is excluded, or None
-    for incomplete in _enumerate_cases(layouts, modes, built, sizes):
+    for incomplete in _enumerate_cases(layouts, _list_modes(base, built, sizes), built, sizes):
         case = completion.complete(incomplete)
         case_workload = workload.build(case)
         case_sizes = shape.derivative_shape(case, case_workload)
@@ -59,8 +55,8 @@ def list_candidates(
     cases = [case for case, reason in reasons.items() if reason is None]
     excluded = {case: reason for case, reason in reasons.items() if reason is not None}
     # Modes that are undefined for the function are reported only if there is nothing else to report.
-    relevant = {case: reason for case, reason in excluded.items() if mode or reason[0] == "indivisible"}
-    reported = relevant if cases or relevant else excluded
+    indivisible = {case: reason for case, reason in excluded.items() if reason[0] == "indivisible"}
+    reported = indivisible if cases or indivisible else excluded
     return cases, {case: text for case, (_, text) in reported.items()}, sizes
 
 

@@ -8,13 +8,13 @@ import contextlib
 import dataclasses
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import jax
-from omegaconf import OmegaConf
+import yaml
 
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment, run_case
@@ -24,51 +24,90 @@ from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
 from scaling.plan import calibration
 from scaling.plan import hardware as machines
+from scaling.plan.compile_pool import RecordFields
 from scaling.plan.hardware import Hardware
 from scaling.results import store
 from scaling.study.compose import configuration_folder
 
 _MOST_ATTEMPTS = 4  # maximum number of measurements of a peak while other processes use the CPU
 _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
+_PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the peak that limits it
+    "products": "matmul", "divisions": "division", "transcendentals": "transcendental",
+    "reductions": "reduction", "turned": "transpose",
+}  # fmt: skip
 
 
 def read_hardware(name: str) -> Hardware:
     """Return the hardware model in conf/hardware/NAME.yaml. Raise `Refusal` if there is no such file."""
-    files = _list_files()
+    files = {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
     if name not in [*files]:  # `name` may be a value without a hash
         raise unknown_name("hardware", name, files)
-    config: Any = OmegaConf.load(files[name])
+    config = yaml.safe_load(files[name].read_text())
     for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
         if default != "_self_":
             base = files[name].parent / f"{default.partition('@')[0]}.yaml"
-            config = OmegaConf.merge(OmegaConf.load(base), config)
-    content: Any = OmegaConf.to_container(config)
-    return machines.from_config(content)
+            config = _merge(yaml.safe_load(base.read_text()), config)
+    return machines.from_config(config)
 
 
-def _list_files() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
+def _merge(base: Any, config: Any) -> Any:
+    if not (isinstance(base, dict) and isinstance(config, dict)):
+        return config
+    return base | {name: _merge(base.get(name), value) for name, value in config.items()}
 
 
-def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
+def find_model() -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its GPU or TPU.
 
-    On a CPU, peak rates that limit `cases` are measured. `cores` are the cores that the process is bound to.
+    The model of a CPU has no rates yet.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
-        peaks = _load_or_measure_peaks(cases, cores)
-        try:
-            return calibration.calibrate(read_hardware("cpu"), pool_processes(peaks), bound_only=False)
-        except Refusal:
-            reason = next((record.text for record in peaks if record.text), "no peak is known")
-            raise Refusal(f"the peak rates of this CPU cannot be measured: {reason}; try again") from None
-    models = map(read_hardware, _list_files())
-    return next((model for model in models if model.device_kind == device.device_kind), None)
+        return read_hardware("cpu")
+    names = (path.stem for path in sorted((configuration_folder() / "hardware").glob("*.yaml")))
+    return next(
+        (model for model in map(read_hardware, names) if model.device_kind == device.device_kind), None
+    )
 
 
-def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -> list[Record]:
-    """Return one record for each peak measurement that `cases` need, from the cache or measured now.
+def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
+    """Return the model of this CPU with the measured peak rates that limit compiled cases.
+
+    `fields` contains the record fields of their programs. `cores` are the cores that the process is bound to.
+    Raise `Refusal` if the rates cannot be measured.
+    """
+    peaks = _load_or_measure(_needed_peaks(fields), cores)
+    try:
+        return calibration.calibrate(model, pool_processes(peaks), bound_only=False)
+    except Refusal:
+        reason = next((record.text for record in peaks if record.text), "no peak is known")
+        raise Refusal(f"the peak rates of this CPU cannot be measured: {reason}; try again") from None
+
+
+def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
+    """Return the peak benchmarks whose rates limit a kernel or a message of the compiled cases.
+
+    The other rates do not change the predicted times. Copies of large arrays take the longest to measure.
+    """
+    kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
+    messages = [message for each in fields.values() for message in each.get("messages", ())]
+    work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
+    targets = {"copy", "arithmetic", "call", *(peak for name, peak in _PEAK_OF_WORK.items() if name in work)}
+    targets |= {"all_reduce", "collective"} if any(each["group"] > 1 for each in messages) else set()
+    most_bytes = max((kernel.get("bytes", 0) for kernel in kernels), default=0)
+    needed, copied_bytes = list[Case](), dict[int, int]()  # number of devices -> bytes of the last copy
+    for case in machine_peaks.peak_cases(list(fields), "cpu"):  # with copies in ascending order of the bytes
+        if case.target == "copy":
+            if copied_bytes.get(case.devices, -1) < most_bytes:
+                needed.append(case)
+            copied_bytes[case.devices] = machine_peaks.peak_work(case)
+        elif case.target in targets:
+            needed.append(case)
+    return needed
+
+
+def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
+    """Return one record of each peak benchmark, from the cache or measured now.
 
     A peak that was measured only while other processes used the CPU is measured up to `_MOST_ATTEMPTS` times.
     """
@@ -79,7 +118,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
         cached = store.load(folder).records
     cached = [r for r in cached if r.status == "ok" and _peak_key(r.environment) == key]
     peaks, writer = list[Record](), Writer(folder)
-    for case in machine_peaks.peak_cases(cases, "cpu"):
+    for case in cases:
         records = [record for record in cached if record.case == case]
         if len(records) < _MOST_ATTEMPTS and all(record.marked for record in records):
             devices, record = jax.devices("cpu")[: case.devices], Record(case, "failed", this_environment)

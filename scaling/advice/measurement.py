@@ -7,7 +7,7 @@ before the first turn.
 
 import statistics
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
@@ -27,7 +27,6 @@ _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, 
 
 
 def measure_candidates(
-    cases: Sequence[Case],
     fields: Mapping[Case, RecordFields],
     budget: float,
     cores: Sequence[int] | None,
@@ -35,23 +34,18 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure cases until the fastest is known or `budget` seconds are spent. Return the record of each case.
 
-    Cases that were not run are omitted, also after Ctrl-C. `fields` contains the record fields of programs.
-    Only cases with the status "planned" are measured. Cases with a doubtful prediction, which have a `text`,
-    are measured last. This process is bound to `cores`. `note` is called with text about the progress.
+    `fields` contains the record fields of their programs. Cases that were not run are omitted, also after
+    Ctrl-C. This process is bound to `cores`. `note` is called with text about the progress.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
-    feasible = [case for case in cases if fields[case].get("status") == "planned"]
-    predicted = {c: fields[c]["predicted"]["seconds"] for c in feasible if fields[c].get("predicted")}
-    doubtful = [case for case in feasible if fields[case].get("text") and case in predicted]
-    work = {case: fields[case].get("flops") or 0.0 for case in feasible}
-    ordered = _order_by_prediction(feasible, predicted, work, doubtful)
+    ordered = _order_by_prediction(fields)
     try:
         for case in ordered:
             remaining = deadline - time.monotonic()
-            is_late = remaining < max((1 - _PREPARING) * budget, predicted.get(case, 0.0))
+            is_late = remaining < max((1 - _PREPARING) * budget, _predicted_seconds(fields[case]))
             if is_late and not all(attempt.ended for attempt in attempts.values()):
                 continue
-            note(f"compiling and checking candidate {len(attempts) + 1} of {len(feasible)}")
+            note(f"compiling and checking candidate {len(attempts) + 1} of {len(ordered)}")
             devices = jax.devices()[: case.devices]
             group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
             attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
@@ -62,6 +56,28 @@ def measure_candidates(
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
 
 
+def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
+    """Return the cases in the order in which they are measured, without cases that are predicted to be slow.
+
+    Only cases with the status "planned" are measured. They are sorted by predicted seconds, or by operations
+    without a prediction. The fastest case of each mode and device count comes first. Cases with a doubtful
+    prediction, which have a `text`, come last.
+    """
+    planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
+    seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
+    most = _MOST_PREDICTED * min(filter(None, seconds.values()), default=0.0)
+    ordered = sorted(planned, key=lambda case: (seconds[case], planned[case].get("flops") or 0.0))
+    ordered = [case for case in ordered if seconds[case] <= most]
+    first = {(case.mode, case.devices): case for case in reversed(ordered)}
+    is_doubtful = lambda case: bool(seconds[case] and planned[case].get("text"))  # noqa: E731
+    return sorted(ordered, key=lambda case: (is_doubtful(case), first[case.mode, case.devices] != case))
+
+
+def _predicted_seconds(fields: RecordFields) -> float:
+    """Return the predicted seconds of a call, or 0 if unknown."""
+    return float((fields.get("predicted") or {"seconds": 0})["seconds"])
+
+
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
     """Sample all candidates in one or more rounds, until the deadline or until the fastest is known."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
@@ -70,24 +86,6 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
         for case in active:
             run_case.take_turn(attempts[case])
         active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
-
-
-def _order_by_prediction(
-    cases: Sequence[Case],
-    predicted: Mapping[Case, float],
-    work: Mapping[Case, float],
-    doubtful: Container[Case] = (),
-) -> list[Case]:
-    """Return the cases in the order in which they are measured, without cases that are predicted to be slow.
-
-    Cases are sorted by predicted seconds, or by operations (`work`) without a prediction. The fastest case of
-    each mode and device count comes first, and the cases in `doubtful` come last.
-    """
-    ordered = sorted(cases, key=lambda case: (predicted.get(case, 0.0), work.get(case, 0.0)))
-    most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
-    ordered = [case for case in ordered if predicted.get(case, 0.0) <= most]
-    first = {(case.mode, case.devices): case for case in reversed(ordered)}
-    return sorted(ordered, key=lambda case: (case in doubtful, first[case.mode, case.devices] != case))
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:

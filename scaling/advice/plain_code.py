@@ -85,23 +85,12 @@ _MIXED = """\
     y = jax.eval_shape(g, z)
     return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)"""
 _REVERSE_MODES = ("jacrev", "rev_over_rev")
-_MODES = {  # target -> the AD modes of a derivative other than a product
-    "jacobian": ("jacfwd", "jacrev", "mixed", CODED),
-    "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
-}
 _TEMPLATES = (_DERIVATIVE, _COLUMNS, _ROWS, _SLICES, _MASKED, _SCATTERED, _SPLIT, _MIXED)
 _RESERVED = {  # names that the code defines or uses; a function or argument with such a name is renamed
     *re.findall(r"\w+", " ".join([*_TEMPLATES, *_PRODUCTS.values(), *_IMPORTS.values()])),
     *TARGETS,
     *("function", "colors", "batch", "mesh", "sum", "map"),
 }
-
-
-def list_modes(problem: Problem) -> list[str]:
-    """Return the names of the AD modes that `write_code` can express for the target of a problem."""
-    modes = _MODES.get(problem.target) or [mode for target, mode in _PRODUCTS if target == problem.target]
-    are_arrays = jax.tree_util.all_leaves(problem.input_structs())
-    return [mode for mode in modes if mode != "mixed" or are_arrays]
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:

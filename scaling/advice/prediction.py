@@ -1,14 +1,16 @@
-"""Predict the memory and the run time of the candidates of `scaling.advise` by compiling them in threads.
+"""Compile the candidates of `scaling.advise` in threads, to predict their memory and run time.
 
 Processes are not used, because a function defined in a notebook cannot be sent to another process.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import jax
 
+from scaling.advice import local_peaks
 from scaling.advice.candidates import CODED, sum_operations
 from scaling.core import environment
 from scaling.core.case import Case
@@ -16,21 +18,39 @@ from scaling.plan import time_model
 from scaling.plan.compile_pool import RecordFields, worker_header
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
-from scaling.workers import cores
+from scaling.workers.cores import usable_cores
 
 # A candidate with this many times the counted operations of another one is not compiled.
 _MOST_WORK = 10.0
 
 
 def predict_candidates(
-    cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None] = lambda text: None
+    cases: Sequence[Case],
+    model: Hardware,
+    cores: Sequence[int] | None = None,
+    compiling_cores: Sequence[int] | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> dict[Case, RecordFields]:
     """Compile cases for a machine, and return the record fields of each program, including a predicted time.
 
     If a case does not fit into memory or is not compiled, its field `status` is not "planned", and `text`
-    states the reason. After Ctrl-C, the result contains only the cases that were compiled before. `note` is
-    called with each line of text about the progress.
+    states the reason. After Ctrl-C, the result contains only the cases that were compiled before.
+
+    Args:
+        model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
+        cores: the processor cores that this process is bound to, or None.
+        compiling_cores: the processor cores that may compile. None selects all cores of this process.
+        note: a function that is called with each line of text about the progress.
     """
+    fields = _compile_candidates(cases, model, compiling_cores or usable_cores(), note)
+    if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
+        model = local_peaks.add_rates(model, fields, cores)
+    return {case: time_model.predict(case, model, each) for case, each in fields.items()}
+
+
+def _compile_candidates(
+    cases: Sequence[Case], hardware: Hardware, cores: Sequence[int], note: Callable[[str], None]
+) -> dict[Case, RecordFields]:
     fields: dict[Case, RecordFields] = {}
     built: dict[Case, BuiltCase] = {}
     work: dict[Case, float] = {}
@@ -49,20 +69,21 @@ def predict_candidates(
         if case.chunk or case.block:  # plain modes are always compiled, for comparison
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del built[case]
-    ordered = sorted(built.values(), key=lambda each: work[each.case])
     try:
-        for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
-            doubt = {"text": excess[case]} if case in excess else {}
-            fields[case] = doubt | time_model.predict(case, hardware, compiled)
-            note(f"compiled {number} of {len(ordered)} candidates")
+        for number, (case, compiled) in enumerate(_compile_in_threads(list(built.values()), cores), 1):
+            fields[case] = ({"text": excess[case]} if case in excess else {}) | compiled
+            note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
         note("interrupted: advice from the candidates that are compiled")
     return fields
 
 
-def _compile_in_threads(built: Sequence[BuiltCase]) -> Iterator[tuple[Case, RecordFields]]:
+def _compile_in_threads(
+    built: Sequence[BuiltCase], cores: Sequence[int]
+) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield each case with its record fields when it is compiled."""
-    pool = ThreadPoolExecutor(len(cores.usable_cores()))
+    # The threads may use more cores than this process, which is bound to the cores that it measures.
+    pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
 from scaling.analysis.cases import group_by
@@ -184,6 +183,8 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     limited by the effective number of cases. With fewer than 20 cases, the ratios are returned unchanged.
     Source: Smyth 2004, the moderated t-statistic of limma.
     """
+    from scipy.optimize import brentq  # a slow import, which other functions do not need
+
     usable = [ratio for ratio in ratios if ratio.count]
     if len(usable) < _LEAST_CASES:
         return list(ratios)

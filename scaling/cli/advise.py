@@ -2,14 +2,15 @@
 
 import importlib
 import inspect
-import json
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from scaling.cli import streams
 from scaling.cli.streams import print_lines
 from scaling.core import environment
-from scaling.core.case import DTYPES, VIEWS, Refusal, check_names, from_dict, non_default_fields, unknown_name
+from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
@@ -51,12 +52,31 @@ Exit status: 0, or 2 for bad input."""
 _SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
-_FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
-_COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
-# Last word of a column name -> function that formats its cells.
-_FORMATS: dict[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_bytes}
+_FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-Request = dict[str, Any]  # the function or case to advise on, its inputs, devices, hardware, time budget
+_Shapes = dict[str, tuple[tuple[int, ...], str]]  # input name -> (shape, dtype)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to advise on.
+
+    Attributes:
+        name: the location of the function, such as "spring.py:force", or the name of the workload.
+        case: the case of the workload, or None for a function.
+        inputs: the shapes and dtypes from --points and from --shared.
+        wrt, target: the arguments of `advisor.advise`, for a function.
+        hardware: the configuration of another machine, or None for this machine.
+    """
+
+    name: str
+    case: Case | None
+    inputs: tuple[_Shapes, _Shapes]
+    wrt: str | None
+    target: str
+    budget: float
+    devices: list[int]
+    hardware: dict[str, Any] | None
 
 
 def execute(words: list[str], console: Console) -> None:
@@ -75,32 +95,32 @@ def _advise_on_devices(request: Request, console: Console) -> None:
 
     Raise `Refusal` or `KeyboardInterrupt` if there is no advice for any number of devices.
     """
-    platform = None if request["hardware"] else find_platform()
+    platform = None if request.hardware else find_platform()
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
-    for count in request["devices"] if is_bound else ():
+    for count in request.devices if is_bound else ():
         if type(count) is not int or not 0 < count <= usable:
             has = count_of(usable, "core")
             raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
-    if not request["case"]:
-        _split_location(request["name"])  # refuse a missing file before JAX starts
-    where = f"this machine ({platform})" if platform else request["hardware"]["name"]
-    is_measured = request["budget"] and not request["hardware"]
-    how = f"measured for up to {request['budget']:g} s" if is_measured else "by compiling alone"
-    print_lines(console, [f"{request['name']} on {where}, devices={request['devices']}: {how}"])
+    if request.case is None:
+        _split_location(request.name)  # refuse a missing file before JAX starts
+    where = request.hardware["name"] if request.hardware else f"this machine ({platform})"
+    is_measured = request.budget and platform
+    how = f"measured for up to {request.budget:g} s" if is_measured else "by compiling alone"
+    print_lines(console, [f"{request.name} on {where}, devices={request.devices}: {how}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
-    groups = [[count] for count in request["devices"]] if is_bound else [request["devices"]]
-    share = request["budget"] / len(groups)
-    seconds, refusals, is_stopped = dict[int, float](), dict[int, str](), False
+    groups = [[count] for count in request.devices] if is_bound else [request.devices]
+    seconds, refusals, is_stopped = dict[int, float](), dict[int, Refusal](), False
     for group in groups:
-        reply, is_stopped = _run_in_process(request | {"devices": group, "budget": share}, is_bound)
-        if "refusal" in reply:
-            refusals[group[0]] = reply["refusal"]
-        elif reply:
-            seconds[group[0]] = reply["seconds"]
+        one = replace(request, devices=group, budget=request.budget / len(groups))
+        reply, is_stopped = _run_in_process(one, is_bound)
+        if isinstance(reply, Refusal):
+            refusals[group[0]] = reply
+        elif reply is not None:
+            seconds[group[0]] = reply
         if is_stopped:
             break
     if not seconds:
-        raise KeyboardInterrupt if is_stopped else Refusal(next(iter(refusals.values())))
+        raise KeyboardInterrupt if is_stopped else next(iter(refusals.values()))
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(seconds) > 1:
         least = min(seconds.values())
@@ -109,28 +129,22 @@ def _advise_on_devices(request: Request, console: Console) -> None:
 
 
 def _read_request(words: Sequence[str]) -> Request:
-    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
-
-    The result has the keys "name" (of the function or workload), "case" (its fields, or None for a function),
-    "inputs" (from --points and --shared), "devices" (list of device counts), "hardware" (configuration, or
-    None for this machine), "budget" (seconds), for a function "wrt" and "target", and for a workload "mode".
-    """
+    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid."""
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     for option in ("--points", "--shared"):
         parser.add_argument(option, action="append", default=[])
-    options = parser.parse_intermixed_args(words)
-    inputs = {option: _parse_shapes(option, getattr(options, option)) for option in ("points", "shared")}
-    functions, fields = [word for word in options.words if "=" not in word], dict[str, str]()
-    for name, value in (word.split("=", 1) for word in options.words if "=" in word):
+    parsed = parser.parse_intermixed_args(words)
+    points, shared = (_parse_shapes(name, getattr(parsed, name)) for name in ("points", "shared"))
+    functions, fields = [word for word in parsed.words if "=" not in word], dict[str, str]()
+    for name, value in (word.split("=", 1) for word in parsed.words if "=" in word):
         if name in fields:
             raise Refusal(f"{name}= is given twice: give each field once")
         fields[name] = value
-    subjects = [len(functions), bool(inputs["points"]), "workload" in fields]
-    if subjects not in ([1, True, False], [0, False, True]):
+    if [len(functions), bool(points), "workload" in fields] not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
         raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
-    if inputs["shared"] and not functions:
+    if shared and not functions:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget", "30")):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
@@ -142,26 +156,27 @@ def _read_request(words: Sequence[str]) -> Request:
     if devices == []:
         raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
     devices = devices if isinstance(devices, list) else [devices]
-    request = {
-        "inputs": inputs, "budget": float(budget),
-        "devices": [count for k, count in enumerate(devices) if count not in devices[:k]],
-        "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
-    }  # fmt: skip
-    if functions:
-        target = config["target"] or "jacobian"
-        return request | {"name": functions[0], "case": None, "wrt": config["wrt"], "target": target}
+    return Request(
+        functions[0] if functions else config["workload"], None if functions else _read_case(config),
+        (points, shared), config["wrt"], config["target"] or "jacobian", float(budget),
+        [count for k, count in enumerate(devices) if count not in devices[:k]],
+        hardware if hardware and hardware["platform"] != "cpu" else None,
+    )  # fmt: skip
+
+
+def _read_case(config: dict[str, Any]) -> Case:
+    """Return the case of a workload, given a configuration. Raise `Refusal` if it describes several cases."""
     given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
     cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
     if len(cells) > 1:
         problem = f"advice is for one problem, and these fields describe {len(cells)}"
         raise Refusal(f"{problem}: only devices takes a list")
-    fields = non_default_fields(cells[0].case)
-    return request | {"name": config["workload"], "case": fields, "mode": config["mode"]}
+    return cells[0].case
 
 
-def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
+def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
     """Parse values of --points or --shared, such as "x=100,17", into a dict from name to (shape, dtype)."""
-    inputs: dict[str, tuple[tuple[int, ...], str]] = {}
+    inputs: _Shapes = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
         if match is None:
@@ -176,24 +191,25 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[in
     return inputs
 
 
-def _run_in_process(request: Request, is_bound: bool) -> tuple[dict[str, Any], bool]:
-    """Run `main` in a new process. Return its reply, empty without advice, and whether a signal stopped it.
+def _run_in_process(request: Request, is_bound: bool) -> tuple[float | Refusal | None, bool]:
+    """Advise in a new process. Return its reply, None without advice, and whether a signal stopped it.
 
-    If `is_bound`, the process uses one CPU core per device. It reads the request and writes the reply to a
-    temporary file.
+    If `is_bound`, the process uses one CPU core per device. It reads the request from a temporary file, and
+    appends the reply: the seconds of a call, or why there is no advice.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if not request["case"]:
+    if request.case is None:
         del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
-    if is_bound or request["hardware"]:
+    if is_bound or request.hardware:
         variables["JAX_PLATFORMS"] = "cpu"
-    bound_to, is_stopped = cores.usable_cores()[: request["devices"][0]] if is_bound else None, False
-    with tempfile.TemporaryFile("w+") as file:
-        json.dump(request | {"cores": bound_to, "parent": os.getpid()}, file)
+    bound_to, is_stopped = cores.usable_cores()[: request.devices[0]] if is_bound else None, False
+    with tempfile.TemporaryFile() as file:
+        file.write(pickle.dumps((request, bound_to, os.getpid())))
+        end = file.tell()
         file.seek(0)
         # In a session of its own, the process receives only signals from this one, once it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        command = [sys.executable, "-P", "-m", "scaling.cli.advise"]
+        command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()"]
         process = subprocess.Popen(command, stdin=file, env=os.environ | variables, start_new_session=True)
         while process.returncode is None:
             try:
@@ -202,78 +218,90 @@ def _run_in_process(request: Request, is_bound: bool) -> tuple[dict[str, Any], b
             except KeyboardInterrupt:
                 is_stopped = True
                 process.send_signal(signal.SIGINT)  # it prints its advice so far
-        file.seek(0)
-        _, _, reply = file.read().partition("\n")
-    if not reply and not is_stopped:
-        text = "the process that compiles and measures the function died"
-        fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
-        return {"refusal": f"{text}; {fix}"}, False
-    return json.loads(reply or "{}"), is_stopped
+        file.seek(end)
+        reply = file.read()
+    if reply or is_stopped:
+        return pickle.loads(reply) if reply else None, is_stopped
+    text = "the process that compiles and measures the function died"
+    fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
+    return Refusal(f"{text}; {fix}"), False
 
 
 def main() -> None:
     """Advise on the request in the file on standard input, and append the reply, for `_run_in_process`."""
-    request = json.load(sys.stdin)
-    die_with_parent(request["parent"])
+    request, bound_to, parent = pickle.load(sys.stdin.buffer)
+    die_with_parent(parent)
     streams.prepare()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
+    reply: float | Refusal | None = None  # None if there is no advice yet
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        reply: dict[str, Any] = {"seconds": _advise(request)}
+        reply = _advise(request, bound_to)
     except Refusal as refusal:
-        reply = {"refusal": str(refusal)}
-    except KeyboardInterrupt:  # there is no advice yet
-        reply = {}
+        reply = refusal
+    except KeyboardInterrupt:
+        pass
     except Exception:
         raise
     except BaseException as error:  # of the function, such as SystemExit
-        reply = {"refusal": f"{request['name']} raised {type(error).__name__}: {error}"}
-    os.write(0, f"\n{json.dumps(reply)}".encode())
+        reply = Refusal(f"{request.name} raised {type(error).__name__}: {error}")
+    os.write(0, pickle.dumps(reply))
 
 
-def _advise(request: Request) -> float:
+def _advise(request: Request, bound_to: Sequence[int] | None) -> float:
     """Find and print the best AD method. Return its time per call in seconds, or 0 if the time is unknown."""
-    if request["cores"]:  # bind the process before JAX is imported
-        os.sched_setaffinity(0, request["cores"])
+    usable = cores.usable_cores()
+    if bound_to:  # bind the process before JAX is imported
+        os.sched_setaffinity(0, bound_to)
     console = Console(width=140, highlight=False, emoji=False)
-    specs = [spec for group in request["inputs"].values() for spec in group.values()]
-    case = from_dict(request["case"]) if request["case"] else None
-    dtypes = {case and case.dtype, *(dtype for _, dtype in specs)}
+    dtypes = {dtype for group in request.inputs for _, dtype in group.values()}
     try:
         import jax
 
         from scaling.advice import advisor
         from scaling.plan import hardware
 
-        jax.config.update("jax_enable_x64", "float64" in dtypes)
-        if request["cores"]:
-            jax.config.update("jax_num_cpu_devices", len(request["cores"]))
+        jax.config.update("jax_enable_x64", "float64" in {*dtypes, request.case and request.case.dtype})
+        if bound_to:
+            jax.config.update("jax_num_cpu_devices", len(bound_to))
         jax.devices()
     except Exception as error:
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
         raise Refusal(f"{reason}; look at the variables JAX_* and the limits of your shell") from None
     with console.status("") as status:
-        options = {name: request[name] for name in ("budget", "devices", "cores")}
-        options["note"] = status.update if console.is_terminal else lambda text: None
-        options["hardware"] = hardware.from_config(request["hardware"]) if request["hardware"] else None
-        if case:
+        options: dict[str, Any] = {
+            "budget": request.budget, "devices": request.devices, "cores": bound_to, "compiling_cores": usable,
+            "hardware": hardware.from_config(request.hardware) if request.hardware else None,
+            "note": status.update if console.is_terminal else None,
+        }  # fmt: skip
+        if request.case:
             sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
-            advice = advisor.advise_case(case, mode=request["mode"], **options)
+            advice = advisor.advise_case(request.case, **options)
         else:
-            function, options["import_line"] = import_function(request["name"])
+            function, line = import_function(request.name)
             points, shared = (
                 {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
-                for group in request["inputs"].values()
+                for group in request.inputs
             )
-            options |= {"wrt": request["wrt"], "target": request["target"]}
+            options |= {"wrt": request.wrt, "target": request.target, "import_line": line}
             advice = advisor.advise(function, points, shared, **options)
-    text, table = str(advice), advice.table[_COLUMNS].astype(object)
-    for name in _COLUMNS:
-        show = _FORMATS.get(name.rpartition("_")[2], str)
-        table[name] = [show(value) if value == value and value is not None else "" for value in table[name]]
-    rows = table.to_string(index=False, max_colwidth=60).splitlines()
-    print_lines(console, [*rows, "", *text.splitlines()])
+    print_lines(console, [*_table_lines(advice.rows), "", *str(advice).splitlines()])
     return advice.seconds(advice.best) or 0.0
+
+
+def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table with right-aligned columns, one row for each candidate."""
+    formats: dict[str, Callable[[Any], str]] = {
+        "method": str, "devices": str, "predicted_seconds": format_duration,
+        "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
+    }  # fmt: skip
+    columns = [
+        [name, *("" if row[name] is None else show(row[name]) for row in rows)]
+        for name, show in formats.items()
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    lines = zip(*columns, strict=True)
+    return [" ".join(map(str.rjust, line, widths)) for line in lines]
 
 
 def _split_location(text: str) -> tuple[str, str]:
@@ -311,7 +339,3 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         own = [key for key, value in functions if value.__module__ == module_name]
         raise unknown_name(f"function of {where}", name, own or ["none"])
     return getattr(module, name), f"from {module_name} import {name}"
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,6 @@ import pytest
 import scaling
 from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
 from scaling.core.case import Case, Refusal
-from scaling.core.modes import MODES
 from scaling.core.record import Record
 from scaling.plan import cpu_overhead
 from tests.support import ceilings, devices  # noqa: F401
@@ -24,7 +23,7 @@ K = np.linspace(0.5, 1.5, 4, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def made_up_peaks(monkeypatch):
     peaks = lambda cases, cores: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
-    monkeypatch.setattr(local_peaks, "_load_or_measure_peaks", peaks)
+    monkeypatch.setattr(local_peaks, "_load_or_measure", peaks)
 
 
 def force(x, k):
@@ -97,7 +96,7 @@ def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
 
 
 def test_a_candidate_that_was_not_measured_is_left_out_with_the_reason(monkeypatch):
-    monkeypatch.setattr(measurement, "_order_by_prediction", lambda cases, *_: cases[:1])
+    monkeypatch.setattr(measurement, "_order_by_prediction", lambda fields: [*fields][:1])
     table = scaling.advise(force, {"x": X}, {"k": K}, budget=1).table
     assert list(table["left_out"].isna()) == [True, False, False]
     assert {text[:12] for text in table["left_out"][1:]} == {"not measured"}
@@ -172,6 +171,7 @@ def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
         ({"devices": [99]}, "devices=99: JAX has 8 cpu devices here"),
         ({"hardware": "h10"}, "unknown hardware 'h10'.* did you mean 'h100'"),
         ({"hardware": {"name": "h100"}}, "unknown hardware {'name': 'h100'}: choose from a100"),
+        ({"mode": "jacrev"}, "unknown option 'mode': choose from budget, devices"),
         ({"chunk": 3}, "unknown option 'chunk': choose from budget, devices"),
         ({"may_split_seeds": True}, "unknown option 'may_split_seeds': choose from budget, devices"),
     ],
@@ -179,28 +179,6 @@ def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
 def test_a_bad_option_is_explained(options, words):
     with pytest.raises(Refusal, match=words):
         scaling.advise(force, {"x": X}, {"k": K}, **options)
-
-
-@pytest.mark.parametrize(
-    ("target", "mode"),
-    [("jacobian", mode) for mode in MODES if mode not in ("jacfwd", "jacrev", "mixed", "vmap_grad")]
-    + [("hessian", "rev_over_fwd"), ("hvp", "fwd_over_fwd"), ("gauss_newton", "jacrev")],
-)
-def test_a_mode_that_the_code_to_paste_cannot_express_is_refused(target, mode):
-    with pytest.raises(
-        Refusal, match=f"mode={mode} has no code to paste with target={target}: use one of auto"
-    ):
-        scaling.advise(force, {"x": X}, {"k": K}, target=target, mode=mode, budget=0)
-
-
-def test_a_mixed_mode_of_a_tree_is_refused_because_the_code_names_whole_inputs():
-    with pytest.raises(Refusal, match="mode=mixed has no code"):
-        scaling.advise(lambda x: x["a"] * x["b"], {"x": {"a": X, "b": X}}, mode="mixed", budget=0)
-
-
-def test_a_function_value_is_no_way_to_differentiate_a_workload():
-    with pytest.raises(Refusal, match="mode=value computes no derivative: use another mode"):
-        advisor.advise_case(Case("linear", sizes={"p": 3, "o": 2}, points=7), mode="value", budget=0)
 
 
 def test_numbers_of_numpy_and_no_note_are_options():
@@ -249,13 +227,17 @@ def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
 
 def test_the_most_promising_candidate_of_each_mode_is_measured_first():
     cases = [Case("linear", mode=mode, block=block) for mode in ("jacfwd", "jacrev") for block in (None, 2)]
-    predicted = dict(zip(cases, (1.0, 2.0, 4.0, 3.0), strict=True))
-    ordered = measurement._order_by_prediction(cases, predicted, {})
-    assert [cases.index(case) for case in ordered] == [0, 3, 1, 2]
-    last = measurement._order_by_prediction(cases, predicted, {}, [cases[3]])
-    assert [cases.index(case) for case in last] == [0, 1, 2, 3]
-    far = measurement._order_by_prediction(cases, predicted | {cases[2]: 50.0, cases[3]: 21.0}, {})
-    assert [cases.index(case) for case in far] == [0, 1]  # the others are predicted to take 20 times as long
+
+    def order(*seconds, **text):
+        fields = {
+            c: {"status": "planned", "predicted": {"seconds": s}} for c, s in zip(cases, seconds, strict=True)
+        }
+        fields[cases[3]] |= text
+        return [cases.index(case) for case in measurement._order_by_prediction(fields)]
+
+    assert order(1.0, 2.0, 4.0, 3.0) == [0, 3, 1, 2]
+    assert order(1.0, 2.0, 4.0, 3.0, text="not certain") == [0, 1, 2, 3]
+    assert order(1.0, 2.0, 50.0, 21.0) == [0, 1]  # the others are predicted to take 20 times as long
 
 
 def test_ctrl_c_ends_the_measurement_with_what_there_is(monkeypatch):

@@ -65,12 +65,12 @@ def test_a_file_that_its_name_does_not_import_is_refused(file, words, tmp_path, 
 @pytest.mark.parametrize(
     ("replies", "devices", "status", "words"),
     [
-        ([({"seconds": 2.0}, False), ({"seconds": 1.0}, False)], "[1,2]", 0, "1 device: 2, 2 devices: 1"),
-        ([({"refusal": "too few points"}, False), ({"seconds": 1.0}, False)], "[2,1]", 0, "devices=2 is left out: too few"),
-        ([({"refusal": "no points"}, False), ({"refusal": "few points"}, False)], "[2,1]", 2, "scaling: no points"),
-        ([({"seconds": 2.0}, True)], "[1,2]", 0, "on this machine (cpu), devices=[1, 2]"),
-        ([({}, True)], "[1,2]", 130, "stopped before there was any advice"),
-        ([({"seconds": 2.0}, False)], "[1,1]", 0, "on this machine (cpu), devices=[1]"),
+        ([(2.0, False), (1.0, False)], "[1,2]", 0, "1 device: 2, 2 devices: 1"),
+        ([(Refusal("too few points"), False), (1.0, False)], "[2,1]", 0, "devices=2 is left out: too few"),
+        ([(Refusal("no points"), False), (Refusal("few points"), False)], "[2,1]", 2, "scaling: no points"),
+        ([(2.0, True)], "[1,2]", 0, "on this machine (cpu), devices=[1, 2]"),
+        ([(None, True)], "[1,2]", 130, "stopped before there was any advice"),
+        ([(2.0, False)], "[1,1]", 0, "on this machine (cpu), devices=[1]"),
     ],
     ids=["both", "one refused", "both refused", "stopped with advice", "stopped", "equal"],
 )  # fmt: skip
