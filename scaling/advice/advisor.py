@@ -18,6 +18,7 @@ from scaling.advice.problem import make_problem, registered
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, check_names
 from scaling.core.formatting import count_of
+from scaling.core.record import Record
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
@@ -90,21 +91,19 @@ def advise_case(
     other_machine = None if hardware is None or hardware.platform == "cpu" else hardware
     _check_options(budget, devices, other_machine)
     note = note or (lambda text: None)
-    counts = list(map(int, devices))  # the integers may be those of NumPy
-    cases, excluded, sizes = candidates.list_candidates(base, counts, may_split_seeds)
+    # The integers in `devices` may be those of NumPy.
+    cases, excluded, sizes = candidates.list_candidates(base, [int(n) for n in devices], may_split_seeds)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
-    model = other_machine or local_peaks.find_model()
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
-    if model is not None:  # without a model, all candidates are measured
+    if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, cores, compiling_cores, note)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     warning = "" if other_machine else _warn_of_wrong_fusions()
-    advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine, warning)
-    if not budget or other_machine or len(fields) < len(cases):  # fewer fields: interrupted
-        return advice
-    records = measurement.measure_candidates(fields, budget, cores, note)
-    return dataclasses.replace(advice, records=records)
+    records: Mapping[Case, Record] = {}
+    if budget and not other_machine and len(fields) == len(cases):  # not interrupted
+        records = measurement.measure_candidates(fields, budget, cores, note)
+    return Advice(tuple(cases), excluded, sizes, fields, records, machine, warning)
 
 
 def _warn_of_wrong_fusions() -> str:

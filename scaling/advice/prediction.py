@@ -45,7 +45,7 @@ def predict_candidates(
     fields = _compile_candidates(cases, model, compiling_cores or usable_cores(), note)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
         model = local_peaks.add_rates(model, fields, cores)
-    return {case: time_model.predict(case, model, each) for case, each in fields.items()}
+    return {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
 
 
 def _compile_candidates(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,28 +54,9 @@ _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _Shapes = dict[str, tuple[tuple[int, ...], str]]  # input name -> (shape, dtype)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to advise on.
-
-    Attributes:
-        name: the location of the function, such as "spring.py:force", or the name of the workload.
-        case: the case of the workload, or None for a function.
-        inputs: the shapes and dtypes from --points and from --shared.
-        wrt, target: the arguments of `advisor.advise`, for a function.
-        hardware: the configuration of another machine, or None for this machine.
-    """
-
-    name: str
-    case: Case | None
-    inputs: tuple[_Shapes, _Shapes]
-    wrt: str | None
-    target: str
-    budget: float
-    devices: list[int]
-    hardware: dict[str, Any] | None
+# A case, or the inputs of a function from --points and from --shared.
+_Problem = Case | tuple[_Shapes, _Shapes]
+_Options = dict[str, Any]  # arguments of `advisor.advise_case` or `advisor.advise`
 
 
 def execute(words: list[str], console: Console) -> None:
@@ -85,34 +65,34 @@ def execute(words: list[str], console: Console) -> None:
         console.print(HELP, markup=False)
         return
     try:
-        _advise_on_devices(_read_request(words), console)
+        _advise_on_devices(*_parse_words(words), console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped before there was any advice") from None
 
 
-def _advise_on_devices(request: Request, console: Console) -> None:
+def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
     """Find and print the fastest AD method for each number of devices, in a process for each on a CPU.
 
     Raise `Refusal` or `KeyboardInterrupt` if there is no advice for any number of devices.
     """
-    platform = None if request.hardware else find_platform()
+    hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
+    platform = None if hardware else find_platform()
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
-    for count in request.devices if is_bound else ():
+    for count in devices if is_bound else ():
         if type(count) is not int or not 0 < count <= usable:
             has = count_of(usable, "core")
             raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
-    if request.case is None:
-        _split_location(request.name)  # refuse a missing file before JAX starts
-    where = request.hardware["name"] if request.hardware else f"this machine ({platform})"
-    is_measured = request.budget and platform
-    how = f"measured for up to {request.budget:g} s" if is_measured else "by compiling alone"
-    print_lines(console, [f"{request.name} on {where}, devices={request.devices}: {how}"])
+    if not isinstance(problem, Case):
+        _split_location(name)  # refuse a missing file before JAX starts
+    where = hardware["name"] if hardware else f"this machine ({platform})"
+    how = f"measured for up to {budget:g} s" if budget and platform else "by compiling alone"
+    print_lines(console, [f"{name} on {where}, devices={devices}: {how}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
-    groups = [[count] for count in request.devices] if is_bound else [request.devices]
+    groups = [[count] for count in devices] if is_bound else [devices]
     seconds, refusals, is_stopped = dict[int, float](), dict[int, Refusal](), False
     for group in groups:
-        one = replace(request, devices=group, budget=request.budget / len(groups))
-        reply, is_stopped = _run_in_process(one, is_bound)
+        options |= {"devices": group, "budget": budget / len(groups)}
+        reply, is_stopped = _run_in_process(name, problem, options, is_bound)
         if isinstance(reply, Refusal):
             refusals[group[0]] = reply
         elif reply is not None:
@@ -128,8 +108,11 @@ def _advise_on_devices(request: Request, console: Console) -> None:
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
 
 
-def _read_request(words: Sequence[str]) -> Request:
-    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid."""
+def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
+    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
+
+    Return the name of a workload, or a location such as "spring.py:force", the problem, and the options.
+    """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     for option in ("--points", "--shared"):
@@ -156,12 +139,14 @@ def _read_request(words: Sequence[str]) -> Request:
     if devices == []:
         raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
     devices = devices if isinstance(devices, list) else [devices]
-    return Request(
-        functions[0] if functions else config["workload"], None if functions else _read_case(config),
-        (points, shared), config["wrt"], config["target"] or "jacobian", float(budget),
-        [count for k, count in enumerate(devices) if count not in devices[:k]],
-        hardware if hardware and hardware["platform"] != "cpu" else None,
-    )  # fmt: skip
+    options = {
+        "budget": float(budget), "devices": [count for k, count in enumerate(devices) if count not in devices[:k]],
+        "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
+    }  # fmt: skip
+    if not functions:
+        return config["workload"], _read_case(config), options
+    options |= {"wrt": config["wrt"], "target": config["target"] or "jacobian"}
+    return functions[0], (points, shared), options
 
 
 def _read_case(config: dict[str, Any]) -> Case:
@@ -191,20 +176,22 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
     return inputs
 
 
-def _run_in_process(request: Request, is_bound: bool) -> tuple[float | Refusal | None, bool]:
+def _run_in_process(
+    name: str, problem: _Problem, options: _Options, is_bound: bool
+) -> tuple[float | Refusal | None, bool]:
     """Advise in a new process. Return its reply, None without advice, and whether a signal stopped it.
 
     If `is_bound`, the process uses one CPU core per device. It reads the request from a temporary file, and
     appends the reply: the seconds of a call, or why there is no advice.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if request.case is None:
+    if not isinstance(problem, Case):
         del variables["XLA_FLAGS"]  # check the derivative as the code to paste will run
-    if is_bound or request.hardware:
+    if is_bound or options["hardware"]:
         variables["JAX_PLATFORMS"] = "cpu"
-    bound_to, is_stopped = cores.usable_cores()[: request.devices[0]] if is_bound else None, False
+    bound_to, is_stopped = cores.usable_cores()[: options["devices"][0]] if is_bound else None, False
     with tempfile.TemporaryFile() as file:
-        file.write(pickle.dumps((request, bound_to, os.getpid())))
+        file.write(pickle.dumps((name, problem, options, bound_to, os.getpid())))
         end = file.tell()
         file.seek(0)
         # In a session of its own, the process receives only signals from this one, once it is ready.
@@ -229,14 +216,14 @@ def _run_in_process(request: Request, is_bound: bool) -> tuple[float | Refusal |
 
 def main() -> None:
     """Advise on the request in the file on standard input, and append the reply, for `_run_in_process`."""
-    request, bound_to, parent = pickle.load(sys.stdin.buffer)
+    name, problem, options, bound_to, parent = pickle.load(sys.stdin.buffer)
     die_with_parent(parent)
     streams.prepare()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
     reply: float | Refusal | None = None  # None if there is no advice yet
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        reply = _advise(request, bound_to)
+        reply = _advise(name, problem, options, bound_to)
     except Refusal as refusal:
         reply = refusal
     except KeyboardInterrupt:
@@ -244,24 +231,26 @@ def main() -> None:
     except Exception:
         raise
     except BaseException as error:  # of the function, such as SystemExit
-        reply = Refusal(f"{request.name} raised {type(error).__name__}: {error}")
+        reply = Refusal(f"{name} raised {type(error).__name__}: {error}")
     os.write(0, pickle.dumps(reply))
 
 
-def _advise(request: Request, bound_to: Sequence[int] | None) -> float:
+def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
     """Find and print the best AD method. Return its time per call in seconds, or 0 if the time is unknown."""
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
     console = Console(width=140, highlight=False, emoji=False)
-    dtypes = {dtype for group in request.inputs for _, dtype in group.values()}
+    config = options["hardware"]
+    shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
+    dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
     try:
         import jax
 
         from scaling.advice import advisor
         from scaling.plan import hardware
 
-        jax.config.update("jax_enable_x64", "float64" in {*dtypes, request.case and request.case.dtype})
+        jax.config.update("jax_enable_x64", "float64" in dtypes)
         if bound_to:
             jax.config.update("jax_num_cpu_devices", len(bound_to))
         jax.devices()
@@ -269,22 +258,19 @@ def _advise(request: Request, bound_to: Sequence[int] | None) -> float:
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
         raise Refusal(f"{reason}; look at the variables JAX_* and the limits of your shell") from None
     with console.status("") as status:
-        options: dict[str, Any] = {
-            "budget": request.budget, "devices": request.devices, "cores": bound_to, "compiling_cores": usable,
-            "hardware": hardware.from_config(request.hardware) if request.hardware else None,
-            "note": status.update if console.is_terminal else None,
+        options |= {
+            "cores": bound_to, "compiling_cores": usable, "note": status.update if console.is_terminal else None,
+            "hardware": hardware.from_config(config) if config else None,
         }  # fmt: skip
-        if request.case:
+        if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
-            advice = advisor.advise_case(request.case, **options)
+            advice = advisor.advise_case(problem, **options)
         else:
-            function, line = import_function(request.name)
+            function, line = import_function(name)
             points, shared = (
-                {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
-                for group in request.inputs
+                {key: jax.ShapeDtypeStruct(*shape) for key, shape in group.items()} for group in problem
             )
-            options |= {"wrt": request.wrt, "target": request.target, "import_line": line}
-            advice = advisor.advise(function, points, shared, **options)
+            advice = advisor.advise(function, points, shared, import_line=line, **options)
     print_lines(console, [*_table_lines(advice.rows), "", *str(advice).splitlines()])
     return advice.seconds(advice.best) or 0.0
 

@@ -80,7 +80,7 @@ def test_each_number_of_devices_is_advised_on_once_until_a_signal(
     pending = list(replies)
     monkeypatch.setattr(advise, "find_platform", lambda: "cpu")
     monkeypatch.setattr(advise.cores, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(advise, "_run_in_process", lambda request, is_bound: pending.pop(0))
+    monkeypatch.setattr(advise, "_run_in_process", lambda *_: pending.pop(0))
     assert main(["advise", "workload=linear", f"devices={devices}"]) == status
     out, error = capsys.readouterr()
     assert words in out + error and not pending
@@ -90,7 +90,7 @@ def test_ctrl_c_before_the_measurement_names_no_records(monkeypatch, capsys):
     def interrupt(words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(advise, "_read_request", interrupt)
+    monkeypatch.setattr(advise, "_parse_words", interrupt)
     assert main(["advise", "workload=linear"]) == 130
     assert capsys.readouterr().err == "scaling: stopped before there was any advice\n"
 
