@@ -66,7 +66,7 @@ def advise_case(
     base: Case,
     budget: float = 30.0,
     devices: int | Sequence[int] = 1,
-    hardware: str | Hardware | None = None,
+    hardware: str | None = None,
     cores: Sequence[int] | None = None,
     compiling_cores: Sequence[int] | None = None,
     note: Callable[[str], None] | None = None,
@@ -78,17 +78,15 @@ def advise_case(
         base: a case with the workload, its sizes and inputs. Its AD mode and its layout are ignored.
         budget: the time in seconds to measure candidates. With 0, candidates are only compiled.
         devices: the number of devices, or several numbers to compare.
-        hardware: the name or model of another machine, for which times are only predicted. None or "cpu"
-            selects this machine.
+        hardware: the name of another machine in conf/hardware, for which times are only predicted. None or
+            "cpu" selects this machine.
         cores: the processor cores that this process is bound to, or None.
         compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of text about the progress, or None.
         may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
-    if not isinstance(hardware, Hardware | None):
-        hardware = local_peaks.read_hardware(hardware)
-    other_machine = None if hardware is None or hardware.platform == "cpu" else hardware
+    other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
     _check_options(budget, devices, other_machine)
     note = note or (lambda text: None)
     # The integers in `devices` may be those of NumPy.

@@ -84,7 +84,7 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
             raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
     if not isinstance(problem, Case):
         _split_location(name)  # refuse a missing file before JAX starts
-    where = hardware["name"] if hardware else f"this machine ({platform})"
+    where = hardware or f"this machine ({platform})"
     how = f"measured for up to {budget:g} s" if budget and platform else "by compiling alone"
     print_lines(console, [f"{name} on {where}, devices={devices}: {how}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
@@ -132,7 +132,8 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget", "30")):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     allowed = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
-    if unused := [name for name in fields if name.partition(".")[0] not in allowed]:
+    # Of the dotted names, only those of sizes have an effect, such as sizes.p.
+    if unused := [name for name in fields if re.sub(r"^sizes\..*", "sizes", name) not in allowed]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
     ((config, _),) = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
@@ -141,7 +142,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     devices = devices if isinstance(devices, list) else [devices]
     options = {
         "budget": float(budget), "devices": [count for k, count in enumerate(devices) if count not in devices[:k]],
-        "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
+        "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if not functions:
         return config["workload"], _read_case(config), options
@@ -241,14 +242,12 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
     console = Console(width=140, highlight=False, emoji=False)
-    config = options["hardware"]
     shapes = () if isinstance(problem, Case) else [shape for group in problem for shape in group.values()]
     dtypes = [problem.dtype] if isinstance(problem, Case) else [dtype for _, dtype in shapes]
     try:
         import jax
 
         from scaling.advice import advisor
-        from scaling.plan import hardware
 
         jax.config.update("jax_enable_x64", "float64" in dtypes)
         if bound_to:
@@ -260,7 +259,6 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
     with console.status("") as status:
         options |= {
             "cores": bound_to, "compiling_cores": usable, "note": status.update if console.is_terminal else None,
-            "hardware": hardware.from_config(config) if config else None,
         }  # fmt: skip
         if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker

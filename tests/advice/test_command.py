@@ -35,6 +35,7 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 devices=0", "devices=0: this machine has"),
         ("spring.py:force --points x=3,2 devices=[]", "devices=[] is an empty list"),
         ("spring.py:force --points x=3,2 chunk=4", "chunk= has no effect on advice: use wrt"),
+        ("workload=linear hardware=h100 hardware.memory=1", "hardware.memory= has no effect on advice"),
         ("workload=linear --shared k=2", "--shared has no effect with workload="),
         ("workload=linear chunk=4", "chunk= has no effect on advice: use workload"),
         ("workload=linear sizes.p=[3,4]", "only devices takes a list"),
