@@ -140,23 +140,19 @@ class Advice:
 
     def describe(self, case: Case) -> str:
         """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
+        method, is_coded = case.mode, case.mode == candidates.CODED
+        if self._is_gauss_newton:
+            method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
+        elif self.coloring and is_coded:
+            columns, rows = self.coloring.column_count, self.coloring.row_count
+            method = count_of(columns, "compressed column") if columns else count_of(rows, "compressed row")
         details = {
-            f"{case.forward} forward": case.forward,
+            method: True, f"{case.forward} forward": case.forward,
             f"{count_of(int(case.chunk or 0), 'seed')} at a time": case.chunk,
             f"{count_of(case.block or 0, 'point')} at a time": case.block,
             "the batch in one call": case.batch == "whole", f"{case.devices} devices": case.devices > 1,
         }  # fmt: skip
-        texts = [text for text, applies in details.items() if applies]
-        return ", ".join([self._describe_method(case), *texts])
-
-    def _describe_method(self, case: Case) -> str:
-        """Return the method of a candidate, such as 'jvp, then vjp'."""
-        if self._is_gauss_newton:
-            return "the explicit Jacobian" if case.mode == candidates.CODED else "jvp, then vjp"
-        if self.coloring is None or case.mode != candidates.CODED:
-            return case.mode
-        columns, rows = self.coloring.column_count, self.coloring.row_count
-        return count_of(columns, "compressed column") if columns else count_of(rows, "compressed row")
+        return ", ".join(text for text, applies in details.items() if applies)
 
     def __str__(self) -> str:
         best, record = self.best, self.records.get(self.best)
