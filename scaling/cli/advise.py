@@ -274,7 +274,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
 
 
 def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table with right-aligned columns, one row for each candidate."""
+    """Return the lines of a table, one for each candidate. All columns but the last are right-aligned."""
     formats: dict[str, Callable[[Any], str]] = {
         "method": str, "devices": str, "predicted_seconds": format_duration,
         "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
@@ -283,9 +283,9 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
         [name, *("" if row[name] is None else show(row[name]) for row in rows)]
         for name, show in formats.items()
     ]
-    widths = [max(map(len, column)) for column in columns]
+    widths = [max(map(len, column)) for column in columns[:-1]]
     lines = zip(*columns, strict=True)
-    return [" ".join(map(str.rjust, line, widths)) for line in lines]
+    return [" ".join([*map(str.rjust, line, widths), line[-1]]).rstrip() for line in lines]
 
 
 def _split_location(text: str) -> tuple[str, str]:
