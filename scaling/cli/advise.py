@@ -79,7 +79,7 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
     platform = None if hardware else find_platform()
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
     for count in devices if is_bound else ():
-        if type(count) is not int or not 0 < count <= usable:
+        if not 0 < count <= usable:
             has = count_of(usable, "core")
             raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
     if not isinstance(problem, Case):
@@ -137,11 +137,11 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(allowed)}, budget")
     ((config, _),) = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
-    if devices == []:
-        raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
     devices = devices if isinstance(devices, list) else [devices]
+    if not devices or any(type(count) is not int for count in devices):
+        raise Refusal(f"devices={devices}: give a number of devices, or several, such as [1,2]")
     options = {
-        "budget": float(budget), "devices": [count for k, count in enumerate(devices) if count not in devices[:k]],
+        "budget": float(budget), "devices": list(dict.fromkeys(devices)),
         "hardware": hardware["name"] if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
     if not functions:
