@@ -257,9 +257,8 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
         raise Refusal(f"{reason}; look at the variables JAX_* and the limits of your shell") from None
     with console.status("") as status:
-        options |= {
-            "cores": bound_to, "compiling_cores": usable, "note": status.update if console.is_terminal else None,
-        }  # fmt: skip
+        note = status.update if console.is_terminal else None
+        options |= {"cores": bound_to, "compiling_cores": usable, "note": note}
         if isinstance(problem, Case):
             sys.path.insert(0, os.getcwd())  # for a workload of the user, as in a worker
             advice = advisor.advise_case(problem, **options)
