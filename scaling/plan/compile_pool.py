@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import Case, Refusal, non_default_fields
+from scaling.core.case import Case, Refusal, built_in, non_default_fields
 from scaling.plan.hardware import Hardware
 from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
@@ -65,8 +65,12 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def program_of(case: Case) -> Case:
-    """Return a case with the same work on each device: with split=points, the case on one device."""
-    if case.split == "points" and case.points % case.devices == 0:
+    """Return a case with the same work on each device: with split=points, the case on one device.
+
+    The function of a user's workload may depend on the number of points, so its cases are returned unchanged.
+    """
+    is_built_in = case.workload in built_in("workloads")
+    if is_built_in and case.split == "points" and case.points % case.devices == 0:
         return dataclasses.replace(case, devices=1, points=case.points // case.devices)
     return case
 

@@ -75,6 +75,28 @@ def type_check(hint: Any) -> Callable[[Any], bool]:
 
 
 _TYPE_CHECKS = {name: type_check(hint) for name, hint in typing.get_type_hints(Record).items()}
+# The types of the entries of dict fields. An entry is required unless None is a valid value.
+_ENTRY_TYPES: dict[str, dict[str, Any]] = {
+    "environment": {
+        "digest": str, "setting": str | None, "platform": str | None, "device_kind": str | None,
+        "versions": dict[str, str | None] | None, "hosts": list[str] | None, "cores": list[int] | None,
+        "shape": dict[str, int] | None,
+    },
+    "predicted": {
+        "seconds": float, "low": float, "high": float, "call": float, "compute": float,
+        "communication": float, "waiting": float, "bound": str | None, "by": str,
+        "draws": list[float] | None,
+    },
+    "compilations": {"samples": int | None},
+    "messages": {"kind": str, "bytes": float, "group": int},
+    "blocks": {
+        "block": int | None, "chunk": int | None, "storage": str | None,
+        "probes": list[dict[str, Any]] | None,
+    },
+}  # fmt: skip
+_ENTRY_CHECKS = {
+    name: {entry: type_check(hint) for entry, hint in hints.items()} for name, hints in _ENTRY_TYPES.items()
+}
 
 
 def _check_numbers(name: str, value: Any) -> None:
@@ -86,16 +108,18 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def _check_record(record: Record) -> None:
-    environment = record.environment
     for name, matches in _TYPE_CHECKS.items():
         value = getattr(record, name)
         _require(matches(value), f"{name} is {value!s:.60}")
+    for name, checks in _ENTRY_CHECKS.items():
+        value = getattr(record, name)
+        for entries in value if isinstance(value, list) else [value]:
+            is_valid = entries is None or all(
+                is_type(entries.get(entry)) for entry, is_type in checks.items()
+            )
+            _require(is_valid, f"{name} contains {entries!s:.60}")
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
     _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    _require(isinstance(environment.get("digest"), str), "no environment digest")
-    for name in ("platform", "device_kind", "setting"):
-        value = environment.get(name)
-        _require(isinstance(value, str | None), f"environment.{name} is {value!s:.60}, not a string")
     _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
     _require(all(value >= _LEAST_SECONDS for value in record.seconds), "a sample that is not positive")
     if record.is_prediction:
@@ -106,8 +130,8 @@ def _check_plan(record: Record) -> None:
     hardware, predicted = record.environment["hardware"], record.predicted
     is_named = isinstance(hardware, dict) and isinstance(hardware.get("name"), str)
     _require(is_named, f"hardware is {hardware!s:.60}")
+    _require(record.environment["platform"] is not None, "a plan without a platform")
     _require(record.status != "ok", "a plan has the status ok, but it did not run")
     if predicted is not None:
-        low, seconds, high = times = [predicted.get(name, 0) for name in ("low", "seconds", "high")]
-        is_ordered = all(map(is_number, times)) and 0 < low <= seconds <= high
+        is_ordered = 0 < predicted["low"] <= predicted["seconds"] <= predicted["high"]
         _require(is_ordered, "a predicted time that is not in its interval")

@@ -54,6 +54,7 @@ def compile_cases(tmp_path, monkeypatch):
     """Compile cases with fake workers and return (case, result) pairs in order; `actions` lists those of the workers."""
     (tmp_path / "stand_in.py").write_text(FAKE_WORKER)
     (tmp_path / "log").mkdir()
+    monkeypatch.setattr(compile_pool, "built_in", lambda folder: {"alike", "once"})
     monkeypatch.setattr(compile_pool, "Variant", functools.partial(_fake_variant, tmp_path))
 
     def run(cases, size=1, limit=30.0, report=None, compiling=0.0, **header):
@@ -131,6 +132,11 @@ def test_cases_with_the_largest_device_counts_come_first(compile_cases):
     results = compile_cases([case(f"own.{n}", devices=n) for n in (2, 840, 1, 56)])
     assert [reported.devices for reported, _ in results] == [840, 56, 2, 1]
     assert [reported.devices for reported in compile_cases.started] == [840, 56, 2, 1]
+
+
+def test_programs_of_a_user_which_may_depend_on_the_number_of_points_are_compiled_separately(compile_cases):
+    compile_cases([alike(n, "own") for n in (1, 2)])
+    assert len(compile_cases.actions()) == 2
 
 
 @pytest.mark.parametrize("fields", [{"split": "data"}, {"split": "seeds"}, {"split": "both"}])
