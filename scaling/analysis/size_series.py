@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
@@ -21,6 +21,7 @@ from scaling.analysis.timings import Timing, is_empty_call, near_floor, reasons_
 
 S = TypeVar("S", bound=Subject)
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
+_ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,29 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
-    """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval."""
+    """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval.
+
+    If a parabola fitted to four or more sizes is significantly curved, the exponent changes along the sizes.
+    Then the interval also covers the slopes of the parabola at the smallest and largest size.
+    """
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
+    sizes -= sizes.mean()
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
-    (slope, _), covariance = np.polyfit(sizes - sizes.mean(), times, 1, cov=True)
-    half = float(stdtrit(len(line) - 2, 0.975)) * math.sqrt(covariance[0, 0])
-    return Estimate(float(slope), float(slope) - half, float(slope) + half)
+    slope, half = _leading_coefficient(sizes, times, 1)
+    slopes = [slope - half, slope + half]
+    if len(line) > _LEAST_SIZES:
+        curvature, half = _leading_coefficient(sizes, times, 2)
+        if abs(curvature) > half + _ROUNDING:
+            slopes += np.polyval(np.polyder(np.polyfit(sizes, times, 2)), sizes[[0, -1]]).tolist()
+    return Estimate(slope, min(slopes), max(slopes))
+
+
+def _leading_coefficient(sizes: Any, times: Any, degree: int) -> tuple[float, float]:
+    """Fit a polynomial, and return its leading coefficient with the half-width of the 95 % interval."""
+    coefficients, covariance = np.polyfit(sizes, times, degree, cov=True)
+    half = stdtrit(len(times) - degree - 1, 0.975) * math.sqrt(covariance[0, 0])
+    return float(coefficients[0]), float(half)
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:

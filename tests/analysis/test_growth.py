@@ -37,6 +37,17 @@ def test_interval_covers_the_true_exponent(exponents_of, sizes):
     assert 0.9 * runs <= covered < runs
 
 
+def test_interval_of_a_changing_exponent_covers_its_values_at_both_ends(exponents_of):
+    """The local exponent grows from 1.2 to 1.8; the fitted line has 1.5."""
+    (bent,) = exponents_of({p: p + p**2 / 16 for p in (4, 8, 16, 32, 64)})
+    assert bent.value == pytest.approx(1.5)
+    assert bent.low < 1.2 and bent.high > 1.8
+    (straight,) = exponents_of({p: p**1.5 * (1.01 if p == 8 else 1.0) for p in (4, 8, 16, 32, 64)})
+    assert straight.high < 1.52
+    (three,) = exponents_of({p: p + p**2 / 16 for p in (4, 16, 64)})
+    assert three.low < 1.2 and three.high > 1.8
+
+
 def test_sizes_below_ten_empty_calls_are_omitted(exponents_of):
     times = {p: 1e-5 + 1e-6 * p**2 for p in (1, 2, 3, 100, 300, 1000)}
     (growth,) = exponents_of(times, floor_seconds=1e-5)
