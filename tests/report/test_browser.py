@@ -120,6 +120,23 @@ def test_legend_button_toggles_the_isolation_of_a_mode_in_all_figures(page):
     assert count_dimmed(page, "devices")[0] == count_dimmed(page, "size")[0] == 0
 
 
+def test_wheel_zooms_only_with_shift(page):
+    wait_for_panels(page)
+    ticks = "[...document.querySelectorAll('#devices .chart')][0].querySelector('.mark-symbol path').getAttribute('transform')"
+    x, y = scroll_to_center(page, POINT)
+    before = page.eval(ticks)
+    page.call("Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200)
+    page.eval("new Promise(done => setTimeout(done, 200))")
+    assert page.eval(ticks) == before
+    x, y = scroll_to_center(page, POINT)
+    page.call(
+        "Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200, modifiers=8
+    )
+    page.eval("new Promise(done => setTimeout(done, 200))")
+    assert page.eval(ticks) != before
+    assert page.problems == []
+
+
 def column(page, heading):
     """Return the texts of a column of the table of measurements in its visible rows."""
     headings = page.eval(

@@ -10,7 +10,7 @@ import vl_convert
 
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import list_first
-from scaling.report.figures.marks import Figure, Spec
+from scaling.report.figures.marks import Figure, Panel, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
 from scaling.results.store import replace_file
@@ -19,6 +19,15 @@ _WIDTH = 400  # of a panel in pixels
 _TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # characters in the width of a panel and of a figure
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ISOLATED = {"name": "isolated", "value": ""}
+_ZOOM = {
+    "name": "zoom",
+    "bind": "scales",
+    "select": {
+        "type": "interval",
+        "zoom": "wheel![event.shiftKey]",
+        "translate": "[mousedown, window:mouseup] > window:mousemove!",
+    },
+}
 ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that converts SVG text
     "svg": str.encode,
     "png": lambda svg: vl_convert.svg_to_png(svg, scale=2.0),
@@ -28,12 +37,15 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that 
 
 def page_specs(figures: Iterable[Figure]) -> str:
     """Return the specifications of figures as JSON text for a script element of the HTML page."""
-    fitted = {"params": [_ISOLATED], "autosize": {"type": "fit-x", "contains": "padding"}}
-    panels = {
-        figure.name: [panel.chart | fitted | {"height": panel.height} for panel in figure.panels]
-        for figure in figures
-    }
+    panels = {figure.name: [_page_panel(panel) for panel in figure.panels] for figure in figures}
     return to_script_json({"config": CONFIG | {"legend": {"disable": True}}, "figures": panels})
+
+
+def _page_panel(panel: Panel) -> Spec:
+    first, *others = panel.chart["layer"]
+    layers = [first | {"params": [_ZOOM]} if panel.zoom else first, *others]
+    size = {"height": panel.height, "autosize": {"type": "fit-x", "contains": "padding"}}
+    return panel.chart | {"layer": layers, "params": [_ISOLATED]} | size
 
 
 def to_script_json(value: Any) -> str:

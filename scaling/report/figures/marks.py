@@ -30,6 +30,7 @@ class Panel(NamedTuple):
 
     title: tuple[str, ...]
     chart: Spec
+    zoom: bool = True
     least_width: int = 0  # pixels
     height: int = 230
 

@@ -64,7 +64,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
         constants = join_words(each.fixed_sizes, not each.honest and "oversubscribed")
         title = marks.panel_title(findings, each, constants)
         width, height = 70 + _CELL * len(each.devices), max(120, _ROW * min(len(each.sizes), _MAX_ROWS))
-        panels.append(Panel(title, _draw_map(each, styles), width, height))
+        panels.append(Panel(title, _draw_map(each, styles), zoom=False, least_width=width, height=height))
     caption = (
         "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
         "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
