@@ -106,12 +106,19 @@ def describe_plan(forecast: Forecast) -> str:
     counts = ", ".join([count_of(count["planned"], "case"), *others])
     devices = sorted({record.case.devices for record in forecast.records})
     span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
-    environment = forecast.records[0].environment
-    jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
-    tools = environment["hardware"] | {"JAX": jax}
-    versions = ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
-    text = f"{counts} on {span} of {environment.get('device_kind')}, compiled with {versions}"
+    environments = [record.environment for record in forecast.records]
+    kinds = " or ".join(dict.fromkeys(str(environment.get("device_kind")) for environment in environments))
+    digests = {environment["hardware"].get("digest") for environment in environments}
+    parameters = f" with {len(digests)} different sets of parameters" if len(digests) > 1 else ""
+    versions = " or ".join(dict.fromkeys(map(_describe_versions, environments)))
+    text = f"{counts} on {span} of {kinds}{parameters}, compiled with {versions}"
     return f"{text}; times are predicted and not measured."
+
+
+def _describe_versions(environment: Mapping[str, Any]) -> str:
+    jax = _mapping(environment.get("versions")).get("jax", "of an unknown version")
+    tools = environment["hardware"] | {"JAX": jax}
+    return ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from scaling.analysis.forecast import forecasts, plan_answers
+from scaling.analysis.forecast import describe_plan, forecasts, plan_answers
 from tests.support.planned import plan, too_large
 from tests.support.records import only
 
@@ -99,6 +99,20 @@ def test_latest_plan_is_kept_per_workload_source():
         assert sorted((c.case.workload, [p.seconds for p in c.points]) for c in result.curves) == [
             ("linear", [1.0, 1.0]), ("mine", [2.0, 2.0])
         ]  # fmt: skip
+
+
+def test_every_version_and_set_of_hardware_parameters_is_described():
+    def planned(workload, digest, jax):
+        record = plan(1.0, workload=workload, setting=workload)
+        machine = record.environment["hardware"] | {"digest": digest, "libtpu": "0.1"}
+        facts = {"hardware": machine, "versions": {"jax": jax}}
+        return dataclasses.replace(record, environment=record.environment | facts)
+
+    one_plan = describe_plan(predict(planned("linear", "a", "0.10.2"), planned("mine", "a", "0.10.2")))
+    assert one_plan.startswith("2 cases on 1 device of A processor, compiled with libtpu 0.1, JAX 0.10.2; ")
+    two_plans = describe_plan(predict(planned("linear", "a", "0.10.2"), planned("mine", "b", "0.11.0")))
+    assert "of A processor with 2 different sets of parameters, compiled with libtpu 0.1, JAX " in two_plans
+    assert "JAX 0.10.2" in two_plans and " or " in two_plans and "JAX 0.11.0" in two_plans
 
 
 def test_each_hardware_has_a_forecast_even_without_a_plan_file():
