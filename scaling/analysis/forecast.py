@@ -4,8 +4,8 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,13 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
+    """Return a forecast of the cases with the given keys only, with curves that start at their own baseline."""
+    records = tuple(record for record in forecast.records if record.key in keys)
+    kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
+    return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:

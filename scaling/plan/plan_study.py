@@ -234,10 +234,11 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
     With a `deadline` in seconds, one sentence names the cheapest device count whose calls take at most this
     time. `findings` is the analysis of the results folder, with a forecast for each hardware.
     """
-    planned_for = next((item for item in findings.forecasts if item.hardware == study.hardware.name), None)
-    if planned_for is None:
+    whole_folder = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
+    if whole_folder is None:
         return ["no case could be planned"]
-    planned = [r for r in planned_for.records if r.status == "planned" and r.key in study.keys]
+    planned_for = forecast.keep_cases(whole_folder, study.keys)
+    planned = [record for record in planned_for.records if record.status == "planned"]
     low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else count_of(replicates, "time")

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from scaling.analysis.forecast import describe_plan, forecasts, plan_answers
+from scaling.analysis.forecast import describe_plan, forecasts, keep_cases, plan_answers
 from tests.support.planned import plan, too_large
 from tests.support.records import only
 
@@ -126,6 +126,15 @@ def test_each_hardware_has_a_forecast_even_without_a_plan_file():
 
 def answers(*plans, files=FILES, deadline=None):
     return plan_answers(predict(*plans, files=files), deadline)
+
+
+def test_forecast_of_one_study_has_only_its_cases_and_its_baseline():
+    whole = predict(*strong(8.0, 4.0, 2.5), *strong(1.0, mode="jacrev"))
+    keys = {point.timing.case.key for point in whole.curves[0].points[1:]}
+    study = keep_cases(whole, keys)
+    assert [p.devices for p in only(study.curves).points] == [2, 4] and len(study.records) == 2
+    first = plan_answers(study)[0]
+    assert "jacrev" not in first and "its efficiency is 80 % of 2 devices" in first
 
 
 def test_answer_names_the_device_counts_between_which_efficiency_falls_below_half():
