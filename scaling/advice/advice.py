@@ -109,7 +109,7 @@ class Advice:
         The arguments are the inputs, in the order of the function's parameters. The result is the same pytree
         as from `jax.vmap(jax.jacfwd(function))`, or `jax.vmap(jax.hessian(function))` for target=hessian. For
         target=hvp and gauss_newton, the last argument is a pytree of directions with the structure of the
-        differentiated inputs and a leading axis of points. The result has the same structure.
+        differentiated inputs and a leading axis of points, and the result has this structure too.
         """
         if self.problem is None:
             raise Refusal(
@@ -118,7 +118,7 @@ class Advice:
         return plain_code.execute_code(self.problem, self.code)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the measured median time of one call in seconds, or else the predicted time, or None."""
+        """Return the median measured time of a call in seconds, or else the predicted time, or else None."""
         if case in self.records:
             samples = self.records[case].seconds
             return statistics.median(samples) if samples else None
@@ -187,7 +187,7 @@ class Advice:
         return "; ".join(texts) or "there is no other obvious choice"
 
     def _compare(self, case: Case) -> str:
-        """Return the time of a candidate relative to the best: "takes 1.4 times as long (predicted)"."""
+        """Return text that compares a candidate with the best, such as "takes 1.4 times as long (...)"."""
         if case == self.best:
             return "takes the same time, as it is this choice"
         if self.seconds(case) is None and (reason := self.reason(case)):

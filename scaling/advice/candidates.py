@@ -35,8 +35,8 @@ def list_candidates(
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the reason for each excluded case, and the shape of the derivative.
 
-    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. With
-    `may_split_seeds`, more devices than points split the seeds.
+    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If
+    `may_split_seeds` and there are more devices than points, the seeds are split instead of the points.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -61,7 +61,7 @@ def list_candidates(
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
-    """Return `base` with a number of devices, which split the points or, if points are too few, the seeds."""
+    """Return `base` on `devices` devices, which split the points or, if allowed and necessary, the seeds."""
     splits_seeds = devices > base.points and may_split_seeds
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
@@ -72,7 +72,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 def _enumerate_cases(
     layouts: Sequence[Case], modes: Sequence[str], built: Workload, sizes: DerivativeShape
 ) -> Iterator[Case]:
-    """Yield the cases of each mode on each layout: plain, with batch=whole, with chunks, and with blocks."""
+    """Yield the cases for each mode and layout: plain, with batch=whole, with chunks, and with blocks."""
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
     for mode, base in itertools.product(modes, layouts):

@@ -71,10 +71,10 @@ def find_model() -> Hardware | None:
 
 
 def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
-    """Return the model of this CPU with the measured peak rates that limit compiled cases.
+    """Measure the peak rates that limit the compiled cases on this CPU, and return `model` with these rates.
 
-    `fields` contains the record fields of their programs. `cores` are the cores that the process is bound to.
-    Raise `Refusal` if the rates cannot be measured.
+    `fields` contains the record fields of the cases. This process is bound to `cores`. Raise `Refusal` if the
+    rates cannot be measured.
     """
     peaks = _load_or_measure(_needed_peaks(fields), cores)
     try:
@@ -85,7 +85,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks whose rates limit a kernel or a message of the compiled cases.
+    """Return the peak benchmarks that limit the time of a kernel or a message of the compiled cases.
 
     The other rates do not change the predicted times. Copies of large arrays take the longest to measure.
     """
@@ -107,7 +107,7 @@ def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
 
 
 def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
-    """Return one record of each peak benchmark, from the cache or measured now.
+    """Return one record for each peak benchmark, from the cache or from a new measurement.
 
     A peak that was measured only while other processes used the CPU is measured up to `_MOST_ATTEMPTS` times.
     """
@@ -132,6 +132,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of an environment that must match before a cached peak is used."""
+    """Return the values in an environment that must be equal for a cached peak to be used."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

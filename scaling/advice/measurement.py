@@ -34,8 +34,8 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure cases until the fastest is known or `budget` seconds are spent. Return the record of each case.
 
-    `fields` contains the record fields of their programs. Cases that were not run are omitted, also after
-    Ctrl-C. This process is bound to `cores`. `note` is called with text about the progress.
+    `fields` contains the record fields of each case. Cases that were not run are omitted, also after Ctrl-C.
+    This process is bound to `cores`. `note` is called with text about the progress.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -57,11 +57,11 @@ def measure_candidates(
 
 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the cases in the order in which they are measured, without cases that are predicted to be slow.
+    """Return the cases to measure, in order. Cases that are predicted to be slow are omitted.
 
-    Only cases with the status "planned" are measured. They are sorted by predicted seconds, or by operations
-    without a prediction. The fastest case of each mode and device count comes first. Cases with a doubtful
-    prediction, which have a `text`, come last.
+    Only cases with the status "planned" are measured. They are sorted by predicted seconds or, if there is no
+    prediction, by operations. The fastest case of each mode and device count comes first. Cases with a
+    doubtful prediction, which have a `text`, come last.
     """
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
@@ -111,7 +111,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return one clause of text on whether another measured candidate may be as fast as `best`."""
+    """Return text that states whether another measured candidate may be as fast as `best`."""
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

@@ -94,7 +94,7 @@ _RESERVED = {  # names that the code defines or uses; a function or argument wit
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
-    """Return Python code that defines the derivative of the function of a problem for a batch of points.
+    """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
     `case` determines the AD mode, the chunk, the block and the number of devices. With a `coloring`, the code
     compresses the columns or rows of the Jacobian.
@@ -136,7 +136,7 @@ def _name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return the definitions and the expression for the derivative of a batch, as two strings of code.
+    """Return the code for the derivative of a batch as two strings: the definitions and the expression.
 
     `has_points_axis` states for each argument whether it has a leading axis of points. `derivative` is an
     expression for the function that returns the derivative at one point.
@@ -160,7 +160,7 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return (definitions, expression) for the derivative at one point, as code that uses `names`."""
+    """Return the code of the derivative at one point as (definitions, expression), with arguments `names`."""
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
@@ -188,7 +188,7 @@ def _write_derivative(
 
 
 def _write_product(problem: Problem, case: Case) -> str:
-    """Return the body of `derivative` for a product of the Hessian or of J^T J and a direction v."""
+    """Return the code in the body of `derivative` that multiplies the Hessian or J^T J by a direction v."""
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
@@ -224,7 +224,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return code that defines `colors`, the color of each column or row, and `nonzero`, a mask of J."""
+    """Return code that defines `colors` (one per column or row) and `nonzero` (the mask of nonzeros)."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

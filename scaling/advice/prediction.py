@@ -31,7 +31,7 @@ def predict_candidates(
     compiling_cores: Sequence[int] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[Case, RecordFields]:
-    """Compile cases for a machine, and return the record fields of each program, including a predicted time.
+    """Compile cases for a machine, and return the record fields of each case, including a predicted time.
 
     If a case does not fit into memory or is not compiled, its field `status` is not "planned", and `text`
     states the reason. After Ctrl-C, the result contains only the cases that were compiled before.
@@ -99,7 +99,7 @@ def _compile_in_threads(
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     """Return an explanation for each case with over `_MOST_WORK` times the operations of another dense case.
 
-    `work` is the number of operations of each case.
+    `work` maps a case to its number of operations. A dense case does not compress the Jacobian.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]

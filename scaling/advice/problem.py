@@ -86,7 +86,7 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return the names of the transforms of JAX that can differentiate the function, or both if none can.
+        """Return which of "jacfwd" and "jacrev" can differentiate the function, or both if neither can.
 
         A function with `jax.custom_vjp` has no "jacfwd", and one with `jax.lax.while_loop` has no "jacrev".
         """
@@ -140,7 +140,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Check the inputs of a `group`, "points" or "shared", and convert the arrays to dtypes of JAX."""
+    """Check the inputs in the argument `group` ("points" or "shared"), and convert them to JAX dtypes."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -217,7 +217,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
     """Register a problem as a workload, and yield a `Case` of this workload.
 
-    `whole_mode` computes the derivative of the whole batch with mode=vmap_grad. None disables this mode.
+    With mode=vmap_grad, `whole_mode` computes the derivative of the whole batch. None disables this mode.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     workload = Workload(
@@ -260,12 +260,12 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return the name of an input with the shape of the input `name`, unlike that of any argument."""
+    """Return a name that no argument has, for an additional input with the shape of the input `name`."""
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))
 
 
 def _add_direction(problem: Problem, workload: Workload) -> Workload:
-    """Return a workload with a random direction at each point for each differentiated input."""
+    """Return the workload with an additional input for each differentiated input: a direction per point."""
     batch = lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype)  # noqa: E731
     names = {_name_copy(problem, name, "direction"): name for name in problem.wrt}
     structs = dict(zip(problem.wrt, problem.input_structs(), strict=True))
@@ -302,7 +302,7 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int) -> Any:
-    """Return an `InputSpec` for each array of an input with `point_axes` axes of points (0 or 1).
+    """Return an `InputSpec` for each array of an input. `point_axes` is its number of axes of points, 0 or 1.
 
     The rows are the values of the array. For a `jax.ShapeDtypeStruct` they are random numbers that depend on
     the name, or zeros for integers. Integers are converted to int32 modulo 2**32.

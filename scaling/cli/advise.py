@@ -71,7 +71,7 @@ def execute(words: list[str], console: Console) -> None:
 
 
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
-    """Find and print the fastest AD method for each number of devices, in a process for each on a CPU.
+    """Find and print the fastest AD method. On a CPU, use a separate process for each number of devices.
 
     Raise `Refusal` or `KeyboardInterrupt` if there is no advice for any number of devices.
     """
@@ -180,10 +180,10 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
 ) -> tuple[float | Refusal | None, bool]:
-    """Advise in a new process. Return its reply, None without advice, and whether a signal stopped it.
+    """Find the advice in a new process. Return the reply or None, and whether a signal stopped the process.
 
     If `is_bound`, the process uses one CPU core per device. It reads the request from a temporary file, and
-    appends the reply: the seconds of a call, or why there is no advice.
+    appends the reply: the seconds per call, or a `Refusal` that states why there is no advice.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -216,7 +216,7 @@ def _run_in_process(
 
 
 def main() -> None:
-    """Advise on the request in the file on standard input, and append the reply, for `_run_in_process`."""
+    """Read a request from the file on standard input, find the advice, and append the reply to the file."""
     name, problem, options, bound_to, parent = pickle.load(sys.stdin.buffer)
     die_with_parent(parent)
     streams.prepare()
@@ -288,7 +288,7 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if the text is malformed or the file missing."""
+    """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if it is malformed or the file is missing."""
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
         fix = "write FILE.py:NAME, such as spring.py:force"

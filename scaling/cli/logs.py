@@ -64,8 +64,8 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query of `scaling logs` selects. Raise `Refusal` if there are none.
 
     The query is the label of a case, the beginning of a label or key, or the name of a workload. If some of
-    the matching cases failed, return only those, latest first. An empty query matches all cases. If none has
-    failed, it selects the case that a task began last.
+    the matching cases failed, return only the failed cases, latest first. An empty query matches all cases.
+    If none has failed, it selects the case that a task began last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -85,7 +85,7 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
 
 
 def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) of each log of a case: its attempts and tasks, its worker logs, its job logs."""
+    """Yield (title, text) for each log of a case: attempts and tasks first, then worker logs and job logs."""
     tasks = [task for task in study.tasks if key in study.keys[task.entry.path]]
     records = sorted(
         (r for r in study.records if r.key == key), key=lambda r: (r.started_at or "", r.attempt)
@@ -107,7 +107,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line with the state of a task, and the attempt at a case that it runs now."""
+    """Return a line with the state of a task and, if the task runs the case `key` now, the attempt."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message

@@ -96,7 +96,7 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
 def _unite_studies(folders: Sequence[Path], target: Path) -> None:
     """Merge the study.json files of several folders into one in `target`.
 
-    The first title is kept. Any other field in which the studies differ is None.
+    The first title is kept. If the studies differ in `order_seed` or `sampling`, the merged field is None.
     """
     contents = [store.read_json(folder / _STUDY) for folder in folders]
     studies = [content for content in contents if isinstance(content, dict)]

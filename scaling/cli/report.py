@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the HTML report unless it is up to date, and print a summary of it."""
+"""Implement `scaling report`: write the HTML report unless it is up to date, and print a summary."""
 
 import argparse
 import contextlib

@@ -79,7 +79,7 @@ class StudyRun:
     retry: bool = False  # whether cases that have no attempts left run once more
     dry_run: bool = False  # whether to print the cases only
     versus: object = None  # the program to compare with, such as "commit:main"
-    baseline: tuple["Variant", Path] | None = None  # this program, and its results folder
+    baseline: tuple["Variant", Path] | None = None  # the program `versus`, and its results folder
     tracking: "TrackingSettings | None" = None  # None if nothing is published
     checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
     save_answers: Callable[[], None] = lambda: None  # caches the answers of the preflight check
@@ -106,7 +106,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Check the cases of a study, and return the study with the result. Raise `Refusal` if it is invalid."""
+    """Check the cases of a study, and return the study with the results. Raise `Refusal` if it is invalid."""
     for each in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(each)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):

@@ -24,7 +24,7 @@ def print_lines(console: "Console", lines: Iterable[str], style: str | None = No
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return a note with the number of damaged lines and the first of them, or [] if there are none."""
+    """Return a list with one note about the damaged lines, or [] if no line is damaged."""
     more = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
     return [f"damaged, ignored: {damaged[0]}{more}"] if damaged else []
 

@@ -72,7 +72,7 @@ class TaskState:
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts at cases that this task has started but not finished."""
+        """Return the attempts to run cases that this task has started but not finished."""
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -91,7 +91,7 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return the states of all tasks in readable submissions, and an error message, or "" without a problem.
+    """Return the states of all tasks in readable submissions, and an error message ("" if there is none).
 
     If Slurm does not answer or `query_scheduler` is false, a Slurm task is `UNKNOWN`, unless its final state
     is saved on disk or its journal reports its completion. Final states are saved to disk.
@@ -146,9 +146,9 @@ def _query_states(
 ) -> dict[str, JobState]:
     """Return the states of tasks that Slurm reports, as a dict from task name to state.
 
-    `saved` are the known final states, and `listed` is the part of the queue with the name of the submission.
-    If the launcher ended before it saved the ID of a job, its tasks have the state of this job until they
-    start, when their journals contain the ID.
+    `saved` are the known final states, and `listed` are the queued jobs with the name of the submission. If
+    the launcher ended before it saved the ID of a job, its tasks have the state of this job until they start
+    and write the ID to their journals.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
     ended = slurm.list_ended_jobs(submission.name, unsaved)

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt at a benchmark case in one run of a task. Times are in ISO 8601 format."""
+    """An attempt to run a benchmark case in one run of a task. Times are in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key
@@ -53,7 +53,7 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt at each replicate of a case, if this attempt has not ended."""
+        """Return the last attempt for each case and replicate, unless this attempt has ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 

@@ -1,4 +1,4 @@
-"""Make a "failed" record for each case that an ended job left without one, and find the cause in job logs."""
+"""Make a "failed" record for each case that an ended job did not record, and find the cause in job logs."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import child_process, schedule
 
-# States in which cases that had not begun are not recorded as failed.
+# Final states of a job after which cases that never began are not recorded as failed.
 _NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
 # Prefixes of log lines that do not explain the cause.
 _UNINFORMATIVE_PREFIXES = (
@@ -78,7 +78,7 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases of a task that have no result and have attempts left, with their next attempt."""
+    """Return the cases of a task that have no result and have attempts left, with the next attempt number."""
     history, remaining = schedule.build_history(records, definition.environments.values()), []
     for item in definition.items:
         identity = item.identity(definition.environments)

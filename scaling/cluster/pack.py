@@ -53,7 +53,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return one group of cases for each scaling curve. The process shape is large enough for all cases.
+    """Group the cases by scaling curve, under one process shape that is large enough for all cases.
 
     The cases of a curve may differ in the number of points and devices, the method, and the replicate.
     """
@@ -73,7 +73,7 @@ def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Fill tasks with groups up to `budget` seconds each. Return (cases, predicted seconds) of each task."""
+    """Distribute groups over tasks of up to `budget` seconds. Return (cases, predicted seconds) per task."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, total = list[ScheduledCase](), 0.0
     for group in groups:

@@ -78,7 +78,7 @@ class SlurmNode(NamedTuple):
 
 
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices that the cluster settings select for a run.
+    """Return the `Machine` (nodes and devices) that the cluster settings select for a run.
 
     If Slurm cannot be queried in a dry run, use the node and device numbers in the cluster settings. Raise
     `Refusal` if required settings are missing, or if the nodes have no device of the platform.
@@ -107,7 +107,7 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes that a job may use, and their devices and CPUs, as reported by sinfo.
+    """Return a `Machine` with the nodes that a job may use, and the devices and CPUs that sinfo reports.
 
     Search the configured or the default partition for nodes with a feature that the constraint names. If the
     default partition has no devices, but a constraint, a QOS, or `per_node` is set, search all partitions,
@@ -243,7 +243,7 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Return the `count` fields of each line, split at "|". Skip other lines, such as "CLUSTER: east"."""
+    """Split each line at "|" into `count` fields. Skip lines with fewer fields, such as "CLUSTER: east"."""
     rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [row for row in rows if len(row) == count]
 

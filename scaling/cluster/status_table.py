@@ -1,4 +1,4 @@
-"""Build the tables of submitted tasks of `scaling status`, where tasks in the same state share a row."""
+"""Build the tables of submitted tasks for `scaling status`. Tasks in the same state share a row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,9 +17,9 @@ _MAX_NAMES = 2  # maximum number of names in a cell
 
 
 def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
-    """Yield a table for each submission. Unless `every` is true, omit tasks of earlier ones that have ended.
+    """Yield a table with the tasks of each submission.
 
-    Tasks of a submission in the same state share a row, unless `every` is true.
+    Unless `every` is true, omit ended tasks of earlier submissions, and show tasks in equal states in one row.
     """
     last = tasks[-1].entry.folder
     shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
@@ -37,7 +37,7 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
-    """Return the table rows of the tasks of a submission: the text of each cell, as in `_COLUMNS`."""
+    """Return the table rows for the tasks of a submission. Each row contains the text for `_COLUMNS`."""
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
     return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups)]
 

@@ -47,7 +47,7 @@ class SubmittedTask:
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
-        """Return the path of the job's log file of standard output (kind "out") or standard error ("err")."""
+        """Return the path of the log of standard output (kind "out") or standard error (kind "err")."""
         return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
@@ -63,7 +63,7 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the name that all its Slurm jobs share, such as "scaling-20261121T201500-3f2a"."""
+        """Return the common name of the Slurm jobs, such as "scaling-20261121T201500-3f2a"."""
         return f"scaling-{self.folder.name}"
 
 
@@ -97,7 +97,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission that a JSON value describes. Raise KeyError or TypeError if it describes none."""
+    """Return the submission that a JSON value describes. Raise KeyError or TypeError if it is malformed."""
     entries = tuple(
         SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
         for task in content["tasks"]
@@ -108,7 +108,7 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a new submission, without job IDs, in the subfolder `stamp`. Write no file."""
+    """Return a new submission without job IDs for the subfolder `stamp`. No file is written."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))

@@ -27,7 +27,7 @@ class Experiment:
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
     parameters: Mapping[str, str]  # the description of each parameter, by name
     coordinates: tuple[Coordinates, ...]  # the parameter values of each measurement
-    regions: Mapping[str, Mapping[Coordinates, Timing]]  # method -> timings by coordinates
+    regions: Mapping[str, Mapping[Coordinates, Timing]]  # method -> coordinates -> timing
 
 
 class _SizedTiming(NamedTuple):
@@ -41,10 +41,10 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return the content of each Extra-P file for a results folder, as a dict by file name without suffix.
+    """Return a dict from the name (without suffix) of each Extra-P file to its content.
 
     Methods with the same coordinates share a file. If more than four sizes vary, each combination of the
-    excess sizes has its own file. Timings in which several devices shared a CPU core are omitted.
+    other sizes has its own file. Timings in which several devices shared a CPU core are omitted.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
@@ -102,7 +102,7 @@ def _to_region_name(text: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file: times per call in seconds, and operations of a device if known."""
+    """Return the text of an Extra-P file: seconds per call and, if known, the operations per device."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     points = [" ".join(map(str, values)) for values in experiment.coordinates]
     points = [f"({values})" for values in points] if len(experiment.parameters) > 1 else points

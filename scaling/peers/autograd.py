@@ -24,7 +24,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a derivative that traces the function with autograd at each call."""
+    """Return a `Prepared` that traces the function with autograd at each call."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 

@@ -1,7 +1,7 @@
 """Peer: CasADi (a symbolic SX graph of one point, differentiated once and evaluated at every point).
 
-With `jit: false`, CasADi's virtual machine evaluates the graph. With `jit: true`, it is compiled as C code by
-`cc`. In both cases, CasADi divides the loop over the points among threads. With `batch: whole`, a single
+With `jit: false`, CasADi's virtual machine evaluates the graph. With `jit: true`, `cc` compiles the graph as
+C code. In both cases, CasADi divides the loop over the points among threads. With `batch: whole`, a single
 graph contains all points. `compile_seconds` is the time to differentiate and compile the graph.
 
 A sweep is one forward or reverse differentiation of the graph, which yields one compressed column or row of
@@ -104,7 +104,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return a dict of symbols by input name, and the outputs, for one point or all points (`batch: whole`).
+    """Return a dict from input name to symbols, and the symbolic outputs, for one point or the whole batch.
 
     The symbols and the outputs are column vectors, with elements in the row-major order of the arrays.
     """
@@ -124,7 +124,7 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function for the value or the derivative of y, and the number of sweeps or None."""
+    """Return a CasADi function that computes y or its derivative, and the number of sweeps (None for y)."""
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])

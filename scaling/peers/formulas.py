@@ -34,7 +34,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return checks for `reason_to_skip` of a library that computes one seed at a time in NumPy."""
+    """Return the checks for `reason_to_skip` if a library has no bfloat16 and no chunks of seeds."""
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -43,7 +43,7 @@ def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
 
 @dataclass(frozen=True)
 class Batch:
-    """The function of all points of a case and the inputs to differentiate with respect to."""
+    """A function that evaluates all points of a case at once, and the inputs that are differentiated."""
 
     case: Case
     workload: Any
@@ -67,8 +67,8 @@ class Batch:
     ) -> list[numpy.ndarray]:
         """Return the columns of the Jacobian, of shape (columns, points, outputs), for each input.
 
-        `push(index, tangent)` returns the tangent of the outputs for a tangent of `x[index]`, whose nonzero
-        elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
+        `push(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of `x[index]`, and
+        its nonzero elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -109,7 +109,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case. `inputs` are arrays of the library `np`, `log_gamma` is its log-gamma."""
+    """Return the `Batch` of a case. The arrays `inputs` and the function `log_gamma` are of library `np`."""
     formula = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
     arrays = dict(inputs)
     if case.ad_mode.uses_reverse and case.batch == "vmap":
@@ -133,7 +133,7 @@ def prepare(
     log_gamma: Any,
     differentiate: Callable[[Batch], list[numpy.ndarray]],
 ) -> Prepared:
-    """Return a `Prepared` that computes the function value or, by `differentiate`, the derivative."""
+    """Return a `Prepared` that computes the function value, or calls `differentiate` for the derivative."""
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
     batch = make_batch(case, workload, sizes, inputs, np, log_gamma)

@@ -1,4 +1,4 @@
-"""Import the peer of an `engine`, find out which cases it can run, and prepare its program in a worker.
+"""Import a peer (an AD library other than JAX), list the cases that it cannot run, and prepare its program.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
 `engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
@@ -110,7 +110,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that its peer determines: `jit`, `chunk`, and fixed values of JAX options.
+    """Return the case fields that a peer determines: `jit`, `chunk`, and fixed values of JAX options.
 
     A peer computes the whole batch with threads in a single process.
     """
@@ -145,10 +145,10 @@ def first_reason(*checks: tuple[bool, str]) -> str | None:
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Return the program of a peer in a worker as a `PlacedProgram`, which is timed and checked like JAX.
+    """Return the program of a peer as a `PlacedProgram`, which is timed and checked like a JAX program.
 
-    Note its compile time and number of passes in `attempt`. Raise `TooLarge` if the inputs and the result do
-    not fit into memory.
+    Record the compile time and the number of passes in `attempt`. Raise `TooLarge` if the inputs and the
+    result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case, shape  # import JAX
 

@@ -22,14 +22,14 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the function value or the finite differences. Nothing is compiled."""
+    """Return a `Prepared` that computes the function value or finite differences. Nothing is compiled."""
     from scipy.special import gammaln
 
     return formulas.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for each unit vector e of the inputs x, with the step h of the dtype."""
+    """Return (f(x + h e) - f(x)) / h for each unit vector e. The step h depends on the dtype."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

@@ -46,7 +46,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the function value or derivative of a case, compiled if `jit: true`."""
+    """Return a `Prepared` that computes the value or derivative of a case, compiled if `jit: true`."""
     import torch
 
     torch.set_num_threads(threads)
@@ -96,10 +96,11 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function of the inputs x that returns the columns of a derivative, or its rows per input.
+    """Return a function f(*x) that computes the value, the columns or the rows of the Jacobian.
 
-    The tensors have the shape (seeds, points, ...), or (points, ...) if there is a single seed. The seeds are
-    created only once, because creating them in a compiled function takes up to thirty times as long.
+    The result is a tuple, with one tensor of rows for each input. Columns and rows have the shape
+    (seeds, points, ...), or (points, ...) for one seed. The seeds are created only once, because creating
+    them in a compiled function takes up to thirty times as long.
     """
     mode = batch.case.ad_mode
     if mode.is_value:
@@ -114,7 +115,7 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return the unit tangents or cotangents of several tensors, each of shape (seeds, *shape of the tensor).
+    """Return the unit tangents or cotangents for each tensor, of shape (seeds, *shape of the tensor).
 
     For each tensor, `repeats` contains the number of points for which a seed is repeated.
     """
@@ -150,7 +151,7 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian, or their sums over the outputs of each point, by one VJP per seed."""
+    """Return the rows of the Jacobian from one VJP per seed. If it is reduced, sum the rows of a point."""
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]

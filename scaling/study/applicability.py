@@ -30,9 +30,9 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules for skipping a case because of its mode, target, reduction or seeds.
+    """Return the possible reasons to skip a case that concern its mode, target, reduction or seeds.
 
-    The first rule that applies determines the reason.
+    Each is a tuple (reason, applies, explanation). The first one that applies is recorded.
     """
     mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
     name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
@@ -104,7 +104,7 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules for skipping a case because of its devices, JAX API or compilation."""
+    """Return the possible reasons to skip a case that concern its devices, JAX API or compilation."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     uncompiled = "needs compiled programs, and jit=false compiles none"

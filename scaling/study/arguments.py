@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> argparse.Namespace:
     """Parse the arguments after the subcommand: options, and overrides of the given fields.
 
-    Raise `Refusal` if a word is neither of them. The result contains the options and the list `overrides`.
+    The result contains the options and the list `overrides`. Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog=f"scaling {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")

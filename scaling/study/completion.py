@@ -72,7 +72,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return the `UnusedField` of the first rule that applies to each field."""
+    """Return a dict from field name to the `UnusedField` of the first rule for this field that applies."""
     reasons: dict[str, UnusedField] = {}
     for name, unused, reason, causes in rules:
         if unused:
@@ -101,7 +101,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case. mode=value implies a target that is a value, and vice versa."""
+    """Return (AD mode, target) of a case. mode=value selects a function value as target, and vice versa."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
@@ -186,7 +186,7 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that contains all seeds or points of a device.
+    """Set `chunk` or `block` of a case to None if it contains all seeds or all points of a device.
 
     Such a chunk or block does not change the compiled program. With storage=host, the block is kept.
     """

@@ -1,4 +1,4 @@
-"""Compose the configuration of each study with Hydra from conf/ and overrides, and explain Hydra errors."""
+"""Compose study configurations with Hydra from the files in conf/ and overrides, and explain Hydra errors."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": 
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 _MAX_BYTES = 256 * 1024  # maximum size of a YAML file
 _MAX_DEPTH = 40  # maximum number of nesting levels of a YAML file
-_MAX_NODES = 10_000  # maximum number of values of a YAML file; OmegaConf copies those of an alias at each use
+_MAX_NODES = 10_000  # maximum number of values of a YAML file; the values of an alias count at each use
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 
 
@@ -52,7 +52,7 @@ def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
 
 
 def configuration_folder() -> Path:
-    """Return the path of `conf`, the folder of the YAML files, in the installed package or the checkout."""
+    """Return the path of the folder `conf` with the YAML files, in the installed package or the checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
@@ -80,7 +80,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return a configuration (a plain dict) and its study name. If `only_print`, print it as YAML instead."""
+    """Return the configuration as a plain dict, and the study name. If `only_print`, print YAML instead."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -131,7 +131,7 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Return an override in Hydra syntax, with ++ if it may add a key, and quotes for special characters."""
+    """Convert an override to Hydra syntax: add ++ if the key may be new, and quote special characters."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
@@ -143,7 +143,7 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Return an override that sets a field of a case to null, which otherwise means that it is not given."""
+    """Replace null as value of a case field by [null], or true for `where`. Plain null means "not given"."""
     name, _, value = override.partition("=")
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
     return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override
@@ -191,7 +191,7 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
 
 @contextlib.contextmanager
 def _checked_files() -> Iterator[None]:
-    """Raise `Refusal` in this context if Hydra loads a file that is too large or outside of its folder."""
+    """Raise `Refusal` within this context if Hydra loads a file that is invalid or outside its folder."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
 
@@ -219,7 +219,7 @@ def _checked_files() -> Iterator[None]:
 
 
 def _check_file(path: Path) -> None:
-    """Raise `Refusal` if a file is too large, not UTF-8, nested too deeply, or repeats too many values."""
+    """Raise `Refusal` if a file is too large, not UTF-8, nested too deeply, or has too many values."""
     name, content = _format_path(path), path.read_bytes()
     if len(content) > _MAX_BYTES:
         raise Refusal(

@@ -62,7 +62,7 @@ class GridCell:
 
     case: Case
     scaling: str = "strong"  # or "weak"
-    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one for each of its grids
+    sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, completed: Case) -> Case:
         """Return the completed case. With weak scaling, multiply its points by its number of devices."""
@@ -78,8 +78,8 @@ def expand_study(
 ) -> list[GridCell]:
     """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
 
-    The cells of the `parts`, which are studies within the study, come first. The cases that `ceilings` adds
-    (see options/machine_peaks.py) are not included. Raise `Refusal` if the study is invalid or has no cells.
+    `parts` are studies within the study, and their cells come first. The peak benchmarks that `ceilings` adds
+    are not included. Raise `Refusal` if the study is invalid or has no cells.
 
     Args:
         study: The shared fields, `grids`, `parts`, `ceilings` and `title`.
@@ -135,7 +135,7 @@ def _expand_grids(
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two mappings of fields, and their `sizes`, by name. Values of `upper`, even null, win."""
+    """Merge two dicts of fields, including their `sizes`. `upper` overrides `lower`, also with null."""
     if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
         raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
     merged = {**lower, **upper}
@@ -149,7 +149,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return the values of each field of a grid, as a dict from field, such as "sizes.p", to a list."""
+    """Return a dict from each field of a grid, such as "sizes.p", to the list of its values."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -159,20 +159,20 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _count_cells(axes: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of swept values, where mesh=all means every mesh."""
+    """Return the number of combinations of the swept values. mesh=all counts as one value per mesh."""
     others = math.prod(len(values) for name, values in axes.items() if name not in ("devices", "mesh"))
     pairs = itertools.product(axes.get("devices", [1]), axes.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
 
 
 def _choose_meshes(devices: Any, mesh: Any) -> list[Any]:
-    """Return all meshes of a number of devices for mesh=all, otherwise the mesh itself."""
+    """Return all meshes if `mesh` is "all" and `devices` is a valid count, otherwise the list [mesh]."""
     is_count = isinstance(devices, int) and 0 < devices <= LARGEST
     return list_meshes(devices) if mesh == EVERY and is_count else [mesh]
 
 
 def _expand_cells(fields: _Fields, given: Collection[str]) -> Iterator[GridCell]:
-    """Yield a cell for each combination of the swept values of a grid that fulfills its `where` condition."""
+    """Yield a `GridCell` for each combination of swept values that fulfills the `where` condition."""
     holds, axes = parse_where(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
@@ -299,7 +299,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Yield the names that an expression compares with constants. Raise `Refusal` for what is not allowed."""
+    """Yield the field names that a condition compares with constants. Raise `Refusal` if it is invalid."""
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
@@ -319,7 +319,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the field that is compared with a constant. Raise `Refusal` if it can never have this value."""
+    """Yield the field name `left` for each constant in `right`. Raise `Refusal` for an impossible value."""
     if not isinstance(left, ast.Name):
         return
     name = left.id

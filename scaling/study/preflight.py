@@ -51,7 +51,7 @@ def examine_cells(
 
 
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
-    """Check the cases of a study in child processes, and return one answer for each of them, in order.
+    """Check the cells of a study in child processes, and return one answer per cell, in the same order.
 
     An answer is {"failure": (reason, text)} if the process crashed, or if the check of the case took more
     than `seconds`. `note` is called several times per second.
@@ -105,7 +105,7 @@ def without_layout(case: Case) -> Case:
 
 @dataclass
 class _Examination:
-    """The answers about the cells of a study so far, and the child processes that check the cells."""
+    """The cells of a study to check, the answers so far, and the child processes that check the cells."""
 
     cells: Sequence[GridCell]
     seconds: float  # time limit for the check of one case
@@ -122,8 +122,9 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        Each problem lists the indices of cells that differ only in their layout, and fails as a whole. After
-        several failures in a row, all remaining cells fail. Checked cells are removed from `problems`.
+        Each element of `problems` lists the indices of cells that differ only in layout. If one of these
+        cells fails, the rest of its list fails too. After several failures in a row, all remaining cells
+        fail. Checked cells are removed from `problems`.
         """
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
@@ -208,7 +209,7 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache answers under `key`, unless it is None or a case failed or is too large. Ignore write errors."""
+    """Cache answers under `key`, unless `key` is None or a case failed or is too large. Ignore I/O errors."""
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:

@@ -1,4 +1,4 @@
-"""Main program of a preflight process: import workloads, complete each case, and check if it can run.
+"""Main program of a child process that completes the cases of a study and checks if they can run.
 
 The process reads requests about cells (cases as given in a study) from standard input, as lines of JSON:
 
@@ -59,10 +59,10 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a case of a study, and return the event "answer". Raise `Refusal` if it is invalid.
+    """Complete and check a case of a study, and return the reply. Raise `Refusal` if the case is invalid.
 
-    The event contains the fields of the completed `case`, `unfit`: (reason, text) if the case must be
-    skipped, and `unused`: a dict from the name of each given field that has no effect to its `UnusedField`.
+    The reply is a dict with the completed `case`, `unfit`: (reason, text) if the case must be skipped, or
+    else None, and `unused`: a dict from the name of each field that has no effect to its `UnusedField`.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -87,7 +87,7 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
 
 
 def has_matrix_product(case: Case, built: workload.Workload) -> bool:
-    """Return whether a case may compute a matrix product. Otherwise, its field `precision` has no effect."""
+    """Return whether a case may compute a matrix product, so that its field `precision` has an effect."""
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
     function, inputs = built.function, shape.point_structs(case, built)

@@ -20,7 +20,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import a built-in or user's workload module. Raise `Refusal` if the name is a path or ambiguous."""
+    """Import and return the workload module `name`. Raise `Refusal` if `name` is a path or ambiguous."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
@@ -43,9 +43,9 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names that a workload module lists in the constant `name`, such as "VARIANTS", or ().
+    """Return the names in the constant `name`, such as "VARIANTS", of a workload module, or () if undefined.
 
-    FORMULATIONS may be a dict: return the names for `variant`. Raise `Refusal` if the value has another type.
+    If FORMULATIONS is a dict, return its names for `variant`. Raise `Refusal` if the value has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -66,9 +66,9 @@ def declared_sizes(module: ModuleType) -> dict[str, Any]:
 
 
 def check_workload(name: str, result: Any) -> Workload:
-    """Check that `result`, which `workload(case)` of the module `name` returned, is a valid `Workload`.
+    """Return the `result` of `workload(case)`, or raise `Refusal` if it is not a valid `Workload`.
 
-    Return `result`, or raise `Refusal` if it is invalid. The inputs are checked later, by `workload.build`.
+    `name` is the name of the workload module. The inputs are checked later, by `workload.build`.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"

@@ -22,9 +22,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` with the name of a baseline, without preparing it. Raise `Refusal` if it is invalid.
+    """Return a `Variant` that has the name of a baseline, but is not prepared yet.
 
-    `text` has one of the `FORMS`, such as "commit:main".
+    `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid.
     """
     kind, _, value = text.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -40,7 +40,7 @@ def name_variant(text: str) -> Variant:
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline of a comparison, and yield it as a `Variant`. Delete temporary files at the end.
+    """Prepare the baseline of a comparison, yield it as a `Variant`, and delete temporary files at the end.
 
     `text` has one of the `FORMS`. Raise `Refusal` if the baseline cannot be installed or run.
     """
@@ -61,7 +61,7 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _find_revision(revision: str) -> tuple[Path, str]:
-    """Return the top folder of the git repository of the working directory, and the hash of a revision."""
+    """Return the top folder of the current git repository, and the commit hash of a revision."""
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
@@ -92,7 +92,7 @@ def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Install a JAX version in a virtual environment in the user's cache directory, unless it is there.
+    """Install a JAX version in a virtual environment in the user's cache directory, unless it exists.
 
     Return the path of the Python interpreter of this environment.
     """

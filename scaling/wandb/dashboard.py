@@ -24,7 +24,7 @@ _PLOTS = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Save the W&B workspace and report of a study, given the run ID of each series. Return their URLs."""
+    """Save a W&B workspace and report, and return text with the URLs. `current` maps series to run IDs."""
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series
     current_runs = ws.And(is_from_study, ws.Tags().notin(["superseded"]))

@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 
 
 class Line(NamedTuple):
-    """The environment, workload and AD method of a W&B run. They identify a line in a plot."""
+    """The environment, workload and AD method of a W&B run, which identify a line in a plot."""
 
     environment: str
     workload: str
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 class Plot:
     """A line plot with a line for each W&B run.
 
-    The values are logged as `metric`, and the ends of their 95 % intervals as `metric`_low and `metric`_high.
+    The values are logged as `metric`, and the bounds of the 95 % intervals as `metric`_low and `metric`_high.
     """
 
     kind: str  # strong, weak or size
@@ -50,7 +50,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run. `config` contains its group ("study") and its job type ("kind")."""
+    """The content of a W&B run. The entries "study" and "kind" of `config` are the W&B group and job type."""
 
     digest: str  # a hash of the entire content
     series: str  # an identifier that does not depend on the results
@@ -66,7 +66,7 @@ class PublishJob:
     """The settings of a publication, and the W&B runs, plots and sentences to publish."""
 
     settings: TrackingSettings
-    runs: tuple[TrackedRun, ...]  # the run of the study last
+    runs: tuple[TrackedRun, ...]  # the last run represents the whole study
     plots: tuple[Plot, ...]
     sentences: tuple[str, ...]
     destination: str  # a hash of the project, the entity and the tags

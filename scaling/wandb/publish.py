@@ -1,4 +1,4 @@
-"""Publish a results folder to W&B: start remote.py as a child process, and report its events (`Outcome`).
+"""Publish a results folder to W&B: run remote.py in a child process, and return the events as an `Outcome`.
 
 wandb can hang, print, and change signal handlers and the environment. The child process (remote.py) protects
 the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON with the
@@ -34,7 +34,7 @@ _ENVIRON = {
     "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
     "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
 }
-# The variables WANDB_... that wandb sees: account and connection. It may send the value of others.
+# The variables WANDB_... that the child process keeps. wandb may send the values of other variables.
 _KEPT = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "INSECURE_DISABLE_SSL")
 
 
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B, or write offline copies, and return the outcome, errors included."""
+    """Publish a results folder to W&B or write offline copies, and return the outcome, including errors."""
     events: list[Event] = [{"mode": settings.mode}]
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -82,7 +82,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
 
     If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
-    inherits the file descriptor `lock`, and works in a temporary folder: the logs of wandb contain paths.
+    inherits the file descriptor `lock`. It works in a temporary folder, because logs of wandb contain paths.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
     environ = {name: os.environ[name] for name in names} | _ENVIRON

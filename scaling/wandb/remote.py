@@ -143,7 +143,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
-    """Upload a run, or write its offline copy if `mode` is 'offline', and return the run ID and the log."""
+    """Upload a run, or write an offline copy if `mode` is 'offline'. Return the run ID and the log path."""
     settings = job.settings
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
@@ -175,7 +175,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log ends with the exit record of its run, which a full disk prevents."""
+    """Return whether a wandb log is complete, which means that it ends with an exit record."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -205,7 +205,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
 
-    Superseded are the run IDs in `wrong`, and those with another run of their series in `current`.
+    A run is superseded if its ID is in `wrong`, or if `current` has another run ID for its series.
     """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)

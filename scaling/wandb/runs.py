@@ -29,7 +29,7 @@ _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, the plots with the most lines first. Each has its own metric."""
+    """Return the W&B line plots of a study, each with its own metric, sorted by decreasing line count."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
@@ -70,9 +70,9 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 
 
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
-    """Return the content of the W&B runs of a study. The last run is a summary of the whole study.
+    """Return a `TrackedRun` for each environment, workload and method, and a last one for the whole study.
 
-    A results `folder` with another name than its study has series of its own.
+    If the results `folder` and the study have different names, the series also depend on the folder name.
     """
     groups = group_by(
         (record for record in findings.records if record.case.kind == "case"),
@@ -123,8 +123,8 @@ def _make_run(
 ) -> TrackedRun:
     """Return the content of a W&B run that represents `records`.
 
-    `identity` is a JSON value that identifies the study, and `rows` is a dict from sort key to row of the
-    history. The fields that are equal in all records are added to the config.
+    `identity` is a JSON value that identifies the study. `rows` is a dict from sort key to history row. The
+    fields that are equal in all records are added to `config`.
     """
     newest = newest_by_replicate(records).values()
     series = digest_of([identity, *line] if line else identity)
@@ -154,7 +154,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as W&B stores it: text, number, bool, None (also for NaN), JSON text of a list."""
+    """Convert a value to the form that W&B stores: None for NaN or infinity, and JSON text for lists."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):

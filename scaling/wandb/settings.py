@@ -53,7 +53,7 @@ class TrackingSettings:
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
         """Return the settings in a `tracking` config. Raise `Refusal` if a key or value is invalid.
 
-        The environment variable WANDB_MODE overrides the mode of the config.
+        The environment variable WANDB_MODE overrides `mode`.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         names = [field.name for field in dataclasses.fields(cls)]

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """Result of checking, before any measurement, whether a benchmark case can run."""
+    """The result of a check, before any measurement, whether a benchmark case can run."""
 
     case: Case  # the case with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
@@ -120,7 +120,7 @@ def make_schedule(
     queued: Collection[tuple[str, int]] = (),
     retry: bool = False,
 ) -> Schedule:
-    """Return the schedule of a study, whose replicates run one after another in different random orders.
+    """Return the schedule of a study. Its replicates run one after another, each in its own random order.
 
     `records` and `baseline` have the same meaning as in `build_history`. `queued` contains the
     `replicate_key` of each case that another submission will run. If `retry`, a case that has no attempts
@@ -170,12 +170,12 @@ def group_by(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Return lists of cases that compute the same derivative of the same function at the same inputs."""
+    """Group the cases that compute the same derivative of the same function at the same inputs."""
     return group_by(items, lambda item: problem(item.case))
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases, in the order in which they run, grouped by the worker process that they may share."""
+    """Group cases that may share a worker process. Groups and cases are in the order in which they run."""
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key)))
 
@@ -200,7 +200,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """The outcomes of the previous attempts at cases, and the numbers of attempts."""
+    """The outcomes and the numbers of previous attempts to run cases."""
 
     good: set[Identity]  # identities with an "ok" record, or a skip for a reason that still applies
     temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
@@ -220,7 +220,7 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of the attempts in the records whose environment matches a planned environment.
+    """Return the `History` of all records whose environment matches a planned environment.
 
     If two programs are compared, `baseline` contains the records of the other program. A record then counts
     as a result only if the baseline has a record of the same case and `block` that did not fail.
@@ -246,7 +246,7 @@ def comparable_settings(records: Iterable[Record], environments: Iterable[Enviro
 
 
 def _identities(record: Record, environments: Iterable[Environment]) -> list[Identity]:
-    """Return an `Identity` for each planned environment that the environment of a record matches."""
+    """Return an `Identity` for each planned environment that matches the environment of a record."""
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments
@@ -256,7 +256,7 @@ def _identities(record: Record, environments: Iterable[Environment]) -> list[Ide
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return a preflight result. On GPUs and TPUs, a case of a peer (another AD package) is inapplicable."""
+    """Return `preflight`, marked as inapplicable if a peer (not JAX) would run on a GPU or TPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

@@ -133,7 +133,7 @@ class _Run:
                     waiting[:0] = remaining
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of up to `_MAX_INTERLEAVED` cases of one problem, with one item per program."""
+        """Return groups of up to `_MAX_INTERLEAVED` cases of the same problem, with one item per program."""
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -191,7 +191,7 @@ class _Run:
         self.report_end(work, record)
 
     def report_end(self, work: WorkItem, record: Record) -> None:
-        """Report the end of a case whose record is written, with the event "end" that a worker would send."""
+        """Process an event "end" for a case whose record is already written, as if its worker sent it."""
         median = [statistics.median(record.seconds)] if record.seconds else []
         fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
         self.handle_event(work, {"event": "end"} | fields)
@@ -296,7 +296,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Prepare a case in its workers, or skip it if another case that is no larger ran out of memory."""
+        """Prepare a case in its workers, or skip it if an equal or smaller case ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):

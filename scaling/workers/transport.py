@@ -95,7 +95,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """Options for remote shell commands, which start one worker each in the same folder as the launcher."""
+    """Options for remote shell commands. Each command starts one worker in the folder of the launcher."""
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command

@@ -59,7 +59,7 @@ class WorkerGroup:
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request to all workers, and yield their events like `receive`."""
+        """Send a request to all workers, and yield their events as `receive` does."""
         self.send(request)
         yield from self.receive(seconds)
 

@@ -36,7 +36,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians at a batch of points x, of shape (points, n, n), or the nonzeros if `colored`."""
+    """Return Jacobians of shape (points, n, n) at a batch of points x. If `colored`, return the nonzeros."""
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)

@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the terms log pmf(c_i; lam_i) and gradients, each with the magnitude of its summands."""
+    """Return the expected terms log pmf(c_i; lam_i) and gradients, and the magnitudes of their summands."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -47,7 +47,7 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return two mathematically equal formulas for the derivative. Both apply elementwise to c and lam."""
+    """Return a dict with two equivalent formulas f(c, lam) for the derivative, which apply elementwise."""
     if target in ("hessian", "laplacian"):  # they are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

@@ -77,7 +77,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the derivatives with respect to x at a batch of points x, summed over the centers if `summed`.
+    """Return dK/dx at a batch of points x, summed over the centers if `summed`.
 
     The shape is (points, m, d) before the sum. In the variant `source`, the axis d is omitted.
     """
@@ -92,7 +92,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the derivative with respect to x at one point, of shape (m, d), or its sum over the axis m."""
+    """Return dK/dx at one point x, of shape (m, d). If `summed`, return its sum over the m centers."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))

@@ -31,7 +31,7 @@ def _sum_of_products(a, b):
 
 
 def _residual(dot, d, m):
-    """Return the residual of one point, of shape (21,). `dot` is the scalar product of two vectors."""
+    """Return the residual of one point, of shape (21,). `dot(a, b)` is the scalar product of two vectors."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (dot(d, f) / dot(f, f)) * f
 
@@ -55,7 +55,7 @@ def _fit(d, m):
 
 
 def _jacobians(variant, names, d, m):
-    """Return the Jacobians with respect to `names`, of shape (n, outputs, inputs)."""
+    """Return the Jacobians with respect to the inputs `names`, of shape (n, outputs, inputs)."""
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
@@ -117,7 +117,7 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected sum(rs^2) and Hessians, and the magnitude of the terms in Hessian entry (m, m)."""
+    """Return the expected sum(rs^2) and Hessians, and the magnitude of the terms in d^2 sum(rs^2) / dm^2."""
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)

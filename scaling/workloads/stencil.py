@@ -64,15 +64,15 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the off-diagonal nonzeros, which are equal within a column, and the diagonal entries.
+    """Return the off-diagonal entry and the diagonal entry of each column of the Jacobian.
 
-    Both arrays have the shape of u, with one element for each column of the Jacobian.
+    All off-diagonal nonzeros of a column are equal. Both arrays have the shape of u.
     """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians at a batch of points u, of shape (points, n, n), or the nonzeros if `colored`."""
+    """Return Jacobians of shape (points, n, n) at a batch of points u. If `colored`, return the nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
