@@ -8,7 +8,7 @@ from scaling.analysis import timings
 from scaling.analysis.cases import environment_differences, group_by
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
-from scaling.analysis.ratios import trend
+from scaling.analysis.ratios import samples_by_compilation, trend
 from scaling.analysis.timings import Timing
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
@@ -115,9 +115,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text on the largest time trend in a process with one compilation, or False if it is small."""
-    processes = (record.seconds for record in timing.records if not record.compilations)
-    change = max((trend(samples) or 0.0 for samples in processes), key=abs, default=0.0)
+    """Return text on the largest time trend in the first compilation of a process, or False if small."""
+    first = (samples_by_compilation(record)[0] for record in timing.records)
+    change = max((trend(samples) or 0.0 for samples in first), key=abs)
     return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
 
 

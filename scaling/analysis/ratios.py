@@ -1,13 +1,14 @@
 """Estimate intervals of times and ratios from nested time samples, and p-values, trends and correlations.
 
-Samples are nested in processes, and processes in allocations (cluster jobs). The error is estimated from the
-variation at the highest level with at least two members, which includes the variation at lower levels.
-Processes that took their samples alternately are compared in pairs, so that common disturbances cancel.
+Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
+The error is estimated from the variation at the highest level with at least two members, which includes the
+variation at lower levels. Processes that took their samples alternately are compared in pairs, so that common disturbances cancel.
 
 Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
 variance of the median comes from order statistics, without an assumption on the distribution.
 """
 
+import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -59,15 +60,24 @@ class _LevelEstimate(NamedTuple):
     members: Mapping[Hashable, float]  # process or allocation -> log(time); empty at lower levels
 
 
+def samples_by_compilation(record: Record) -> list[list[float]]:
+    """Return one list of time samples, in seconds, for each compilation of a process, in order."""
+    counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
+    starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
+    parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
+    return [part for part in parts if part]
+
+
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval. `records` has one per process.
 
-    The time of a process is the median of its samples. The time of a case is the geometric mean over
-    processes, or over jobs if there are several, and its interval describes their variation. The interval of
-    a single process is that of the median, widened for autocorrelation, and unknown with too few samples.
+    The time of a process is the median of its samples, or the geometric mean of the medians of its
+    compilations. The time of a case is the geometric mean over processes, or over jobs if there are several.
+    Its interval describes the variation of jobs, of processes, or of the compilations of one process. With
+    one compilation it is that of the median, widened for autocorrelation, and unknown with too few samples.
     """
     level = _estimate_time(records)
-    if level.members:
+    if level.members or len(samples_by_compilation(records[0])) > 1:
         return _t_interval(level)
     seconds = records[0].seconds
     widening = interval_widening(seconds) or 1.0
@@ -111,6 +121,9 @@ def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
     members = _average_by_process_or_job([(record,) for record in records])
     if len(members) > 1:
         return _estimate_from_members(members)
+    compilations = _log_medians(records[0])
+    if len(compilations) > 1:
+        return _estimate_from_members(dict(enumerate(compilations)))._replace(members={})
     return _estimate_from_samples(records[0].seconds)
 
 
@@ -149,8 +162,13 @@ def _job_of(record: Record) -> str:
 
 
 def _log_time(run: Sequence[Record]) -> float:
-    first, *others = (math.log(statistics.median(record.seconds)) for record in run)
+    first, *others = (statistics.fmean(_log_medians(record)) for record in run)
     return first - sum(others)
+
+
+def _log_medians(record: Record) -> list[float]:
+    """Return the logarithm of the median time, in seconds, of each compilation of a process."""
+    return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
 def _t_interval(level: _LevelEstimate | Ratio) -> Estimate:
