@@ -19,7 +19,7 @@ _MAX_NAMES = 2  # maximum number of names in a cell
 def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
     """Yield a table with the tasks of each submission.
 
-    Unless `every` is true, omit ended tasks of earlier submissions, and show tasks in equal states in one row.
+    Unless `every` is true, tasks in the same state share a row, and earlier submissions show no ended tasks.
     """
     last = tasks[-1].entry.folder
     shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
