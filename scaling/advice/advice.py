@@ -52,7 +52,7 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the key by which candidates are sorted: time, number of devices and number of options.
+        """Return the sort key of a candidate: its time, number of devices and number of options.
 
         Measured candidates come first. If nothing was measured, candidates with a doubtful prediction come
         after the others. Candidates without a time come last.
@@ -87,7 +87,7 @@ class Advice:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `table` as dicts from the name of a column to a value or None."""
+        """Return the rows of `table` as dicts from column name to value. A value may be None."""
         return [self._row(case) for case in (*self.cases, *self.excluded)]
 
     @property

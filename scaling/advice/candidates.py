@@ -136,6 +136,6 @@ def sum_operations(jaxpr: Any) -> float:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of an AD mode with batch=vmap, no chunk, no block and the fewest devices, or None."""
+    """Return the case with this AD mode, batch=vmap, no chunk, no block and the fewest devices, or None."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

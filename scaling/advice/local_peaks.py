@@ -132,6 +132,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values in an environment that must be equal for a cached peak to be used."""
+    """Return a key of an environment. A cached peak is used only if its environment has the same key."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -73,7 +73,7 @@ def execute(words: list[str], console: Console) -> None:
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
     """Find and print the fastest AD method. On a CPU, use a separate process for each number of devices.
 
-    Raise `Refusal` or `KeyboardInterrupt` if there is no advice for any number of devices.
+    Raise `Refusal` or `KeyboardInterrupt` if advice fails for every number of devices.
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
     platform = None if hardware else find_platform()

@@ -87,7 +87,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    """Print the number of cases with each status, and the report path. `records` counts all environments."""
+    """Print the number of cases per status, and the report path. `records` counts all environments."""
     if omitted := records - len(found.records):
         other = "records of other environments (versions, flags or code)"
         text = f"- {omitted} {other} are in the report, kept apart."

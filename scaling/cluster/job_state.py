@@ -183,7 +183,7 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task from its local process, `task.state`, or else from its journal and log."""
+    """Return the state of a task from the first known source: local process, `task.state`, journal, log."""
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only

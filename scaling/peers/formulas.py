@@ -1,7 +1,7 @@
 """Define the functions of `rbf`, `linear`, `residual` and `poisson` for libraries with the API of NumPy.
 
 The functions accept a single point or a batch with a leading axis of points. Class `Batch` is the function of
-all points of a case, with its inputs and seeds. The points are independent of each other. Therefore a seed (a
+all points of a case and its inputs. The points are independent of each other. Therefore a seed (a
 tangent or cotangent vector) that is repeated for all points yields one column or one row of the Jacobian of
 every point in a single pass. The argument `np` is the array library, such as numpy or torch.
 """
@@ -65,7 +65,7 @@ class Batch:
     def columns(
         self, push: Callable[[int, numpy.ndarray], numpy.ndarray], size: float = 1.0
     ) -> list[numpy.ndarray]:
-        """Return the columns of the Jacobian, of shape (columns, points, outputs), for each input.
+        """Return one array per input with the columns of the Jacobian, of shape (columns, points, outputs).
 
         `push(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of `x[index]`, and
         its nonzero elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
@@ -82,7 +82,7 @@ class Batch:
     def rows(
         self, pull: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
-        """Return the rows of the Jacobian, of shape (rows, *shape of the input), for each input.
+        """Return one array per input with the rows of the Jacobian, of shape (rows, *shape of the input).
 
         `pull` maps a cotangent of the outputs to a tuple with the cotangent of each input. `like` has the
         shape and dtype of the outputs. If the workload reduces the Jacobian, the rows of a point are summed.
@@ -109,7 +109,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case. The arrays `inputs` and the function `log_gamma` are of library `np`."""
+    """Return the `Batch` of a case, given its inputs and the log-gamma function of the array library `np`."""
     formula = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
     arrays = dict(inputs)
     if case.ad_mode.uses_reverse and case.batch == "vmap":

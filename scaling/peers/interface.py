@@ -80,8 +80,8 @@ def module(engine: str) -> ModuleType:
 def versions(engine: str) -> dict[str, str | None]:
     """Return the version of each package of an engine, or None for a package that is not installed.
 
-    For a peer of the user, the dict also contains a hash of the source of its module. The dict is empty
-    for JAX, whose version is in every record.
+    For a user's peer, the dict also contains a hash of the module's source code. The dict is empty for JAX,
+    whose version is in every record.
     """
     if engine == JAX:
         return {}
@@ -123,7 +123,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return why a peer cannot run a case, as ("not_offered" or "not_installed", text), or None if it can."""
+    """Return ("not_offered" or "not_installed", explanation) if a peer cannot run a case, otherwise None."""
     peer = module(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
     reason = first_reason(
@@ -140,7 +140,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first (condition, text) whose condition is true, or None if all are false."""
+    """Return the text of the first (condition, text) pair with a true condition, or None without one."""
     return next((text for condition, text in checks if condition), None)
 
 

@@ -151,7 +151,7 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian from one VJP per seed. If it is reduced, sum the rows of a point."""
+    """Return the rows of the Jacobian, one VJP per seed. For a reduced Jacobian, sum the rows of a point."""
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]

@@ -1,4 +1,4 @@
-"""Find the reason why a case cannot run, such as an AD mode that is not defined for its target.
+"""Find out why a case cannot run, for example because its AD mode is not defined for its target.
 
 The case is complete: all defaults are filled in. Other modules raise `Refusal` for invalid input.
 """
@@ -14,7 +14,7 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return why a completed case cannot run, as (reason, explanation) for its record, or None if it can run.
+    """Return (reason, explanation) if a completed case cannot run, or None if it can run.
 
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
     """

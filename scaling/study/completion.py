@@ -72,7 +72,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return a dict from field name to the `UnusedField` of the first rule for this field that applies."""
+    """Return a dict from field name to `UnusedField`. If several rules apply to a field, use the first."""
     reasons: dict[str, UnusedField] = {}
     for name, unused, reason, causes in rules:
         if unused:

@@ -100,7 +100,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a top-level key is unknown or missing, or if a group has no choice or several."""
+    """Raise `Refusal` if a top-level key is unknown or missing, or if a group does not have one choice."""
     known = known_keys()
     check_names("key", config, known)
     for name in known:
@@ -143,7 +143,7 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Replace null as value of a case field by [null], or true for `where`. Plain null means "not given"."""
+    """Replace the value null of a case field by [null] (`where`: true), because null means "not given"."""
     name, _, value = override.partition("=")
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
     return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override

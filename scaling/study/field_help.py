@@ -1,4 +1,4 @@
-"""Format the help text of all fields of a study, from the comments in conf/config.yaml and from `Case`."""
+"""Format the help text for all study fields from the comments in conf/config.yaml and the class `Case`."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def describe_groups(folders: Sequence[Path]) -> str:
 
 
 def describe(conf: Path) -> str:
-    """Return the name, meaning, allowed values and default of all fields in `conf`/config.yaml."""
+    """Return text with the name, meaning, allowed values and default of each field in `conf`/config.yaml."""
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS,

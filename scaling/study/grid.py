@@ -76,7 +76,7 @@ def expand_study(
     max_cells: int | None = None,
     device_counts: Sequence[int] = (),
 ) -> list[GridCell]:
-    """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
+    """Return a `GridCell` for each case of a study, without duplicates, in the order of the study.
 
     `parts` are studies within the study, and their cells come first. The peak benchmarks that `ceilings` adds
     are not included. Raise `Refusal` if the study is invalid or has no cells.
@@ -185,7 +185,7 @@ def _expand_cells(fields: _Fields, given: Collection[str]) -> Iterator[GridCell]
 
 @functools.lru_cache
 def list_meshes(devices: int) -> list[str]:
-    """Return all meshes of `devices` devices. "2x4" partitions points over 2 devices and seeds over 4."""
+    """Return all meshes for `devices` devices, such as "2x4" (points over 2 devices, seeds over 4)."""
     small = [n for n in range(1, math.isqrt(devices) + 1) if devices % n == 0]
     counts = sorted({*small, *(devices // n for n in small)}, reverse=True)
     return [f"{n}x{devices // n}" for n in counts]
@@ -235,9 +235,9 @@ def _parse_bytes(text: str) -> int:
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
     """Raise `Refusal` if the command line, the study or a grid sets a field to a value that has no effect.
 
-    A value is refused only if it has no effect in all cases for which it is set there. A value from a YAML
-    file is accepted if a field on the command line makes it ineffective. `unused[i]` is the result of
-    `completion.unused_fields` for `cells[i]`.
+    A value is refused only if it has no effect in all cases for which it is set in the same place. A value
+    from a YAML file is accepted if a field on the command line makes it ineffective. `unused[i]` is the
+    result of `completion.unused_fields` for `cells[i]`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without_effect in zip(cells, unused, strict=True):

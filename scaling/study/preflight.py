@@ -99,7 +99,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case with default layout fields. Cases that differ only in layout have the same workload."""
+    """Reset the layout fields of a case to defaults. Cases that differ only in layout share a workload."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 

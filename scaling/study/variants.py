@@ -1,4 +1,4 @@
-"""Prepare the program to compare with (versus=KIND:VALUE, such as a git revision) as a `Variant`."""
+"""Prepare the baseline of a comparison (versus=KIND:VALUE, such as a git revision) as a `Variant`."""
 
 import contextlib
 import fcntl

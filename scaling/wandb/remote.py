@@ -113,7 +113,7 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload and read back a run unless the server has it. Return its state, its ID and an error or ''."""
+    """Upload and verify a run unless the server has it. Return (state, run ID, error message or '')."""
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
             return "unchanged", stored.id, ""

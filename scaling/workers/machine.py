@@ -53,7 +53,7 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the shape of a case on as few nodes as possible, with equally many devices on each node.
+        """Return the `ProcessShape` of a case on as few nodes as possible, with equal devices per node.
 
         `processes` is the number of processes, "device" for one process per device, or None for one process
         per node. Raise `Refusal` if the devices do not divide evenly over the processes, or the processes do

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The result of a check, before any measurement, whether a benchmark case can run."""
+    """The result of the check, before any measurement, whether a benchmark case can run."""
 
     case: Case  # the case with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
@@ -209,7 +209,7 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether no attempt is left, or another attempt would repeat the failure.
+        """Return whether a case is not tried again, because no attempt is left or it would fail again.
 
         If `settings.attempts` is None, every failed case is tried again.
         """
