@@ -85,7 +85,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks that limit the time of a kernel or a message of the compiled cases.
+    """Return the peak benchmarks that limit a kernel or a message between devices in the compiled cases.
 
     The other rates do not change the predicted times. Copies of large arrays take the longest to measure.
     """

@@ -215,7 +215,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Register a problem as a workload, and yield a `Case` of this workload.
+    """Register a problem as a temporary workload, and yield a `Case` of this workload.
 
     With mode=vmap_grad, `whole_mode` computes the derivative of the whole batch. None disables this mode.
     """

@@ -24,7 +24,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function f(done, total) that shows the progress of the preflight on a terminal."""
+    """Yield a function f(done, total) that shows on a terminal how many cases have been checked."""
     with console.status("examining cases") as status:
         yield lambda done, total: status.update(f"examining: {done} of {count_of(total, 'case')}")
 

@@ -118,7 +118,7 @@ def _may_be_queued(submission: Submission) -> bool:
 def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
-    """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, or None."""
+    """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, if available."""
     saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
         dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)

@@ -249,7 +249,7 @@ def _split_lines(text: str, count: int) -> list[list[str]]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the job IDs in a Slurm array expression: 12_0, 12_3, 12_4, and 12_5 for 12_[0,3-5%2]."""
+    """Expand a Slurm array expression, such as "12_[0,3-4%2]", to job IDs: ["12_0", "12_3", "12_4"]."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

@@ -33,9 +33,9 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cases of a task file, and return 0 if every case has a record, 1 after an error, or 143.
+    """Run the cases of a task file, and return the exit status.
 
-    The exit status 143 means that the scheduler stopped the task.
+    The status is 0 if every case has a record, 143 if the scheduler stopped the task, or 1 after an error.
     """
     for number in (signal.SIGTERM, TIME_LIMIT):
         signal.signal(number, _raise_interrupt)

@@ -31,7 +31,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, and the sizes that a fit may depend on."""
+    """A timing, and the sizes on which a fitted model may depend."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -70,7 +70,7 @@ def _add_sizes(timing: Timing) -> _SizedTiming:
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return a list of names for each group of sizes that vary together, devices first."""
+    """Return a list of names for each group of sizes that vary together, the group of `devices` first."""
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]

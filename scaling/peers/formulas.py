@@ -34,7 +34,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return the checks for `reason_to_skip` if a library has no bfloat16 and no chunks of seeds."""
+    """Return (condition, text) checks for `reason_to_skip` that reject bfloat16 and chunks of seeds."""
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),

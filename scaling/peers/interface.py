@@ -42,9 +42,9 @@ class Prepared:
     """A function value or derivative prepared by a peer, ready to be called and timed.
 
     Attributes:
-        call: computes the complete derivative, and returns after the computation is finished.
-        collect: converts the result of `call` to an array of shape (points, outputs, inputs).
-            `shape.result_shape` defines this shape.
+        call: a function that computes the complete derivative, and returns when it is finished.
+        collect: a function that converts the result of `call` to an array of shape
+            (points, outputs, inputs), as `shape.result_shape` defines it.
         compile_seconds: the time of compilation or tracing, or None if there is neither.
         passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
     """

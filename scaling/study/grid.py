@@ -192,7 +192,7 @@ def list_meshes(devices: int) -> list[str]:
 
 
 def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
-    """Return the cell with the given fields. Raise `Refusal` if a field has an invalid value.
+    """Return the `GridCell` with the given fields. Raise `Refusal` if a field has an invalid value.
 
     An alias such as mode=vmap_jacfwd also sets `batch`, unless only `batch` is `given` on the command line.
     """

@@ -179,7 +179,7 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return the number of processes killed for lack of memory in this cgroup (if unknown, on this host)."""
+    """Return the number of out-of-memory kills in this cgroup or, if it is unknown, on this host."""
     files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)

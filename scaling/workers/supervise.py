@@ -98,7 +98,7 @@ def run_schedule(
 
 @dataclass
 class _Run:
-    """A run and its state between sessions. The cases of a session share workers."""
+    """A run and its state between sessions (groups of cases that share workers)."""
 
     schedule: Schedule
     settings: RunSettings
@@ -111,7 +111,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session. Replace workers that die."""
+        """Measure the cases of a session (cases that share workers), and replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
@@ -133,7 +133,7 @@ class _Run:
                     waiting[:0] = remaining
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of up to `_MAX_INTERLEAVED` cases of the same problem, with one item per program."""
+        """Return groups of up to `_MAX_INTERLEAVED` cases of a problem, each case once for each program."""
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
