@@ -47,7 +47,7 @@ def compile_largest(
     """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
     Raise `TooLarge` if no candidate fits. `describe_shortage` returns an error message if a compiled case
-    does not fit, else None. `known_blocks` is the field `blocks` of an earlier record, which is tried first.
+    does not fit, else None. `known_blocks`, the field `blocks` of an earlier record, is tried first.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None

@@ -19,7 +19,7 @@ def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages
     """Compile a program with JAX's persistent compilation cache in a new temporary directory.
 
     The cache is empty if `state` is "cold", and contains the program if it is "warm". The settings of JAX are
-    restored. Raise `CaseEnded` if a cold cache has a hit, or a warm cache has none.
+    restored. Raise `CaseEnded` if a cold cache has a hit, or a warm cache has no hit.
     """
     _hits.clear()
     with tempfile.TemporaryDirectory() as folder:

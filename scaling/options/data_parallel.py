@@ -35,8 +35,8 @@ from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds
 
-Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
-SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # (loss -> derivative) -> sum of the derivatives
+Loss = Callable[..., Any]  # f(**shared inputs) returns the scalar sum over some points
+SumOverPoints = Callable[[Callable[[Loss], Any]], Any]  # f(transform) returns the sum of transform(loss)
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
 _PIECE = "piece of an input"  # the name of the argument that is one piece of an input
 _REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reevaluated
@@ -53,14 +53,14 @@ def sum_derivative(
     """Return the gradient of the loss summed over points, or the summed loss itself if `mode=value`.
 
     With `split=data`, the sum is over all points, otherwise over the `points` of this device. The gradient is
-    a tuple with one element for each linear map: in forward mode an array with one derivative for each
-    tangent of this device, and in reverse mode a sequence with one array for each differentiated input.
+    a tuple with one element for each linear map. In forward mode, the element is an array with one derivative
+    for each tangent of this device. In reverse mode, it is a sequence of one array per differentiated input.
     """
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over blocks of points, and with split=data over devices."""
+        """Return the sum of `transform(loss)` over blocks of points and, if split=data, over devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -84,7 +84,7 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the given points, without padding points, where `valid` is false."""
+    """Return the sum of all outputs at the given points, except padding points, where `valid` is false."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
@@ -100,7 +100,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient that one linear map computes, in pieces with an all-reduce after each piece.
+    """Return the gradient of one linear map, computed in pieces with an all-reduce after each piece.
 
     The all-reduce of one piece can overlap the computation of the next piece.
     """
@@ -135,9 +135,9 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of `x`, of shape (point devices, seed devices, ...), over the point devices.
+    """Return the sum of an array of shape (point devices, seed devices, ...) over the point devices.
 
-    With split=data, `x` contains copies of the sum, which are returned. Otherwise, the shape is (1, ...).
+    With split=data, `x` already contains copies of the sum. Otherwise, the result has the shape (1, ...).
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -149,7 +149,7 @@ def gather_sums(
     """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input.
 
     `arrays` contains the results of all devices, each of shape (point devices, seed devices, ...). In forward
-    mode it contains a single array, and in reverse mode one array for each input.
+    mode, there is a single array. In reverse mode, there is one array for each input.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -160,9 +160,9 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare the gradient of a sum, `result` of shape (copies, 1, inputs), with the expected gradient.
+    """Compare the gradient of a sum over points, of shape (copies, 1, inputs), with the expected gradient.
 
-    Each addition rounds a partial sum. The scale follows the largest one and the errors of the terms.
+    The error scale depends on the largest partial sum, which is rounded, and on the errors of the terms.
     """
     rounding, points = spec.rounding, spec.case.points
     at_point = dataclasses.replace(rounding, added=rounding.added // points)
@@ -192,7 +192,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected terms of a sum at the points [start, stop), and the scales of their errors.
+    """Return the expected terms of a sum at the points [start, stop), and the error scale of each term.
 
     Both arrays have the shape (points, inputs), or (points, 1) with mode=value.
     """

@@ -1,4 +1,4 @@
-"""Implement `reduce=gram`: compute J^T J from the columns or rows of a Jacobian J, and bound its error."""
+"""Implement `reduce=gram`: compute J^T J from the columns or rows of a Jacobian J, and bound the error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,11 +28,10 @@ def count_passes(case: Case, sizes: DerivativeShape) -> int:
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the rows of J^T J for the seeds of one device, an array of shape (seeds, inputs).
+    """Return the rows of J^T J for the seeds of one device as an array of shape (seeds, inputs).
 
-    These are the inner products of the device's columns of J with all columns. `column(k)` returns column k
-    of J. All columns are computed again for each chunk of the device's columns, unless one chunk contains all
-    columns.
+    Each row contains the inner products of one column of J with all columns. `column(k)` returns column k of
+    J. Unless one chunk contains all columns, all columns are computed again for each chunk of seeds.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -61,7 +60,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, and two arrays that determine its tolerance."""
+    """Return the expected J^T J at each point, and two arrays that determine the tolerance."""
     J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -69,7 +68,7 @@ def reference_gram(e: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return for each point p a bound on the change of J^T J if J[p, o, i] changes by up to bound[p, i]."""
+    """Return a bound on the change of J^T J at each point p if J[p, o, i] changes by at most bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

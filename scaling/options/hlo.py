@@ -1,8 +1,8 @@
 """Read the text of an HLO module: its instructions, and the bytes that each kernel and collective moves.
 
-A kernel is a fusion or a single instruction. It reads its operands from memory and writes its results to
-memory, without caching between kernels. Only the slices of a sliced operand are read. Only the update of an
-in-place update is written. plan/kernel_work.py counts the operations of the kernels.
+A kernel is a fusion or a single instruction. A kernel reads its operands from memory and writes its results
+to memory; caches are ignored. If an operand is sliced, only the slices are read. If an operand is updated in
+place, only the update is written. plan/kernel_work.py counts the operations of the kernels.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ NO_KERNEL = {  # opcodes of instructions that execute no kernel
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
 }  # fmt: skip
-SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their result from their first operand
+SLICES = {"slice", "dynamic-slice", "gather"}  # read only as many bytes of operand 0 as the result has
 # Opcode -> index of the operand that contains the update of operand 0. If operand 0 is a parameter of the
 # fusion, XLA updates it in place.
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
@@ -48,15 +48,15 @@ Computations = Mapping[str, Instructions]
 class HloInstruction(NamedTuple):
     """An instruction of an HLO computation.
 
-    The sizes of an asynchronous start, such as "copy-start", exclude the operands that its result contains.
+    For an asynchronous start, such as "copy-start", the sizes exclude operands that are part of the result.
 
     Attributes:
         bytes: the bytes of the result in device memory, with the padding of its layout.
         unpadded_bytes: the bytes of the result in all memory spaces, without padding.
         dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
-        minor_axis: the minor-most axis of this array that is longer than one, or None if there is none.
+        minor_axis: the minor-most axis of this array that is longer than one element, or None.
         operands, called: the names of the operands, and of the computations that the instruction calls.
-        argument_text: the text in the parentheses, such as the number of a parameter.
+        argument_text: the text in the parentheses after the opcode, such as the number of a parameter.
         attributes: the text after the parentheses, such as ", dimensions={0,1}, to_apply=%add".
     """
 
@@ -94,7 +94,7 @@ class Kernel:
     """A kernel of a program: its instruction, and the bytes that one execution reads and writes.
 
     Attributes:
-        body: the instructions that are fused in it and in nested fusions, or only this one, and parameters.
+        body: the parameters and all instructions that are fused in the kernel, including nested fusions.
         in_loop: whether the kernel is in a while loop.
         times: the number of executions, or infinity if it is unknown.
     """
@@ -125,7 +125,7 @@ class Message:
 
 @dataclass(frozen=True)
 class HloProgram:
-    """The kernels and collectives that each device executes, or None if the format of the text is unknown.
+    """The kernels and collectives of a program; `kernels` and `messages` are None if they are unknown.
 
     `collectives` is a dict from each collective opcode, such as "all-reduce", to its number of instructions.
     """
@@ -156,10 +156,10 @@ def _known_bytes(parts: Iterable[Kernel | Message] | None) -> int | None:
 
 
 def read(text: str) -> HloProgram:
-    """Return the kernels and collectives of an optimized HLO module, given as `Compiled.as_text` returns it.
+    """Parse the text of an optimized HLO module, as `Compiled.as_text` returns it, into an `HloProgram`.
 
-    Of the branches of a conditional, only the one with the most bytes is counted. If XLA does not report the
-    trip count of a loop, its kernels and collectives have an infinite number of executions.
+    For a conditional, only the branch with the most bytes is counted. If the trip count of a loop is unknown,
+    its kernels and collectives have an infinite number of executions.
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for each in computations.values() for x in each.values())
@@ -202,8 +202,8 @@ def _list_parts(computations: Computations, entry: str, devices: int) -> list[Ke
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
     """Return the trip count of a loop in the computation `instructions`, or infinity if it is unknown.
 
-    If XLA does not report it, as on TPUs, the loop must have the form `while counter < end: counter += step`
-    with constants, to which JAX lowers `scan` and `fori_loop`.
+    If XLA does not report the trip count, as on TPUs, the loop must have the form to which JAX lowers `scan`
+    and `fori_loop`: `while counter < end: counter += step` with constants.
     """
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
@@ -247,7 +247,7 @@ def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[
 
 
 def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion, with the instructions of nested fusions instead of these."""
+    """Return the instructions of a fusion, in which each nested fusion is replaced by its instructions."""
     flat = dict[str, HloInstruction]()
     for instruction in body.values():
         if instruction.opcode != "fusion":
@@ -304,14 +304,14 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes the value of `name`, skipping instructions with these opcodes."""
+    """Return the instruction that computes `name`, skipping instructions with the given opcodes."""
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
 
 
 def _bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of bytes that a fusion reads from each parameter, by parameter name.
+    """Return a dict from parameter name to the bytes that a fusion reads from the parameter.
 
     `in_place` is a dict from each result that updates a parameter in place to the bytes of its update.
     """
@@ -331,7 +331,7 @@ def _bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, in
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return the computations of an HLO module, each a dict of instructions, and the name of the entry."""
+    """Return the computations of an HLO module as dicts of instructions, and the name of the entry."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for row in text.splitlines():
@@ -402,7 +402,7 @@ def _array_bytes(array: tuple[str, ...], padded: bool) -> int:
 
 
 def _describe_array(array: tuple[str, ...]) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions, the dtype, and the minor-most axis that is longer than one, of an array."""
+    """Return the dimensions and dtype of an array, and the minor-most axis of length above one, or None."""
     letters, bits, _, dims_text, order_text, _ = array
     dims = parse_integers(dims_text)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))

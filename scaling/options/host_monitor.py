@@ -33,8 +33,8 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 class HostReading:
     """Counters of the host and of this process at one moment.
 
-    The monitored cores are the cores that this process is bound to, or may run on if it is not bound. Times
-    are summed over these cores.
+    The monitored cores are the cores that this process is bound to. If it is not bound, they are the cores
+    that it may run on. Times are summed over the monitored cores.
     """
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
@@ -50,7 +50,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict with the load average, the clock rates of the cores `bound_to` and the GPU states."""
+    """Return the load, the clock rates and governor of the cores `bound_to`, and the states of the GPUs."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -88,11 +88,11 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(start: HostReading) -> list[str]:
     """Return the list of disturbances since the reading `start`: "throttled", "foreign_load", both or none.
 
-    The foreign load is the time that was neither idle nor used by this process or, if larger, the time used
-    by the hypervisor, which Linux may also attribute to this process. If this process is bound to cores, the
-    threshold is a tenth of the time of one core, because devices wait for the slowest core. Otherwise it is a
-    tenth of the time of all cores, because this process can migrate. Load within the resolution of idle time,
-    one tick per core, is ignored, unless this process was preempted on the only core.
+    The foreign load is the time that was neither idle nor used by this process. If the hypervisor used more
+    time, that time is taken instead, because Linux may attribute it to this process. If this process is bound
+    to cores, the threshold is a tenth of the time of one core, because devices wait for the slowest core.
+    Otherwise it is a tenth of the time of all cores, because this process can migrate. A load within the
+    resolution of the idle times is ignored, unless this process was preempted on the only core.
     """
     now = read_counters(start.platform, start.bound_to)
     cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
@@ -107,7 +107,7 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return eight CPU times in clock ticks for each of the given cores that /proc/stat contains.
+    """Return a list of eight CPU times in clock ticks for each given core that /proc/stat contains.
 
     The times are user, nice, system, idle, iowait, irq, softirq and steal time.
     """

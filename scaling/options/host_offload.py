@@ -1,4 +1,4 @@
-"""Implement `storage=host`: compute a result that exceeds device memory step by step, into a host array.
+"""Implement `storage=host`: compute a result that exceeds device memory in steps, and collect it on the host.
 
 A step computes the Jacobians of some points (batch elements), or only the rows or columns for some seeds. It
 copies the points from the host to the devices, where the shared inputs stay. All steps run the same program
@@ -33,7 +33,7 @@ class StepPlan:
     seeds: int | None  # the number of seeds (tangents or cotangents) of a step, or None for all seeds
     count: int  # the number of steps
     host_bytes: int  # the bytes of all per-point inputs and of the result on the host
-    moved_bytes: int  # the bytes that each device copies from and to the host beyond the inputs of one step
+    moved_bytes: int  # the bytes copied from and to the host by each device, except the inputs of one step
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
@@ -69,7 +69,7 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the size in bytes of the array on the host that contains the whole result of a case."""
+    """Return the size in bytes of the host array that contains the whole result of a case."""
     return math.prod(result_shape(case, workload, sizes)) * _result_dtype(case, workload, sizes).itemsize
 
 
@@ -82,7 +82,7 @@ def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
     """Yield the indices (point, seed) at which each step of `block` points and `chunk` seeds starts.
 
-    A last step that would be smaller starts earlier and repeats some points or seeds.
+    If the last step would be smaller, it starts earlier and repeats some points or seeds.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):

@@ -1,8 +1,8 @@
 """Implement `target=laplacian`: sum v^T H v over directions v, by JVPs, `jet` or a forward Laplacian.
 
-H is the Hessian, and the vectors v are called directions. A mode that computes columns H v multiplies each of
-them by v. `nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along each
-direction separately, with `jax.experimental.jet`.
+H is the Hessian, and the vectors v are called directions. A mode that computes columns H v multiplies each
+column by v. `nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along
+each direction separately, with `jax.experimental.jet`.
 
 `forward_laplacian`, also known as collapsed Taylor mode, computes for each intermediate result its
 derivatives along all directions, and a single sum of its second derivatives. Let y = g(x) be an operation, t
@@ -32,7 +32,7 @@ from scaling.core.reductions import ReferenceTerms
 from scaling.core.reference import SizedEntries
 from scaling.options.jaxpr_evaluation import bind, evaluate_inlined
 
-# Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
+# Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
 _ELEMENTWISE = {
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "digamma", "erf",
     "erf_inv", "erfc", "exp", "exp2", "expm1", "integer_pow", "lgamma", "log", "log1p", "logistic",
@@ -60,15 +60,14 @@ class Expanded(NamedTuple):
 
 
 def _sum_over_directions(form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `form(v)` over the directions v, which form the leading axis of V."""
+    """Return a function of V that sums `form(v)` over the directions v along the leading axis of V."""
     return lambda V: jax.vmap(form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
     """Return a function of V that sums v^T H v over the directions v in V, where `column(v)` returns H v.
 
-    V is a tuple of arrays, each with the shape of the corresponding array in v after a leading axis of
-    directions.
+    V is a tuple of arrays, shaped like the arrays in v with an additional leading axis of directions.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
@@ -156,7 +155,7 @@ def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
 def _expand(
     g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Return the results of a function g of `Expanded` inputs, with their derivatives along the directions.
+    """Apply a function g to `Expanded` inputs, and return the results with derivatives along the directions.
 
     `is_inexact` states for each result whether an `Expanded` or an array without derivatives is returned.
     `is_linear` states whether g is jointly linear in all inputs.
@@ -176,6 +175,6 @@ def _expand(
 
 
 def reference_trace(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessian at each point, and two arrays that determine its tolerance."""
+    """Return the expected trace of the Hessian at each point, and two arrays that determine the tolerance."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -1,7 +1,7 @@
-"""Choose peak benchmarks, from which lower bounds on run times are computed, and count their work.
+"""Choose the peak benchmarks of a study, and count the work of each benchmark.
 
-The peak benchmarks are cases of the workload `ceiling` (workloads/ceiling.py). Their measurements yield lower
-bounds on the run times of the other cases.
+A peak benchmark is a case of the workload `ceiling` (workloads/ceiling.py), such as a copy of an array. The
+measured peaks yield lower bounds on the run times of the other cases.
 """
 
 from collections.abc import Mapping, Sequence

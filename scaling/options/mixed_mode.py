@@ -8,8 +8,8 @@ from scaling.core.case import Case, Refusal, unknown_name
 def forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names of the inputs that mode=mixed differentiates in forward mode.
 
-    `case.forward` joins the names by "+"; a pytree name selects all its leaves. If it is None, all inputs but
-    the largest are returned. Raise `Refusal` if a name is unknown or repeated, or if all inputs are named.
+    `case.forward` joins the names by "+". The name of a pytree selects all its leaves. If it is None, return
+    all inputs except the largest. Raise `Refusal` if a name is unknown or repeated, or if all are named.
     """
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])

@@ -1,7 +1,7 @@
-"""Implement `api=pmap`: wrap the function of a device with `jax.pmap`, and copy its arguments to the devices.
+"""Implement `api=pmap`: run a function on all devices with `jax.pmap`, and copy its arguments to the devices.
 
-The devices have a single axis named POINTS, which is the first axis of every argument and every result. A
-device has an index over parts of the points and an index over parts of the seeds. The latter varies fastest.
+The devices form a single axis named POINTS, which is the first axis of every argument and every result. Each
+device computes one part of the points and one part of the seeds. The index of the seed part varies fastest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +48,8 @@ def place(
 ) -> jax.Array:
     """Return an argument of a `jax.pmap` function as an array that is partitioned over the devices.
 
-    `struct` describes the array, whose first axis is the devices. `rows(start, stop)` returns rows of a
-    per-point input, and `global_array()` returns the whole array of any other argument.
+    `struct` is the abstract array, with devices along the first axis. `rows(start, stop)` returns rows of a
+    per-point input. For any other argument, `rows` is None and `global_array()` returns the whole array.
     """
     point_devices, seed_devices = case.mesh_shape
     count = ceil_div(case.points, point_devices)

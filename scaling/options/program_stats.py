@@ -1,4 +1,4 @@
-"""Count the work of a compiled case: its operations in the jaxpr, its memory traffic and collectives in HLO.
+"""Count the operations of a compiled case in its jaxpr, and the memory traffic and collectives in its HLO.
 
 The operations are counted one equation at a time, before XLA optimizes the program. Dead code is not counted,
 and the body of a loop is counted once per iteration. plan/kernel_work.py counts the optimized program.
@@ -43,16 +43,16 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):
-    """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
+    """The numbers of operations and transcendental evaluations of one device, both None if unknown."""
 
     flops: int | None
     transcendentals: int | None
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Return record fields with the work of a case, and an error message about unexpected collectives.
+    """Count the work of a compiled case, and check its collectives.
 
-    The message is None if the collectives are as expected, or if the case has no executable.
+    Return the work as record fields, and an error message if there are unexpected collectives, else None.
     """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
@@ -65,8 +65,8 @@ def program_work(
 ) -> dict[str, Any]:
     """Return record fields with the work that each device does to compute one result.
 
-    The fields are the operations, the memory traffic and the collectives, each None if unknown. The program
-    is traced for `devices` if `compiled` contains no jaxpr.
+    The fields are the operation counts, the bytes of memory traffic and collectives, and the number of each
+    kind of collective, each None if unknown. If `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -78,10 +78,10 @@ def program_work(
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program has unexpected collectives or lacks required ones, otherwise None.
+    """Return an error message if a program has unexpected collectives or lacks required collectives.
 
-    Collectives are required only by cases with `split=data` on more than one device, and by some targets of
-    the workload `ceiling`. `collectives` maps each kind to its number in the program.
+    Otherwise return None. Collectives are required only by cases with `split=data` on more than one device,
+    and by some targets of the workload `ceiling`. `collectives` maps each kind of collective to its number.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
@@ -93,20 +93,20 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
 
 
 def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the number of operations, including products with padding zeros but not with dilation zeros."""
+    """Return the operations of a convolution, counting zeros from padding but not zeros from dilation."""
     kernel = inputs[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * outputs[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return n^2 (m - n / 3) operations for an m x n matrix with m >= n, and m^2 (n - m / 3) otherwise."""
+    """Return the operations of an LU factorization: s^2 (l - s / 3) for a matrix with sides s <= l."""
     a = inputs[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // max(1, 3 * long)
 
 
-# (params, inputs, outputs) of an equation -> number of operations.
+# Functions f(params, inputs, outputs) that return the number of operations of a jaxpr equation.
 _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
     "per_result": lambda params, x, y: y[0].size,
     "transcendental": lambda params, x, y: y[0].size,
@@ -131,10 +131,10 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     """Return the numbers of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
     A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
-    result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
-    Transcendental functions, roots and powers are counted separately, as one each. A power with a constant
-    integer exponent is counted as multiplications. Integer arithmetic, comparisons, selections, data movement
-    and collectives are not counted. Of the branches of a conditional, only the most expensive is counted.
+    result. A reduction or a cumulative sum counts one per element of the input, and a scatter counts one per
+    update. Transcendental functions, roots and powers are counted separately, as one each. A power with a
+    constant integer exponent is counted as multiplications. Integer arithmetic, comparisons, selections, data
+    movement and collectives are not counted. For a conditional, only the most expensive branch is counted.
     Inside `shard_map` and `pmap`, the operations of one device are counted.
 
     The counts are None if the jaxpr contains complex numbers, a loop whose trip count is not a constant, or a
@@ -155,7 +155,7 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 
 
 def _count_equation(equation: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of an equation, including jaxprs in its parameters."""
+    """Return the numbers of flops and transcendentals of an equation, including the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
     if name in ("scan", "while"):
         body, trips = ("jaxpr", params["length"]) if name == "scan" else ("body_jaxpr", trip_count(equation))
@@ -183,7 +183,7 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation, or the expansion of its primitive."""
+    """Return the jaxprs in the parameters of an equation, or the jaxpr to which its primitive expands."""
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):

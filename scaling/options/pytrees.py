@@ -1,4 +1,4 @@
-"""Flatten the pytree inputs of a workload to one array per leaf, and concatenate pytree results to one array.
+"""Flatten the pytree inputs of a workload into one array per leaf, and pytree results into one array.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
 order of `jax.tree.leaves`.

@@ -1,4 +1,4 @@
-"""Read the source code of the user's modules that a workload imports, to detect changes in the modules.
+"""Read the source code of the user's modules that a workload imports, so that changes can be detected.
 
 The `import` statements of the sources are followed, also inside functions. Nothing is imported, so the
 result does not depend on what a process has imported. The result excludes modules of installed packages,
@@ -20,7 +20,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_sources(name: str) -> list[bytes]:
-    """Return the source code of the user's modules that a module imports, directly or not, sorted by name."""
+    """Return the sources of all user modules that a module imports directly or indirectly, sorted by name."""
     sources: dict[str, bytes] = {}
     found, pending = set(), [name]
     while pending:

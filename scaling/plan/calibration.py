@@ -21,10 +21,10 @@ _TARGETS = {  # field of `Rates` -> target of the peak measurement
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of the hardware model of a CPU with measured rates, one set for each device count.
+    """Return a copy of the hardware model of a CPU with measured rates for each device count.
 
     Only the latest peak and latency benchmarks in `timings` are used. If `bound_only` is true, timings of a
-    process that was not bound to one core per device are ignored. Raise `Refusal` if no rates are measured.
+    process that was not bound to one core per device are ignored. Raise `Refusal` if rates are not measured.
     """
     peaks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last = max(peaks, key=lambda timing: timing.records[-1].started_at or "", default=None)
@@ -87,7 +87,7 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return the network of the CPU cores as one level, or () for one device or without measurements.
+    """Return a tuple with one network level for the CPU cores, or () for one device or without measurements.
 
     `speed` is the measured bandwidth of an all-reduce in bytes per second. `collective` and `call` are the
     measured times of a call with a small collective and of an empty call, in seconds.

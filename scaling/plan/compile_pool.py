@@ -65,9 +65,9 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def program_of(case: Case) -> Case:
-    """Return a case with the same work on each device: with split=points, the case on one device.
+    """Return the case on one device with the same program if split=points, otherwise the case itself.
 
-    The function of a user's workload may depend on the number of points, so its cases are returned unchanged.
+    A user's workload may depend on the number of points, so its cases are always returned unchanged.
     """
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
@@ -95,13 +95,13 @@ class CompilePool:
     def compile_all(self, cases: Iterable[Case]) -> None:
         """Compile all cases, in descending order of the number of devices.
 
-        Of several cases with the same program on each device, one is compiled, or the next if that fails.
+        If cases have the same program on each device, only the first is compiled, or the next if that fails.
         Raise `AllocationLost` if a worker does not start.
         """
         groups: dict[Case, list[Case]] = {}  # the cases with the same program
         for case in sorted(cases, key=lambda case: -case.devices):
             groups.setdefault(program_of(case), []).append(case)
-        self._groups = iter(groups.values())  # those that have not begun
+        self._groups = iter(groups.values())  # the groups that have not begun
         # (function, arguments) to call in this thread; None when a thread ends
         self._calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue()
         for _ in range(self.size):
@@ -132,7 +132,7 @@ class CompilePool:
     def _compile_first(self, worker: WorkerGroup, group: list[Case]) -> bool:
         """Compile the first case of a group, and return whether the worker is alive.
 
-        Report the case and, unless its compilation failed, the others, and remove these from the group.
+        Report the result for this case and, unless it failed, for all others. Remove the reported cases.
         """
         case, is_alive = group.pop(0), True
         self._calls.put((self.begin, (case,)))

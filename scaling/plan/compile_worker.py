@@ -3,7 +3,7 @@
 `python -m scaling.plan.compile_worker` reads a header and then requests from standard input, one JSON object
 per line: {"case": the fields of a case}. It replies with an event "end", which contains record fields.
 
-The process allocates no memory on devices. The variables in compile_pool.py keep it off the accelerators.
+The process allocates no memory on devices. Environment variables (compile_pool.py) disable accelerators.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
-    """Return `count` JAX devices to compile for, which need not exist.
+    """Return `count` JAX devices to compile for. The devices need not exist on this machine.
 
     On a TPU they form a slice. A single device belongs to the smallest slice that libtpu supports (2 x 2).
     """
@@ -119,7 +119,7 @@ class BuiltCase:
         self.sizes = compile_case.settle_shape(case, self.workload, self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if it is too large or unknown before compiling."""
+        """Return the program's jaxpr, or None if the program is too large or unknown before compiling."""
         if self.case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return None
         uncompiled = compile_case.compile_blocks(
@@ -169,7 +169,7 @@ class BuiltCase:
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
         """Compile a program. If it does not fit into memory, the executable is a `RejectedProgram`.
 
-        For a CPU, also count the operations of its kernels in the LLVM IR that XLA writes.
+        For a CPU, also count the operations of the kernels in the LLVM IR that XLA writes.
         """
         arguments = list(program.arguments.values())
         try:
@@ -189,7 +189,7 @@ class BuiltCase:
 
 @dataclasses.dataclass(frozen=True)
 class _CpuStages(Stages):
-    """The compilation stages of a CPU program, and a dict from kernel name to number of operations."""
+    """The compilation stages of a CPU program, with the number of operations in each kernel."""
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -197,9 +197,9 @@ class _CpuStages(Stages):
 class RejectedProgram:
     """A program that the compiler rejected because it does not fit into memory.
 
-    The sizes have the same names as in JAX's `CompiledMemoryStats`, in bytes per device. Those of the
-    arguments and of the output show whether a smaller block of points could fit. The temporary size is None
-    if the compiler's message contains no number. `shortage` states the needed and the available memory.
+    The sizes are in bytes per device and have the same names as in JAX's `CompiledMemoryStats`. The argument
+    and output sizes show whether a smaller block of points could fit. The temporary size is None if the
+    compiler's message contains no number. `shortage` states the needed and the available memory.
     """
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:

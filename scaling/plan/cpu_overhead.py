@@ -1,7 +1,7 @@
-"""Estimate the time of an HLO kernel on a CPU beyond its LLVM instructions: its start and library calls.
+"""Estimate the time to start an HLO kernel on a CPU, and the time of its library calls.
 
-A library computes products of matrices, sorts, and convolutions whose features are the last axis. XLA
-compiles other kernels to loops, whose instructions llvm_instructions.py counts. The unit is the time of a
+Libraries compute matrix products, sorts, and convolutions whose features are the last axis. XLA compiles
+other kernels to loops, and llvm_instructions.py counts the instructions. The unit is the time of a
 vectorized arithmetic operation in float32. The times in the comments were measured in float32 on one core of
 an AMD EPYC with jaxlib 0.10.2, where the unit is 13 ps, in 8,600 kernels of 150 programs.
 """
@@ -18,7 +18,7 @@ PRODUCT = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
 PATCH = 3000  # an output position of a convolution in the library: 25 to 80 ns
 SORT = 700  # a comparison of two elements: 9 ns
-FFT = 3  # an operation of a Fourier transform, in addition to the operation: 30 to 100 ps on an Intel Xeon
+FFT = 3  # an operation of a Fourier transform, additional time: 30 to 100 ps on an Intel Xeon
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
 ROUTINES = {
@@ -59,7 +59,7 @@ def _ynn_overhead(fused: Instructions) -> int:
 
 
 def _library_overhead(kernel: Kernel, arithmetic: int) -> int:
-    """Return the library overhead of a product, convolution, transform, sort or custom call, otherwise 0."""
+    """Return the overhead of a kernel that a library computes, such as a matrix product, otherwise 0."""
     instruction = kernel.instruction
     if instruction.opcode == "fusion":
         return 0
@@ -83,7 +83,7 @@ def _library_overhead(kernel: Kernel, arithmetic: int) -> int:
 def convolution_slowdown(operations: float, products: int) -> int:
     """Return the factor by which scalar loops slow down a convolution, or 1 if its loops are vectorized.
 
-    The loops execute `operations` (see llvm_instructions.py) for `products` multiplications and additions.
+    `operations` counts all operations of the loops, and `products` the multiplications and additions.
     """
     return 1 if operations <= _MOST_VECTORIZED * products else SLOWDOWN_OF_SCALAR_CONVOLUTION
 

@@ -1,4 +1,4 @@
-"""Class `Hardware`: the validated model of a machine in conf/hardware/*.yaml, with rates and network levels.
+"""Define and validate the model of a machine (`Hardware`), which conf/hardware/*.yaml describes.
 
 time_model.py predicts run times from the model. calibration.py determines the rates of a CPU.
 """
@@ -46,12 +46,12 @@ class Rates:
 
     Attributes:
         bandwidth: Pairs (bytes that a kernel moves, bytes per second), in ascending order of the bytes.
-        products: Rate of matrix products by dtype and precision.
-        divisions, transcendental, reductions: Rates of these operations by dtype.
-        arithmetic: Rate of other operations by dtype.
+        products: Rate of matrix products for each dtype and precision.
+        divisions, transcendental, reductions: Rates of these operations for each dtype.
+        arithmetic: Rate of other operations for each dtype.
         turned: Bytes per second of arrays that a kernel transposes.
         kernel_seconds: Launch latency of a kernel.
-        call_seconds: Dispatch latency of an empty function by API. The key "" is for other APIs.
+        call_seconds: Dispatch latency of an empty function for each API. The key "" is for other APIs.
         network: Levels of the network, innermost first.
     """
 
@@ -83,7 +83,7 @@ class Hardware:
         asking: Lower and upper bound of a factor on the call and kernel latencies.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
-        slices: Torus shapes in chips, beginning with one chip. If empty: whole hosts, or part of one host.
+        slices: Torus shapes in chips, beginning with one chip. If empty, use whole hosts or part of one host.
         most, price: Largest device count; price per device and hour, or None.
         per_host, per_chip: Devices per host, and devices per chip.
         target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
@@ -116,7 +116,7 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest `Rates.devices` up to `devices`, or else for the smallest."""
+        """Return the rates for the largest device count up to `devices`, or else for the smallest count."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
@@ -166,7 +166,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "platform", "memory", "target")}
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
     values |= {"title": config.get("title") or config["name"], "slices": tuple(map(tuple, slices))}
-    rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py measures those of a CPU
+    rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py adds the rates of a CPU
     return Hardware(**values, rates=rates, config=dict(config))
 
 

@@ -1,7 +1,7 @@
-"""Count the work of HLO kernels (`KernelWork`): operations by kind, and on a CPU also their overhead.
+"""Count the operations of HLO kernels by kind and, on a CPU, estimate the overhead of each kernel.
 
 The kernels may come from the CPU, GPU or TPU backend. Each element of a result counts once, although the
-loops of XLA may evaluate it several times. Of library calls, only matrix products, convolutions and common
+loops of XLA may evaluate it several times. Among library calls, only matrix products, convolutions and common
 routines of LAPACK are counted. options/hlo.py counts the bytes.
 """
 
@@ -46,7 +46,7 @@ class KernelWork:
 
     Attributes:
         bytes: bytes that are read and written.
-        turned: bytes in transposes that change the minor-most axis.
+        turned: bytes that transposes move if they change the minor-most axis.
         products: multiplications and additions in matrix products and convolutions.
         arithmetic: other operations, including comparisons, selections and conversions.
         divisions, transcendentals: floating-point divisions, and evaluations of transcendental functions.
@@ -79,8 +79,8 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
     """Return the work of all kernels of a compiled program.
 
     `operations` is the result of `llvm_instructions.count_operations` for a CPU program, and None for other
-    programs, whose kernels have no overhead. If the format of the program is unknown, so is its work: the
-    result is one kernel with an infinite number of executions.
+    programs, whose kernels have no overhead. If the format of the program is unknown, the result is one
+    kernel with an infinite number of executions.
     """
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]
@@ -96,8 +96,8 @@ def as_work(part: KernelWork | hlo.Message) -> dict[str, Any]:
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
     """Return a dict from kernel name to number of operations.
 
-    XLA compiles equal fusions to one kernel, which has the name of one of them in `operations`. The result
-    contains the names of all of them.
+    XLA compiles equal fusions to one kernel, and `operations` contains the name of only one of these fusions.
+    The result contains the names of all fusions.
     """
     contents = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
@@ -129,7 +129,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the work of an instruction as the name of a field of `KernelWork` and its value.
+    """Return the work of an instruction as the name of a field of `KernelWork` and the number to add to it.
 
     The name is "" if the work is unknown, or if the instruction only moves data without changing the
     minor-most axis. `instructions` contains all instructions of the same computation.
@@ -155,7 +155,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
-    """Return the work of a reduction or a windowed reduction, given the instruction of its first operand."""
+    """Return the kind and amount of work of a reduction, whose first operand is the instruction `summed`."""
     if instruction.opcode == "reduce":
         axes, terms = instruction.axes("dimensions"), summed.size
     else:
@@ -167,7 +167,7 @@ def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[st
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the number of operations of a sort, a Fourier transform, a factorization or a solution."""
+    """Return the operations of a sort, Fourier transform, Cholesky factorization or triangular solve."""
     first, length = operands[0], operands[0].dims[-1]
     if instruction.opcode == "cholesky":
         return first.size * length // 3
@@ -198,9 +198,9 @@ def _count_product(instruction: HloInstruction, operands: Sequence[HloInstructio
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of operations of a convolution, with zeros of padding but not of a dilated input.
+    """Return the operations of a convolution, counting zeros from padding but not zeros from dilation.
 
-    On TPUs, products are convolutions, with the batch as an axis of the window.
+    On TPUs, matrix products are convolutions, and the batch is an axis of the window.
     """
     labels = _DIM_LABELS.search(attributes)
     if labels is None:
@@ -221,7 +221,7 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the name of the unknown work of an instruction, such as a library function, or "" if none."""
+    """Return the name of an instruction or library function whose work is unknown, or "" if there is none."""
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNKNOWN else ""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)

@@ -37,7 +37,7 @@ _COMPARE = {
     "sle": operator.le, "ugt": operator.gt, "sgt": operator.gt, "uge": operator.ge, "sge": operator.ge,
 }  # fmt: skip
 _BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
-# The assumed trip count of a loop if it is unknown, as over the elements that remain after a vectorized loop.
+# The assumed trip count if it is unknown, such as for the elements that remain after a vectorized loop.
 _UNKNOWN_TRIPS = 4
 _MAX_COUNTED_TRIPS = 10_000  # the highest trip count of a loop whose branches are counted exactly
 
@@ -64,7 +64,7 @@ class Comparison(NamedTuple):
     predicate: str  # a key of `_COMPARE`
     value: str  # the name of the variable
     bound: int
-    is_range: bool  # whether the bound is the end of a work group's range, which is not empty
+    is_range: bool  # whether the bound is the end of a nonempty range of work groups
 
 
 def dump_options(folder: str) -> dict[str, str]:
@@ -79,8 +79,8 @@ def dump_options(folder: str) -> dict[str, str]:
 def count_operations(folder: Path) -> dict[str, float]:
     """Return a dict from CPU kernel name to the number of operations in one execution.
 
-    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. The unit is an operation
-    of a vectorized loop in float32: an instruction counts one for each float32 number in a vector register.
+    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition
+    counts one operation for each float32 number that fits into a vector register.
     """
     operations = dict[str, float]()
     for path in folder.glob(_FILES):
@@ -133,7 +133,7 @@ class LlvmFunction:
         self.trips = {head: self._count_trips(head) for head in self.loops}
 
     def count_instructions(self, bits: int) -> float:
-        """Return the time of the instructions in all work groups, in additions of `bits`-bit vectors."""
+        """Return the time of all instructions in all work groups, in additions of `bits`-bit vectors."""
         executions = self.count_executions()
         return self._count_work_groups() * sum(
             executions[label] * (instruction_cost(line, bits) + self._gather_cost(line))
@@ -194,7 +194,7 @@ class LlvmFunction:
     def _find_comparison(self, condition: str) -> Comparison | None:
         """Return the comparison that computes a condition, or None if its bound is unknown.
 
-        A kernel that executes a range of work groups, beginning with i * n, ends at min(i * n + n, bound).
+        If a bound is min(i * n + n, constant), the end of a range of work groups, the constant is returned.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
@@ -219,7 +219,7 @@ class LlvmFunction:
         return min(containing, key=lambda head: len(self.loops[head]), default=None)
 
     def _count_trips(self, head: str) -> int | None:
-        """Return the smallest trip count at the exits of a loop, or None if it is unknown."""
+        """Return the smallest trip count among the exits of a loop, or None if it is unknown."""
         body, counts = self.loops[head], list[int]()
         for label in body:
             branch = _BRANCH.match(self.blocks[label][-1])
@@ -233,9 +233,9 @@ class LlvmFunction:
         return min(counts, default=None)
 
     def _find_counters(self, value: str, head: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield the loop counters that a value may be equal to, in the loop at `head` or in all loops.
+        """Yield (head of its loop, first, step) for each loop counter that a value may be equal to.
 
-        For each, yield (head of its loop, first, step): it is first + i * step in iteration i.
+        The counter is first + i * step in iteration i. Unless `head` is None, only this loop is searched.
         """
         for phi, offset in self._find_phis(value, head):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
@@ -244,7 +244,7 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
-        """Return pairs (phi instruction, offset of a value from it), for the loop at `head` or all loops."""
+        """Return pairs (phi instruction, offset) whose sum may be the value, in loop `head` or all loops."""
         phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
             value, offset = pending.pop()

@@ -37,7 +37,7 @@ def collective(
 def _all_reduce_cost(
     size: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the cost of an all-reduce as the sum of its costs on the innermost and the outer levels."""
+    """Return the cost of an all-reduce, summed over all levels of the network."""
     if devices < 2 or not levels:
         return np.zeros(2)
     level, *outer = levels

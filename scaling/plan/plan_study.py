@@ -1,4 +1,4 @@
-"""Plan a study for other hardware (`PlannedStudy`): check and compile its cases, predict and record times.
+"""Plan a study for other hardware: check and compile the cases, predict their run times, and write records.
 
 compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
 """
@@ -28,7 +28,7 @@ from scaling.workers import cores
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult
 
-_RUN_OPTIONS = {  # option of `scaling run` without effect on a plan -> default
+_RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> default value
     "dry_run": False, "versus": None, "wait": None, "oversubscribe": False, "retry": False, "nested": False,
     "cluster": "none", "tracking": "none",
 }  # fmt: skip
@@ -57,13 +57,13 @@ class PlannedStudy:
 
     Attributes:
         folder: Results folder to which the records are written.
-        scaling: Kinds of scaling of its cases.
+        scaling: Kinds of scaling of the cases, such as "weak".
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
         cases: Cases that are not planned yet.
         rejected: Cases that cannot be planned, each with the reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
-        environments: Hardware and software to record, by `PreflightResult.environment_key`.
+        environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
     """
 
     name: str
@@ -119,7 +119,7 @@ def prepare_plan(
 
 
 def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, RunSettings]:
-    """Return the hardware, the results folder and the settings of a configuration."""
+    """Return the hardware, the results folder and the run settings in a configuration."""
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -143,7 +143,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return `hardware` with rates measured in a results folder, and by default the free memory per core."""
+    """Return `hardware` with rates from a results folder and, unless set, the free memory per core."""
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = environment.available_bytes()
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -251,7 +251,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
-    """Return the predicted device-hours to measure cases in all replicates.
+    """Return the predicted device-hours to measure each recorded case in all replicates.
 
     `end`, "low" or "high", selects the limit of the 95 % interval of the predicted call times. For each
     compilation, sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it.

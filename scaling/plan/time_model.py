@@ -1,7 +1,7 @@
-"""Time model: predict the time of a call from the kernels and messages (collectives) of its compiled program.
+"""Predict the time of a call from the kernels and messages (collectives) of its compiled program.
 
 The time of a kernel is the longer of its memory time and its arithmetic time at the rates of the machine (the
-roofline model). On a CPU, the operations are counted in the machine code (llvm_instructions.py), and an
+roofline model). On a CPU, the operations are counted in the LLVM IR (llvm_instructions.py), and an
 overhead is added (cpu_overhead.py). Kernels and messages do not overlap, and all devices wait for the
 slowest. Caches affect only the table of bandwidths and the CPU kernels that move few bytes.
 
@@ -39,15 +39,15 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Predicted seconds of a call: the median, the 95 % interval, and the medians of its parts.
+    """The predicted time of a call in seconds: the median, the 95 % interval, and the medians of the parts.
 
     Attributes:
         call: Time to dispatch the call and to launch the kernels.
         compute: Time to execute the kernels on a typical device.
         communication: Time of the collectives.
         waiting: Waiting time for the slowest device.
-        bound: What limits the kernels most: memory, overhead, or one of the kinds of operations. None if
-            there is no work.
+        bound: Name of the largest part of the kernel time: "memory", "overhead" or a kind of operation. None
+            if there is no work.
         draws: Times on the first `_RECORDED_DRAWS` random machines, which are the same for every program.
     """
 
@@ -63,11 +63,11 @@ class TimeEstimate:
 
 
 class _UnknownTime(Exception):
-    """Exception for a time that cannot be predicted. The message states the reason."""
+    """Exception whose message states why a time cannot be predicted."""
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return record fields of a compiled case with its predicted call time, or why it is unknown."""
+    """Return the fields of a compiled case with the predicted call time, or the reason why it is unknown."""
     if fields["status"] != "planned":
         return fields
     if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
@@ -140,7 +140,7 @@ def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the time of each kernel at the full rates of the hardware, and its number of executions.
+    """Return the time of each kernel at the full rates of the hardware, and the numbers of executions.
 
     The times are a dict from "memory", "overhead" or a kind of operation to an array of shape (kernels,).
     """
@@ -168,7 +168,7 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the time, in seconds, of the memory reads and writes of a kernel.
+    """Return the time in seconds that a kernel needs to read and write memory.
 
     The bandwidth is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
     """
@@ -197,7 +197,7 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     """Return the time of the slowest device relative to a typical device, as an array of shape (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
-    power of the distribution function of one device, which is inverted at `uniform` random numbers in [0, 1).
+    power of the distribution function of one device. It is inverted at `uniform` random numbers in [0, 1).
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter

@@ -63,12 +63,12 @@ class LazyReference:
 
     @functools.cached_property
     def value(self) -> np.ndarray:
-        """Return the values of the function, an array of shape (points, outputs)."""
+        """Return the function values as an array of shape (points, outputs)."""
         return evaluations.values(self._function, self._arrays)
 
     @functools.cached_property
     def derivative(self) -> np.ndarray:
-        """Return the Jacobian at each point, an array of shape (points, outputs, inputs)."""
+        """Return the Jacobian at each point as an array of shape (points, outputs, inputs)."""
         return evaluations.jacobian(self._differentiated, self._arrays)
 
 
@@ -88,7 +88,7 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Compute the reference of a case, in float64 if possible, else in the case's dtype, and verify it."""
+    """Compute and verify the reference of a case, in float64 if possible, else in the dtype of the case."""
     arrays = _inputs_at(case, workload, _sample_points(case))
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -146,7 +146,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 def _make_unverified_reference(
     case: Case, workload: Workload, dtype: str, arrays: InputArrays
 ) -> ComputedReference:
-    """Return the reference of a case, computed in `dtype`, whose derivative has not been verified."""
+    """Return the reference of a case in `dtype`, without verifying the derivative."""
     function, names = workload.function, workload.names
     if case.target in SECOND:
         function = _gradient(function, names)
@@ -222,7 +222,7 @@ def _verify(
 ) -> ComputedReference:
     """Return a copy of a reference with the outcome of its verification by finite differences.
 
-    The copy has `seconds` if the derivative is confirmed, otherwise the error message `wrong` or `unsure`.
+    If the derivative is confirmed, the field `seconds` is set, otherwise an error in `wrong` or `unsure`.
     `float64_obstacle` is the reason why the reference is not computed in float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
@@ -264,7 +264,7 @@ def _verify(
 def _compare_with_differences(
     evaluation: Evaluation, case: Case, workload: Workload, arrays: InputArrays, roundoff: float
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at the sampled points `arrays`, and at suspect points."""
+    """Compare a derivative with finite differences at the points in `arrays` and at suspicious points."""
     generator = np.random.default_rng(case.data_seed)
     result = fd_check.confirm(evaluation, arrays, roundoff, generator)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
@@ -283,7 +283,7 @@ def _compare_with_differences(
 def _find_suspects(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the indices of some points whose derivative by any input differs most from differences."""
+    """Return the indices of the points at which the derivative differs most from finite differences."""
     most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - size, -(-most // size)).astype(int)

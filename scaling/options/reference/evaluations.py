@@ -62,21 +62,21 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 
 
 def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Return the values of the function at each point, a float64 array of shape (points, outputs)."""
+    """Return the function values at each point as a float64 array of shape (points, outputs)."""
     return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
-    """Return the JVP at each point, a float64 array of shape (points, outputs).
+    """Return the JVP at each point as a float64 array of shape (points, outputs).
 
-    `direction` is the tangent: a dict from the name of each differentiated input to an array of its shape.
+    `direction` contains the tangent: for each differentiated input, an array with the shape of the input.
     """
     tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
     return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
 
 
 def slices(evaluation: Evaluation, arrays: InputArrays, kind: str, seeds: np.ndarray) -> np.ndarray:
-    """Return slices of the Jacobian J at each point as a float64 array, in blocks that fit into memory.
+    """Return columns, rows or products of the Jacobian J at each point as a float64 array.
 
     kind        seeds                                    shape of the result
     "columns"   indices of columns                       (points, outputs, columns)
@@ -96,12 +96,12 @@ def slices(evaluation: Evaluation, arrays: InputArrays, kind: str, seeds: np.nda
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Return the Jacobian at each point, an array of shape (points, outputs, inputs), in forward mode."""
+    """Compute the Jacobian at each point in forward mode, with the shape (points, outputs, inputs)."""
     return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Return the Jacobian at each point, in reverse mode if there are far fewer outputs than inputs."""
+    """Compute the Jacobian at each point, in reverse mode if there are far fewer outputs than inputs."""
     outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
     has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
     if has_few_rows and is_traceable(evaluation, arrays, "rows"):
@@ -116,7 +116,7 @@ def count_inputs(evaluation: Evaluation, arrays: InputArrays) -> int:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of seeds for which a call with `points` points fits into the memory limit."""
+    """Return the number of seeds that one call with `points` points can compute within the memory limit."""
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
@@ -144,7 +144,7 @@ def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation 
 def with_rounding(
     evaluation: Evaluation, arrays: InputArrays, relative: float, generator: np.random.Generator, count: int
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
-    """Yield `count` pairs of an evaluation and inputs with random rounding errors.
+    """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
 
     Every intermediate result of the evaluation has a rounding error, and every floating-point element of the
     inputs is multiplied by 1 + relative or 1 - relative at random.
@@ -229,7 +229,7 @@ def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
 
 
 def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
-    """Return the function v -> J v, where J is the Jacobian of f at x."""
+    """Return a function of v that computes J v, where J is the Jacobian of f at x."""
     if not evaluation.transposed:
         return lambda v: jax.jvp(f, (x,), (v,))[1]
     y, pullback = jax.vjp(f, x)
@@ -246,8 +246,8 @@ def _one_hot(i: Any, like: jax.Array) -> jax.Array:
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
 
 
-# Name of a quantity -> function (f, x, push, *seeds) -> array, for a function f of the vector x, and the
-# function push: v -> J v.
+# Functions (f, x, push, *seeds) that compute a quantity of a function f at the vector x, where push(v)
+# returns J v for the Jacobian J of f.
 _QUANTITIES: dict[str, Callable[..., jax.Array]] = {
     "values": lambda f, x, push: f(x),
     "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),

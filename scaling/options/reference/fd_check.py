@@ -1,7 +1,7 @@
-"""Confirm a derivative by fourth-order central differences of the values along random directions.
+"""Compare a derivative with fourth-order central differences of the function along random directions.
 
 A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same
-wrong derivative in every dtype and AD mode. It can be detected only from the values of the function.
+wrong derivative in every dtype and AD mode. It can be detected only from the function values.
 """
 
 import functools
@@ -35,15 +35,15 @@ _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
 Groups = list[list[str]]  # names of inputs
-ValuesAtStep = Callable[[float], np.ndarray]  # step along a direction -> values, of shape (points, outputs)
+ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) returns values (points, outputs)
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The result of the comparison of a derivative with finite differences.
+    """The result of comparing a derivative with finite differences.
 
-    The size of an output's derivative is its root mean square over the random directions, or its magnitude
-    along the direction of a single input. If the finite difference is larger, its magnitude is used.
+    The size of a derivative is the root mean square over the random directions. Along the direction of a
+    single input, it is the magnitude of the derivative. A larger magnitude of the difference is used instead.
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
@@ -53,10 +53,10 @@ class Confirmation:
 
 
 class _MeasuredValues(NamedTuple):
-    """The values of a function, and estimates of their rounding errors, arrays of shape (points, outputs)."""
+    """Arrays of shape (points, outputs) with function values and estimates of the rounding errors."""
 
     center: np.ndarray
-    # `roundoff` times the value plus its largest change by random rounding errors
+    # `roundoff` times the magnitude of the value, plus the largest change due to random rounding errors
     least_noise: np.ndarray
     # at least `least_noise` and the scaled fourth differences at short steps, which are rounding errors
     noise: np.ndarray
@@ -66,10 +66,10 @@ class _MeasuredValues(NamedTuple):
 def confirm(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> Confirmation:
-    """Compare derivatives of a function along random directions with finite differences at some points.
+    """Compare the derivatives of a function along random directions with finite differences.
 
     `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result. Where a value is
-    infinite, such as a log density outside of its support, its derivative is neither wrong nor confirmed.
+    infinite, such as a log density outside of its support, the derivative is neither wrong nor confirmed.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
@@ -108,9 +108,9 @@ def _compare_along(
 ) -> tuple[np.ndarray, ...]:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    Return whether it is wrong, confirmed and unresolved, and the relative difference where it is wrong, four
-    arrays of shape (points, outputs). `value_rounding` and `rounding` are the rounding errors of the
-    derivative from the value and from the evaluation of the derivative.
+    Return four arrays of shape (points, outputs): whether the derivative is wrong, whether it is confirmed,
+    whether it is unresolved, and the relative difference where it is wrong. `value_rounding` and `rounding`
+    are the errors of the derivative from rounding the function value and from evaluating the derivative.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -144,13 +144,13 @@ def screen(
     generator: np.random.Generator,
     groups: Groups,
 ) -> np.ndarray:
-    """Return the relative error of the derivative by each group of inputs, estimated by finite differences.
+    """Estimate the relative error of the derivative for each group of inputs by finite differences.
 
     The result has the shape (groups, points). `groups` is the result of `group_inputs`. For each output
     and step, the difference between the derivative and a finite difference, minus the effect of rounding, is
-    divided by the sum of the two magnitudes. For each output, the smallest ratio of all steps is used. The
-    result is the largest of these ratios. NaN and infinity are ignored. At a kink, a derivative between the
-    one-sided slopes is correct.
+    divided by the sum of both magnitudes. The smallest ratio over the steps is the error of an output, and
+    the largest error over the outputs is returned. NaN and infinity are ignored. At a kink, a derivative
+    between the one-sided slopes is correct.
     """
     center, largest = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
@@ -174,7 +174,7 @@ def screen(
 def random_direction(
     evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction: a dict from the name of each differentiated input to an array of its shape.
+    """Return a dict from the name of each differentiated input to a random direction of the same shape.
 
     The elements for an input x are ±u max(|x|, 0.001 r), where u is uniform in [0.5, 1) and r is the root
     mean square of x. If r is 0, the elements are ±u.
@@ -189,10 +189,10 @@ def random_direction(
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the groups of inputs that change together: one group for each input.
+    """Return the groups of inputs that are moved together, usually one group for each input.
 
-    Otherwise a large derivative with respect to one input could hide an error in a small one. If there are
-    more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size share a group.
+    In a common group, a large derivative with respect to one input could hide an error in a small derivative.
+    If there are more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size share a group.
     """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
@@ -206,7 +206,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return one direction for each group, which changes the inputs of this group only."""
+    """Return one direction for each group of inputs, with zeros for all inputs that are not in the group."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -248,12 +248,12 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
 
 
 def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most accurate finite difference and its error, two arrays of shape (points, outputs).
+    """Return the most accurate finite difference and its error as two arrays of shape (points, outputs).
 
-    For each output, the step with the smallest estimated error is selected. The estimate is the effect of the
+    For each output, the step with the smallest estimated error is selected. The error is the effect of the
     rounding error `noise` of the values, plus the change of the difference from this step to the next shorter
-    step. If the change to any shorter step, minus the effect of rounding, is larger, it is used instead,
-    because two steps can agree by chance near kinks. `differences` has the shape (steps, points, outputs).
+    step. A larger change to any other shorter step, minus the effect of rounding, is used instead, because
+    two steps can agree by chance near kinks. `differences` has the shape (steps, points, outputs).
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     rounding = 1.5 * noise / _STEPS
@@ -281,12 +281,12 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return whether each derivative is right at two consecutive steps, right at one step, and refuted.
+    """Return whether each derivative is right at two consecutive steps, right at any step, and refuted.
 
-    It is right at a step if it agrees with the difference within `allowed`. A step whose rounding error
-    exceeds the allowed error is ignored. Two steps accept correct derivatives near kinks, where the fourth
-    differences overestimate the rounding error of short steps, so that `_select_difference` fails. The
-    shortest two consecutive steps that agree with each other refute a derivative that differs from both.
+    It is right at a step if it agrees with the finite difference within `allowed`. Steps with a larger
+    rounding error are ignored. The test at two steps accepts correct derivatives near kinks, where
+    `_select_difference` fails because fourth differences overestimate the rounding error of short steps. A
+    derivative is refuted if it differs from the shortest two consecutive steps that agree with each other.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
@@ -299,7 +299,7 @@ def _compare_steps(
 def _oscillates(
     values_at: ValuesAtStep, center: np.ndarray, least_noise: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether short steps change each output almost as much as the longest step, beyond rounding.
+    """Return whether short steps change each output, beyond rounding, almost as much as the longest step.
 
     An oscillation that is shorter than all steps appears as noise, so that differences prove nothing.
     """

@@ -29,7 +29,7 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound at each point on the error of a forward-difference result, of shape (points,)."""
+    """Return a bound on the error of a forward-difference result at each point, of shape (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -42,8 +42,8 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
     The bound holds at the points [start, stop) for all outputs, or for their sum if the result is a sum. It
     is a safety factor times the sum of two errors. The truncation error is half the step h times the larger
-    of the second derivatives at both ends of the step. The rounding error is the error of the two values,
-    which are sums of `terms` terms, and of x + h, divided by h. If there are many inputs, only some are
+    second derivative at the two ends of the step. The rounding error is the error of x + h and of both
+    function values, which are sums of `terms` terms, divided by h. If there are many inputs, only some are
     evaluated, and the largest bound is returned for all. For a product J x, which is a single difference
     along x, the shape is (points, 1).
     """
@@ -81,7 +81,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the largest magnitude of the terms in the sum for a function value, of shape (points,)."""
+    """Return the largest magnitude of the terms that are summed to a function value, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points

@@ -35,7 +35,7 @@ def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Calla
 class _Interpreter:
     """An interpreter of jaxprs that adds random rounding errors to the results of operations.
 
-    An error depends on the seed, the number of the operation, and the result.
+    Each error depends on the seed, the index of the operation, and the result.
     """
 
     def __init__(self, seed: jax.Array) -> None:
@@ -43,7 +43,7 @@ class _Interpreter:
         self._control_flow = {"scan": self._scan, "while": self._while, "cond": self._cond}
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        """Return a function that evaluates a jaxpr with random rounding errors, and returns its outputs."""
+        """Return a function that evaluates a jaxpr with random rounding errors and returns the outputs."""
         return lambda *arguments: evaluate(jaxpr, arguments, self._evaluate_equation)
 
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
@@ -145,7 +145,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where a condition holds, otherwise `old`; both begin with the axes of the condition."""
+    """Return `new` where `condition`, which has only the leading axes of `new`, holds, otherwise `old`."""
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

@@ -1,8 +1,8 @@
 """Reevaluate entries that failed the check, with random rounding errors, and record which are wrong.
 
 The derivative is evaluated several times in the dtype of the case, with different random rounding errors in
-all intermediate results (rounding.py). An entry passes if its error is not larger than the tolerance plus a
-multiple of the range of its own values.
+all intermediate results (random_rounding.py). An entry passes if its error is at most the tolerance plus a
+multiple of the range of the reevaluated values.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from scaling.options.reference.evaluations import Evaluation
 
 _EVALUATIONS = 16  # the number of evaluations with random rounding errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
-_RANGES = 3  # the estimated rounding error, as a multiple of the range among the evaluations
+_RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
 _MAX_COLUMNS = 32  # limit on the number of columns of a block
 _MIN_POINTS = 8  # the number of points of a block even if they have more than _MAX_ENTRIES
 _MAX_ENTRIES = 2**18  # limit on the number of entries of a block of more than _MIN_POINTS points
@@ -32,7 +32,7 @@ Columns = np.ndarray | slice
 def reevaluate_failures(progress: CheckProgress) -> None:
     """Reevaluate the entries that failed the check in blocks, and record in `progress` which are wrong.
 
-    The first wrong block ends the reevaluation. Entries that the time does not suffice for are skipped.
+    The reevaluation ends at the first block with a wrong entry. Entries beyond the time limit are skipped.
     """
     spec, arrays = progress.spec, progress.suspects[0][0].inputs
     assert arrays is not None  # the spec is repeatable
@@ -72,7 +72,7 @@ def _reevaluate_comparison(
         noise, points = _noise_of_block(spec, native, points, comparison, rows, columns, size[block])
         is_wrong[block] = ~(difference[block] <= limit[block] + noise)
         allowed = spec.tolerance + relative_error(noise, size[block])
-        # Noise may hide a small derivative by one input, such as a zero, but not the derivatives by others.
+        # Noise may hide a small derivative for one input, such as a zero, but not the derivatives for others.
         is_hidden = ~(allowed <= spec.max_tolerance)
         divisor = size[block]
         if (is_hidden & ~is_wrong[block]).any():
@@ -99,7 +99,7 @@ def _noise_of_block(
     """Return the rounding error of the entries of a block, and `points` with a note if it is unknown.
 
     If the function cannot be evaluated with random rounding errors, the rounding error is zero, so that the
-    entries that failed the check are wrong. `size` is the size of the entries.
+    entries that failed the check are wrong. `size` contains the typical magnitudes of the entries.
     """
     noise = np.zeros(size.shape)
     try:
@@ -115,7 +115,7 @@ def _noise_of_block(
 def _choose_block(
     spec: ReferenceSpec, comparison: EntryComparison, is_open: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the next points and columns to reevaluate, or a slice to select all columns."""
+    """Return the indices of the points and columns to reevaluate next; a slice selects all columns."""
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
     entries = is_open[0].size if not has_columns else is_open[0, ..., :_MAX_COLUMNS].size
@@ -128,7 +128,7 @@ def _choose_block(
 
 
 def _pad(indices: np.ndarray) -> np.ndarray:
-    """Return the indices and copies of some, so that few programs compile: their number is a power of 4."""
+    """Return the indices, repeated until their number is a power of 4, so that few programs are compiled."""
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
@@ -143,8 +143,8 @@ def _estimate_noise(
 ) -> np.ndarray:
     """Return the estimated rounding error of the entries at some points and columns.
 
-    It is three times the range (maximum minus minimum) of the entry among evaluations with random rounding
-    errors, or infinite if one of them is not finite.
+    The error of an entry is three times the range (maximum minus minimum) of its values in evaluations with
+    random rounding errors. It is infinite if one of these values is not finite.
     """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
     padded = _pad(points)
@@ -180,10 +180,10 @@ def _estimate_size(
     points: np.ndarray,
     shape: tuple[int, ...],
 ) -> np.ndarray:
-    """Return a magnitude below which entries are zero but for rounding: |f(x)| / |x| for a derivative.
+    """Return the natural magnitude of the entries, such as |f(x)| / |x| for the entries of a derivative.
 
-    It is a power of this ratio for a reduction of higher degree, and |f(x)| for a value or a product of the
-    derivative and a vector. The result broadcasts to `shape`, the shape of the entries.
+    For a reduction of higher degree, it is a power of this ratio. For a function value, or a product of the
+    derivative and a vector, it is |f(x)|. The result broadcasts to `shape`, the shape of the entries.
     """
     arrays = _select_points(spec, native, arrays, points)
     with evaluations.evaluation_context(native.dtype):
@@ -202,7 +202,7 @@ def _estimate_size(
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return some columns of the reduced Jacobians, or the values if mode=value, of shape (points, ...).
+    """Return some columns of the reduced Jacobians, or function values if mode=value, as (points, ...).
 
     For a sum over n points, return the sum over the k points in `arrays`, multiplied by sqrt(n / k), because
     the rounding error of a sum grows with the square root of the number of terms.

@@ -1,8 +1,8 @@
-"""Choose the sample of a large result to compare: random columns and rows, and products with vectors.
+"""Compare a sample of a large result: random columns and rows, and products with random vectors.
 
-At every point (batch element), products of the derivative by each input and random vectors, and some columns
-and rows of the Jacobian, are compared. All entries are compared at some points. The error of a product is
-relative to the root mean square of the expected products.
+At every point (batch element), some columns and rows of the Jacobian are compared, and products of random
+vectors and the derivative with respect to each input. At some points, all entries are compared. The error of
+a product is relative to the root mean square of the expected products.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse.pattern import SparseJacobians
 
-_DIRECTIONS = 4  # the number of random vectors that the derivative by each input is multiplied by
+_DIRECTIONS = 4  # the number of random vectors that multiply the derivative of each input
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
 _SECONDS_OF_COMPARISON = 3e-4  # the shortest time to compare all entries of one point, in seconds
 _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
@@ -38,7 +38,7 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return the fraction of "entries" that are compared, and of "points" at which all entries are compared.
+    """Return the fraction of compared "entries", and the fraction of "points" with all entries compared.
 
     `decided_share` is the fraction of the compared entries that are not excluded because of rounding errors.
     """
@@ -135,7 +135,7 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale`, of shape (points, outputs, inputs), at least a fraction of the largest in its row."""
+    """Return `scale` (points, outputs, inputs), increased to at least a fraction of each row's maximum."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
@@ -163,7 +163,7 @@ def _compare_products(
 def _compare_gram(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of J^T J, multiplied by random vectors and by unit vectors."""
+    """Yield two comparisons: J^T J times random vectors, and J^T J times unit vectors."""
     columns, _ = _sample_columns_and_rows(spec)
     random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, result.shape[2]))
     norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
@@ -176,9 +176,9 @@ def _compare_gram(
 def _measure(kind: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function f(evaluation, arrays, points) that evaluates the derivative for some seeds.
 
-    `kind` is a kind of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for each point of the
-    block. `arrays` contains the inputs at `points`, which are indices of points of the block. If `is_summed`
-    is true, the sum of the outputs is differentiated.
+    `kind` is a kind of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points of a
+    block. `points` are indices of points in the block, and `arrays` contains the inputs at these points. If
+    `is_summed` is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Count the terms of the longest sum that a function computes, and find the narrowest dtype, from its jaxpr.
+"""Find the length of the longest sum and the narrowest dtype in the jaxpr of a function.
 
 These `RoundingProperties` determine the tolerance of the check.
 """
@@ -20,15 +20,15 @@ from scaling.options.program_stats import subjaxprs, trip_count
 # roundings.
 _ELEMENTWISE_TERMS = 1 / 16
 _ASSUMED_TRIPS = 100  # the assumed trip count of a loop whose trip count is not a constant
-_TERMS_OF_FUNCTIONS = {  # additional terms of an elementwise primitive -> names of JAX primitives
+_TERMS_OF_FUNCTIONS = {  # number of additional terms -> names of elementwise JAX primitives
     0.5: "exp log sin cos tan tanh logistic pow exp2 expm1 log1p log2 atan2",
     1.0: "sinh cosh asin acos atan asinh acosh atanh erf erfc cbrt",
     64.0: """lgamma digamma erf_inv igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e
         regularized_incomplete_beta random_gamma_grad""",
 }
 _FUNCTION_TERMS = {name: terms for terms, names in _TERMS_OF_FUNCTIONS.items() for name in names.split()}
-# Names of JAX primitives -> function (parameters, shapes of the operands, number of elements of the result)
-# -> number of terms whose sum is an element of the result.
+# Names of JAX primitives -> function f(parameters, operand shapes, result size) that returns the number of
+# terms whose sum is one element of the result.
 _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     "reduce_sum reduce_prod reduce_window_sum": lambda params, x, size: math.prod(x[0]) / max(1, size),
     "cumsum cumprod cumlogsumexp": lambda params, x, size: x[0][params["axis"]],
@@ -52,7 +52,7 @@ _EXACT = """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp c
     reduce_min reduce_window_max reduce_window_min reshape rev round select_n sign sort split squeeze
     stop_gradient top_k transpose"""
 EXACT = frozenset(_EXACT.split())  # the JAX primitives without a rounding error
-# The beginnings of the names of JAX's own primitives whose derivative is not a rule of JAX.
+# Prefixes of the names of JAX primitives whose derivative rules are not defined by JAX.
 _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linear_call", "call_")
 
 
@@ -75,8 +75,8 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
     """Return whether `function(**arguments)` contains a `custom_jvp`, `custom_vjp` or `stop_gradient`.
 
-    Primitives that no module of JAX defines count too, and so do functions of JAX that are defined by such
-    rules, such as `jax.nn.relu` and `jnp.linalg.solve`.
+    Also return true for primitives that JAX does not define, and for functions of JAX that are defined by
+    such rules, such as `jax.nn.relu` and `jnp.linalg.solve`.
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     own = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
@@ -159,7 +159,7 @@ def _loop_trips(equation: Any) -> int:
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of terms that an operation sums for each element, or an equivalent number."""
+    """Return the number of terms that an operation sums for each element, or a number with equal error."""
     name = equation.primitive.name
     if name in EXACT:
         return 0.0

@@ -1,13 +1,13 @@
-"""Color the columns and rows of a sparsity pattern (`Coloring`), so that few seeds compute all nonzeros.
+"""Color the columns and rows of a sparsity pattern, so that few seeds compute all nonzeros of a Jacobian.
 
-One seed (tangent or cotangent) computes a compressed slice, the sum of all columns, or of all rows, of one
-color. Each nonzero is read from one compressed slice. Two columns of which a nonzero is read must have
-different colors if a row contains such a nonzero of both. The same applies to rows.
+One seed (tangent or cotangent) computes a compressed slice: the sum of all columns, or of all rows, that have
+the same color. Each nonzero is read from one compressed slice. Two columns must have different colors if a
+row contains nonzeros of both that are read from columns. The same applies to rows.
 
-With `mode=mixed`, the nonzeros of the fullest rows are read from rows and all others from columns, or those
-of the fullest columns from columns and all others from rows. This is a special case of the bicoloring of T.
-F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using automatic
-differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the smallest number of colors is NP-hard.
+With `mode=mixed`, the nonzeros of the fullest rows are read from rows and all others from columns, or the
+nonzeros of the fullest columns are read from columns and all others from rows. This is a special case of the
+bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using
+automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. To find the fewest colors is NP-hard.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
 _MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries for rows, and for columns
 _MAX_SATURATION_SIZE = 2**28  # the number of columns times colors up to which DSATUR is used
-_MAX_COLOR_RATIO = 4  # DSATUR uses up to this multiple of the entries of the fullest row as colors
+_MAX_COLOR_RATIO = 4  # the maximum number of colors of DSATUR for each entry of the fullest row
 _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
 
 
@@ -51,7 +51,7 @@ class Coloring:
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return the fields of a `Record` that describe a coloring."""
+    """Return a dict of the `Record` fields that describe a coloring."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -66,7 +66,7 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return a coloring of the Jacobian or Hessian of a case that is valid at every point.
+    """Return a coloring that is valid for the Jacobian or Hessian of a case at every point.
 
     Columns are colored in forward mode, rows in reverse mode, and both with `mode=mixed`.
     """
@@ -93,8 +93,8 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to all elements of x.
 
-    x and y are abstract arrays. `compress` is as in `color`. The coloring is cached under `key`, which must
-    identify the function and the shapes of its arguments.
+    x and y are tuples of abstract arrays. `compress` is as in `color`. The coloring is cached under `key`,
+    which must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -112,7 +112,7 @@ def find_coloring(
 
 @functools.cache
 def _prepare_libraries() -> None:
-    """Import asdex, and compile the functions of numba, so that later measured times exclude both.
+    """Import asdex, and compile the numba functions, so that times measured later exclude both.
 
     Raise `Refusal` if asdex or numba cannot be imported, or if numba has no folder for its cache.
     """
@@ -149,10 +149,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (bound, by_row): a lower bound on the number of colors if `by_row` nonzeros are read from rows.
+    """Yield divisions of the nonzeros between rows and columns, each as a pair (bound, by_row).
 
-    Rows, or columns, with more nonzeros than a threshold are compressed, and all other nonzeros are read from
-    the other direction. At the highest threshold, these are all nonzeros.
+    `bound` is a lower bound on the number of colors. `by_row` selects the nonzeros that are read from rows:
+    the nonzeros in rows with more nonzeros than a threshold, or in columns with at most that many.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         in_line = np.bincount(lines)[lines]
@@ -170,9 +170,9 @@ def _color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the color of each of the `inputs` columns, or None if there are no entries, and the color count.
+    """Return the color of each column, as `saturation.color_columns` does, and the number of colors.
 
-    The colors are as in `saturation.color_columns`. Raise `Refusal` if coloring takes minutes.
+    The colors are None if there are no entries. Raise `Refusal` if coloring takes minutes.
     """
     if not len(cols):
         return None, 0

@@ -21,10 +21,10 @@ from scaling.options.sparse.coloring import Coloring
 
 @dataclass(frozen=True)
 class GatherIndices:
-    """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern."""
+    """The indices of each nonzero in the compressed slices of a device and in the sparsity pattern."""
 
     arguments: dict[str, np.ndarray]  # program arguments: the colors, and the positions for each device
-    entries: list[list[np.ndarray]]  # for each linear map and device, the indices of its nonzeros
+    entries: list[list[np.ndarray]]  # for each linear map and device, the pattern indices of the nonzeros
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
@@ -43,10 +43,10 @@ def _indices_of_part(
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Return the arrays that each device uses to read nonzeros from the slices of one linear map.
 
-    The first array contains the color of each column or row. The second, of shape (devices, nonzeros) and
-    padded with zeros, contains the flat index of each nonzero in the slices of its device, which have the
-    shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode. The third result is a list
-    with one array for each device: the indices of its nonzeros in the sparsity pattern.
+    The first array contains the color of each column or row. The second array, of shape (devices, nonzeros),
+    contains the flat index of each nonzero in the slices of a device, padded with zeros. The slices have the
+    shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode. The third result is a list of
+    one array for each device, which contains the pattern indices of the device's nonzeros.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     entries = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -67,14 +67,14 @@ def _indices_of_part(
 
 
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return the nonzeros at the given flat positions in them.
+    """Compute the compressed slices of a device, and return the nonzeros at the given flat positions.
 
     `colors` contains the color of each column or row of the Jacobian.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
     # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional
-    # reduces the time on a CPU with 1e6 unknowns from four times to twice that of a handwritten derivative.
+    # reduces the time on a CPU with 1e6 unknowns from four times to twice the time of a handwritten one.
     unused = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     computed = jax.lax.cond(colors[0] >= -1, compute, lambda: unused)
     count = slices.seeds.count

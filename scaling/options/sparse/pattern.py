@@ -1,7 +1,7 @@
 """Detect sparsity patterns with asdex, compare them, and sum over the rows and columns of sparse Jacobians.
 
 asdex propagates dependencies through the jaxpr of a function, so that a detected pattern is valid for all
-inputs. A workload may also define a pattern, and a closed form of its nonzeros.
+inputs. A workload may also define a pattern, and a closed form of the nonzeros.
 """
 
 import gc
@@ -69,10 +69,10 @@ class CommonEntries(NamedTuple):
 def compare_lacking(
     common: CommonEntries, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare with zero the entries of the reference pattern that a detected pattern lacks.
+    """Compare the reference entries that a detected pattern lacks with zero.
 
-    Return the comparison in a list, which is empty if no entry is lacking, and a note on the lacking entries
-    that are not zero. `expected` and `scale` have the shape (points, 1, entries of the reference pattern).
+    Return a list with the comparison, which is empty if no entry is lacking, and a note with the number of
+    lacking entries that are not zero. `expected` and `scale` have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -87,10 +87,10 @@ def match_patterns(
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
     """Return the sparsity patterns that are used to compare the result of a case with the expected Jacobian.
 
-    The four results are None where they do not apply. The first three are the pattern that the workload
-    defines, the pattern of a result with colored seeds, and the pattern of the closed form
-    `Workload.nonzeros`. The fourth is the `CommonEntries` of the second pattern in the third. `detected` is
-    the detected pattern of colored seeds, or None.
+    The first three results are the pattern that the workload defines, the pattern of a result with colored
+    seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth result states where the third
+    pattern contains the entries of the second. A result that does not apply is None. `detected` is the
+    detected pattern of colored seeds, or None.
     """
     defined = result = None
     if workload.pattern is not None and case.target not in SECOND:
@@ -107,7 +107,7 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`, or raise `Refusal` unless all entries are distinct, sorted and in range."""
+    """Return a `Pattern`. Raise `Refusal` unless all entries are distinct, sorted and in range."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_valid = Pattern(rows, cols, outputs, inputs), rows.shape == cols.shape == (rows.size,)
     if is_valid and rows.size and min(rows.min(), cols.min()) >= 0:
@@ -122,7 +122,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_entries(pattern: Pattern, reference: Pattern) -> CommonEntries:
-    """Return the `CommonEntries` of a sparsity pattern in a reference pattern of the same shape."""
+    """Return the indices at which a reference pattern of the same shape contains the entries of a pattern."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices

@@ -1,4 +1,4 @@
-"""Color the columns of a sparsity pattern with few colors by the DSATUR algorithm, compiled by numba.
+"""Color the columns of a sparsity pattern with few colors. The DSATUR algorithm is compiled by numba.
 
 Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
 """
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: int) -> np.ndarray | None:
-    """Return the color of each column, of shape (inputs,), such that no row has two entries of one color.
+    """Return the color of each column, such that no row has entries in two columns of the same color.
 
-    A column without an entry has the color -1. Return None if `max_colors` colors do not suffice. The memory
-    is linear in `inputs * max_colors`.
+    The colors have the shape (inputs,). A column without an entry has the color -1. Return None if
+    `max_colors` colors do not suffice. The memory is linear in `inputs * max_colors`.
     """
     by_column, by_row = np.argsort(cols, kind="stable"), np.argsort(rows, kind="stable")
     column_start, row_start = (np.cumsum(np.bincount(lines + 1)) for lines in (cols, rows))
@@ -25,7 +25,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert a node after `head` into `links`, doubly linked lists as arrays of next and previous nodes."""
+    """Insert a node after `head` in a doubly linked list; `links` are arrays of next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -39,11 +39,11 @@ def _remove(links, node):
 
 @numba.njit(cache=True)
 def _color_by_saturation(graph, colors, is_used):
-    """Give each column the lowest color that no column in conflict has. Return whether the colors suffice.
+    """Give each column the lowest color that no conflicting column has. Return whether the colors suffice.
 
-    The next column is the one with the highest saturation, the number of distinct colors of the columns that
-    it conflicts with. Among several such columns, the last whose saturation increased is next, so that colors
-    spread from neighbor to neighbor and repeat periodically on a grid.
+    The next column is the one with the highest saturation: the number of distinct colors of its conflicting
+    columns. If several columns have the highest saturation, the next is the column whose saturation increased
+    last, so that colors spread from neighbor to neighbor and repeat periodically on a grid.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape
