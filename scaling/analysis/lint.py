@@ -125,6 +125,11 @@ def _padded(timing: Timing) -> str | bool:
     return timings.padding_share(timing) > _PADDED and format_percentage(timings.padding_share(timing))
 
 
+def _varying_blocks(timing: Timing) -> str | bool:
+    blocks = dict.fromkeys(text for record in timing.records if (text := timings.automatic_blocks(record)))
+    return len(blocks) > 1 and "; ".join(blocks)
+
+
 # Rules for a whole folder. Each returns descriptions of its violations.
 
 
@@ -225,6 +230,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
     (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
      "points and seeds, or a mesh, that divide evenly: see the table of cases"),
+    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
+     f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),
     (WARNING, "code that is not committed", _uncommitted_code, f"commit, then {_FRESH}"),

@@ -99,6 +99,8 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
      "22 % of its samples, foreign load and throttled"),
     ("trend within", "warning", lambda s, _: change(s(), 2, seconds=SHIFTED), "+4.9% from the first third to the last"),
     ("padding of more", "warning", lambda s, _: change(s(), 3, padding=0.2), "devices=2: 20 %"),
+    ("chunk=auto: other blocks", "warning", lambda s, _: change(change(s(), 0, blocks={"chunk": 4}), 1, blocks={"chunk": 2}),
+     "4 seeds and all points at a time; 2 seeds and all points at a time"),
     ("no baseline: a plain jit", "warning", lambda s, _: [r for r in s() if r.case.api != "jit" or r.case.mode == "analytic"],
      "linear o=3 p=5 points=8"),
     ("code that is not committed", "warning", lambda s, _: s(environment={"dirty": True}), "cccccccccccc with changes"),
@@ -131,6 +133,7 @@ BELOW_THRESHOLDS = [
     {"marked": {"throttled": [1]}, "turns": [25, 5]},
     {"floor_seconds": 9e-5},
     {"padding": 0.1},
+    {"blocks": {"chunk": 2}},
 ]
 
 
