@@ -1,9 +1,10 @@
 """Read a results folder, and call other modules to derive everything that a report shows (`Findings`)."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
@@ -12,6 +13,7 @@ from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label
+from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -42,7 +44,7 @@ class Findings:
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
-    study_problem: str = ""  # why study.json cannot be read, so that `missing` is unknown
+    study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
         """Return a dict from kind ("strong", "weak") to (curve, point), where `point` has this timing."""
@@ -115,6 +117,7 @@ def read(
     study = study if isinstance(study, dict) else {}
     kinds = curves.stated_kinds(study)
     records = [r for r in store.latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
+    expected = store.expected_cases(folder, {record.key: record.case for record in records})
     timings = pool_processes(records)
     plan_files = {
         p.stem.removeprefix("plan-"): store.read_json(p) for p in sorted(folder.glob("plan-*.json"))
@@ -127,7 +130,7 @@ def read(
         name=str(study.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=_list_missing(folder, records),
+        missing=_list_missing(expected, records),
         timings=timings,
         curves=scaling_curves,
         fastest=fastest,
@@ -145,16 +148,26 @@ def read(
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
-        study_problem=store.explain_unreadable_study(folder),
+        study_problem=store.explain_unreadable_study(folder) or _count_unreadable(study, len(expected)),
     )
 
 
-def _list_missing(folder: Path, records: Sequence[Record]) -> list[str]:
-    """Return one label for each case and replicate that study.json contains and `records` lacks."""
-    recorded, parsed = store.newest_by_replicate(records), {record.key: record.case for record in records}
+def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
+    """Return one label for each expected case and replicate that `records` lacks."""
+    recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number}" if number else "")
-        for key, (case, replicates) in store.expected_cases(folder, parsed).items()
+        for key, (case, replicates) in expected.items()
         for number in range(replicates)
         if (key, number) not in recorded
     ]
+
+
+def _count_unreadable(study: Mapping[str, Any], readable: int) -> str:
+    """Return a clause that counts the cases in study.json that cannot be read, or '' if there are none."""
+    cases = study.get("cases")
+    entries = cases if isinstance(cases, list) else []
+    keys = {str(entry.get("key") if isinstance(entry, dict) else entry) for entry in entries}
+    count = len(keys) - readable
+    unreadable = f"{count_of(count, 'case')} in study.json cannot be read, and may have no record"
+    return f"{unreadable}; the same `scaling run` writes it again" if count > 0 else ""

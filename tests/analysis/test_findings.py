@@ -83,3 +83,13 @@ def test_damaged_study_file_does_not_affect_the_records(findings_of, tmp_path, c
     write_json(tmp_path / "study.json", content)
     study = read(tmp_path)
     assert {curve.kind for curve in study.curves} == kinds and len(study.records) == 2
+
+
+def test_cases_of_the_study_that_cannot_be_read_are_counted(findings_of, tmp_path):
+    (timing,) = findings_of([{"seconds": 1.0}]).timings
+    known = {"key": timing.case.key, "case": {}}
+    write_json(tmp_path / "study.json", {"cases": [known, known, {"key": "newer", "case": {"field": 1}}, 3]})
+    study = read(tmp_path)
+    assert study.missing == [] and study.study_problem.startswith("2 cases in study.json cannot be read")
+    write_json(tmp_path / "study.json", {"cases": [known]})
+    assert read(tmp_path).study_problem == ""
