@@ -167,7 +167,6 @@ def _count_unreadable(study: Mapping[str, Any], readable: int) -> str:
     """Return a clause that counts the cases in study.json that cannot be read, or '' if there are none."""
     cases = study.get("cases")
     entries = cases if isinstance(cases, list) else []
-    keys = {str(entry.get("key") if isinstance(entry, dict) else entry) for entry in entries}
-    count = len(keys) - readable
+    count = len({str(entry.get("key") if isinstance(entry, dict) else entry) for entry in entries}) - readable
     unreadable = f"{count_of(count, 'case')} in study.json cannot be read, and may have no record"
     return f"{unreadable}; the same `scaling run` writes it again" if count > 0 else ""

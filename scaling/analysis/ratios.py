@@ -64,8 +64,7 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
     """Return one list of time samples, in seconds, for each compilation of a process, in order."""
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
-    parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
-    return [part for part in parts if part]
+    return [part for start, end in itertools.pairwise(starts) if (part := record.seconds[start:end])]
 
 
 def estimate_time(records: Sequence[Record]) -> Estimate:

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
@@ -137,20 +137,14 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     sizes -= sizes.mean()
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
-    slope, half = _leading_coefficient(sizes, times, 1)
+    (slope, _), covariance = np.polyfit(sizes, times, 1, cov=True)
+    half = stdtrit(len(line) - 2, 0.975) * math.sqrt(covariance[0, 0])
     slopes = [slope - half, slope + half]
     if len(line) > _LEAST_SIZES:
-        curvature, half = _leading_coefficient(sizes, times, 2)
-        if abs(curvature) > half + _ROUNDING:
-            slopes += np.polyval(np.polyder(np.polyfit(sizes, times, 2)), sizes[[0, -1]]).tolist()
-    return Estimate(slope, min(slopes), max(slopes))
-
-
-def _leading_coefficient(sizes: Any, times: Any, degree: int) -> tuple[float, float]:
-    """Fit a polynomial, and return its leading coefficient with the half-width of the 95 % interval."""
-    coefficients, covariance = np.polyfit(sizes, times, degree, cov=True)
-    half = stdtrit(len(times) - degree - 1, 0.975) * math.sqrt(covariance[0, 0])
-    return float(coefficients[0]), float(half)
+        (curvature, middle, _), covariance = np.polyfit(sizes, times, 2, cov=True)
+        if abs(curvature) > stdtrit(len(line) - 3, 0.975) * math.sqrt(covariance[0, 0]) + _ROUNDING:
+            slopes += [middle + 2 * curvature * end for end in (sizes[0], sizes[-1])]
+    return Estimate(float(slope), float(min(slopes)), float(max(slopes)))
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
