@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from scaling.core import environment
+from scaling.core.derivative import describe_derivative
 
 os.environ |= environment.variables("cpu") | {"JAX_PLATFORMS": "cpu"}
 import jax
@@ -65,7 +66,7 @@ def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: boo
     """
     case = completion.complete(Case("examples.laplacian", mode=mode, points=points, sizes=sizes, api="jit"))
     built = workload.build(case)
-    program = layout.lay_out(case, built, jax.devices()[:1])
+    program = layout.lay_out(describe_derivative(case, built), jax.devices()[:1])
     function, structs = program.function, list(program.arguments.values())
     if by_weights:
         argnums = [number for number, name in enumerate(program.arguments) if name in built.shared]

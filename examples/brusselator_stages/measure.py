@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from examples import brusselator, diffusion, pages, rosenbrock, side_by_side
-from scaling.core import run_case, shape, workload
+from scaling.core import run_case, workload
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.formatting import format_duration
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
@@ -122,8 +123,8 @@ def list_cases(name: str, size: int, dtype: str = "float32") -> dict[str, Case]:
     cases = {what: completion.complete(Case(**fields, **setting)) for what, setting in settings.items()}
     return {
         what + (", float64" if dtype == "float64" else ""): completion.without_trivial_blocks(
-            case, shape.derivative_shape(case, workload.build(case))
-        )
+            describe_derivative(case, workload.build(case))
+        ).case
         for what, case in cases.items()
     }
 

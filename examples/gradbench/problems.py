@@ -101,8 +101,9 @@ def compile_jax(case: Any, cell: Cell) -> tuple[Callable[[], object], Callable[[
     import jax
 
     from scaling.core import compile_case, workload
+    from scaling.core.derivative import describe_derivative
 
-    compiled = compile_case.compile_case(case, workload.build(case), jax.devices()[:1])
+    compiled = compile_case.compile_case(describe_derivative(case, workload.build(case)), jax.devices()[:1])
     run, collect = compile_case.make_runner(compiled)
 
     def collect_entries(result: object) -> np.ndarray:

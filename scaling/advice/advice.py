@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from scaling.advice import candidates, measurement, plain_code
 from scaling.advice.problem import Problem, name_user_function
 from scaling.core.case import Case, Refusal, non_default_fields
+from scaling.core.derivative import Derivative
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record, bytes_while_running
-from scaling.core.shape import DerivativeShape
 from scaling.core.timing import median_interval, ratio_interval
 from scaling.options.sparse.coloring import Coloring
 from scaling.plan.compile_pool import RecordFields
@@ -29,7 +29,7 @@ class Advice:
     Attributes:
         cases: the candidates (cases that compute the derivative), the best one first.
         excluded: the reason as text for each case that cannot run on these devices.
-        sizes: the shape of the derivative.
+        derivative: the derivative, with its shape.
         fields: the status, memory, operations and predicted time of the compiled program of each candidate.
         records: the record of each measured candidate.
         machine: the name of the machine for which the times are valid.
@@ -40,7 +40,7 @@ class Advice:
 
     cases: tuple[Case, ...]
     excluded: Mapping[Case, str]
-    sizes: DerivativeShape
+    derivative: Derivative
     fields: Mapping[Case, RecordFields]
     records: Mapping[Case, Record]
     machine: str
@@ -179,7 +179,7 @@ class Advice:
     def _compare_obvious_choices(self) -> str:
         """Return text that compares the recommended method with plain forward and reverse mode."""
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
-        by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
+        by_shape = "jacfwd" if self.derivative.inputs <= self.derivative.outputs else "jacrev"
         texts = []
         for case in filter(None, (candidates.find_plain(self.cases, mode) for mode in modes)):
             name = f"plain {case.mode}" + (" (the choice by shape)" if case.mode == by_shape else "")

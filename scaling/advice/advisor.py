@@ -89,9 +89,9 @@ def advise_case(
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
     _check_options(budget, devices, other_machine)
     note = note or (lambda text: None)
-    # The integers in `devices` may be those of NumPy.
-    cases, excluded, sizes = candidates.list_candidates(base, [int(n) for n in devices], may_split_seeds)
-    entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
+    counts = list(map(int, devices))  # the integers may be those of NumPy
+    cases, excluded, derivative = candidates.list_candidates(base, counts, may_split_seeds)
+    entries = f"{derivative.outputs:,} x {derivative.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
@@ -101,7 +101,7 @@ def advise_case(
     records: Mapping[Case, Record] = {}
     if budget and not other_machine and len(fields) == len(cases):  # not interrupted
         records = measurement.measure_candidates(fields, budget, cores, note)
-    return Advice(tuple(cases), excluded, sizes, fields, records, machine, warning)
+    return Advice(tuple(cases), excluded, derivative, fields, records, machine, warning)
 
 
 def _warn_of_wrong_fusions() -> str:
@@ -136,13 +136,14 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
 
     Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate fits into memory.
     """
-    cases, excluded, sizes = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
+    base = dataclasses.replace(case, mode=case.ad_mode.name)
+    cases, excluded, derivative = candidates.list_candidates(base)
     model = local_peaks.find_model()
     if model is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
     fields = prediction.predict_candidates(cases, model, group.cores)
     try:
-        return Advice(tuple(cases), excluded, sizes, fields, {}, model.title).best
+        return Advice(tuple(cases), excluded, derivative, fields, {}, model.title).best
     except Refusal as error:
         raise CaseEnded("skipped", "too_large", f"mode=auto: {error}") from None

@@ -8,10 +8,9 @@ from typing import Any
 
 import jax
 
-from scaling.core import shape, workload
+from scaling.core import workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
-from scaling.core.shape import DerivativeShape
-from scaling.core.workload import Workload
+from scaling.core.derivative import Derivative, describe_derivative, point_structs
 from scaling.options import program_stats
 from scaling.options.sparse.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.study import applicability, completion
@@ -32,23 +31,21 @@ _MOST_OPERATIONS = 10**8  # largest number of operations of such a function; det
 
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
-) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
-    """Return the cases to compare, the reason for each excluded case, and the shape of the derivative.
+) -> tuple[list[Case], dict[Case, str], Derivative]:
+    """Return the cases to compare, the reason for each excluded case, and the derivative of `base`.
 
     The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If
     `may_split_seeds` and there are more devices than points, the seeds are split instead of the points.
     """
     base = completion.complete(base)
-    built = workload.build(base)
-    sizes = shape.derivative_shape(base, built)
+    derivative = describe_derivative(base, workload.build(base))
     layouts = [base] if devices is None else [_choose_layout(base, n, may_split_seeds) for n in devices]
     reasons = dict[Case, tuple[str, str] | None]()  # (code, text) of why a case is excluded, or None
-    for incomplete in _enumerate_cases(layouts, _list_modes(base, built, sizes), built, sizes):
+    for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
         case = completion.complete(incomplete)
-        case_workload = workload.build(case)
-        case_sizes = shape.derivative_shape(case, case_workload)
-        case = completion.without_trivial_blocks(case, case_sizes)
-        reasons[case] = applicability.why_inapplicable(case, case_workload, case_sizes)
+        candidate = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
+        case = candidate.case
+        reasons[case] = applicability.why_inapplicable(candidate)
         if case.split != "both" and case.points % case.mesh_shape[0]:
             text = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
             reasons[case] = "indivisible", text
@@ -57,7 +54,7 @@ def list_candidates(
     # Modes that are undefined for the function are reported only if there is nothing else to report.
     indivisible = {case: reason for case, reason in excluded.items() if reason[0] == "indivisible"}
     reported = indivisible if cases or indivisible else excluded
-    return cases, {case: text for case, (_, text) in reported.items()}, sizes
+    return cases, {case: text for case, (_, text) in reported.items()}, derivative
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
@@ -69,10 +66,9 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
     )  # fmt: skip
 
 
-def _enumerate_cases(
-    layouts: Sequence[Case], modes: Sequence[str], built: Workload, sizes: DerivativeShape
-) -> Iterator[Case]:
+def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
     """Yield the cases for each mode and layout: plain, with batch=whole, with chunks, and with blocks."""
+    built = derivative.workload
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
     for mode, base in itertools.product(modes, layouts):
@@ -80,17 +76,18 @@ def _enumerate_cases(
         plain = dataclasses.replace(base, mode=mode, batch="vmap", chunk=None, block=None, forward=forward)
         options: list[dict[str, Any]] = [{}] if built.whole is None else [{}, {"batch": "whole"}]
         if mode != CODED:
-            seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
+            seeds = derivative.outputs if mode == "jacrev" else derivative.inputs
             options += [{"chunk": n} for n in _CHUNKS if mode in _CHUNKED and 2 * n <= seeds]
-            blocks = [max(1, n // (sizes.inputs * sizes.outputs)) for n in _BLOCK_ELEMENTS]
+            blocks = [max(1, n // (derivative.inputs * derivative.outputs)) for n in _BLOCK_ELEMENTS]
             options += [{"block": n} for n in blocks if 4 * n <= base.points // base.devices]
         yield from (dataclasses.replace(plain, **option) for option in options)
 
 
-def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
+def _list_modes(derivative: Derivative) -> list[str]:
     """Return the names of the AD modes to compare for the target and the reduction of a case."""
-    if modes := _SECOND_MODES.get(base.target or ""):
-        return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    built = derivative.workload
+    if modes := _SECOND_MODES.get(derivative.case.target or ""):
+        return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]
     whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
     if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
         return ["jacfwd", *(mode for mode in whole_modes if mode == CODED)]
@@ -110,11 +107,11 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     """
     base = completion.complete(base)
     built = workload.build(base)
-    sizes = shape.derivative_shape(base, built)
-    fewest, entries = min(sizes.inputs, sizes.outputs), sizes.inputs * sizes.outputs
+    derivative = describe_derivative(base, built)
+    fewest, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
     if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or why_unavailable():
         return None
-    traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
+    traced = jax.make_jaxpr(lambda named: built.function(**named))(point_structs(base, built))
     if sum_operations(traced) > _MOST_OPERATIONS:
         return None
     cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in modes]

@@ -3,7 +3,7 @@
 scaling/study expands a file of conf/study to cases. A worker (scaling/worker.py) passes each of them to
 run_case, which returns a record. analysis/curves.py joins records that differ only in devices to a curve.
 
-Read the modules in this order: case, modes, reductions, workload, inputs, shape, jacobian, layout,
+Read the modules in this order: case, modes, reductions, workload, inputs, derivative, jacobian, layout,
 compile_case, reference, check, timing, record, run_case (which lists the calls). They import no other folder
 of the package: `load_option` imports modules that only some cases need.
 """

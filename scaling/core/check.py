@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling.core import inputs, load_option
-from scaling.core.case import Case, Refusal
+from scaling.core.case import Refusal
+from scaling.core.derivative import Derivative, to_dense
 from scaling.core.inputs import InputArrays
 from scaling.core.reference import (
     ReferenceSpec,
@@ -25,8 +26,6 @@ from scaling.core.reference import (
     reference_spec,
     relative_error,
 )
-from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
-from scaling.core.workload import Workload
 
 _MAX_SUSPECT_ELEMENTS = 2**24  # once the suspects have this many array elements, no further one is added
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
@@ -138,29 +137,20 @@ class CheckProgress:
         return Verdict(self.largest_error, self.allowed, reason, text, checked)
 
 
-def verdict(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    result: np.ndarray,
-    platform: str,
-    pattern: Pattern | None = None,
-) -> Verdict:
+def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdict:
     """Compare the result of a case, as an array on the host, with its reference, and return the `Verdict`.
 
-    The tolerance depends on `platform`, such as "cpu". With seeds=colored, `pattern` is the detected pattern.
+    The tolerance depends on `platform`, such as "cpu".
     """
-    spec = reference_spec(case, workload, sizes, platform, pattern)
+    spec = reference_spec(derivative, platform)
     _require_shape(spec, result)
     if (row := _first_not_finite(result)) is not None:
         return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {row}")
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
     allowed = min(spec.tolerance, spec.max_tolerance)
-    progress, session = CheckProgress(spec, allowed), contextlib.nullcontext()
-    if computed is not None:
-        session = computed.session()
-    with session:
+    progress = CheckProgress(spec, allowed)
+    with computed.session() if computed is not None else contextlib.nullcontext():
         for points in _compare_ranges(spec, result):
             progress.add(points)
     if progress.suspects:
@@ -174,12 +164,11 @@ def _unit(spec: ReferenceSpec) -> str:
 
 def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
     case, pattern = spec.case, spec.pattern
-    expected = (1, len(pattern.rows)) if pattern else result_shape(case, spec.workload, spec.sizes)[1:]
+    expected = (1, len(pattern.rows)) if pattern else spec.derivative.result_shape[1:]
     has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != expected or not has_points:
-        raise Refusal(
-            f"the result has the shape {result.shape}, not {expected} for each of {case.points} points"
-        )
+        text = f"the result has the shape {result.shape}, not {expected} for each of {case.points} points"
+        raise Refusal(text)
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:

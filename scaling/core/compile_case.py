@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import layout, load_option, shape
+from scaling.core import layout, load_option
 from scaling.core.case import AUTO, Case
+from scaling.core.derivative import Derivative, TooLarge, ceil_div, describe_derivative, input_structs
 from scaling.core.environment import available_bytes
 from scaling.core.formatting import format_bytes
 from scaling.core.record import bytes_while_running
-from scaling.core.shape import DerivativeShape, TooLarge
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload
 
@@ -43,9 +43,7 @@ class Stages:
 class CompiledCase:
     """A case with its compiled program and the memory that the program needs."""
 
-    case: Case
-    workload: Workload
-    sizes: DerivativeShape
+    derivative: Derivative  # of the case with the block sizes that chunk=auto chose
     program: layout.Program | None  # None if it was not compiled
     stages: Stages
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
@@ -111,25 +109,23 @@ def compile_stages(
     return Stages(compiled, compiled, jaxpr, trace_seconds, lower_seconds, compile_seconds)
 
 
-def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
-    """Return the shape of the derivative of a case. For seeds=colored, first color the sparsity pattern.
+def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
+    """Return the `Derivative` of a case. For seeds=colored, first color the sparsity pattern.
 
     Raise `TooLarge` before the coloring if the inputs do not fit into memory.
     """
-    sizes = shape.derivative_shape(case, workload)
-    if case.seeds != "colored":
-        return sizes
-    raise_if_too_large(lower_bound(case, workload, sizes), describe_shortage)
-    if not case.ad_mode.has_seeds:
-        return sizes
-    return shape.derivative_shape(case, workload, load_option("coloring").detect_coloring(case, workload))
+    derivative = describe_derivative(case, workload)
+    if case.seeds == "colored":
+        raise_if_too_large(lower_bound(derivative), describe_shortage)
+        if case.ad_mode.has_seeds:
+            coloring = load_option("coloring").detect_coloring(case, workload)
+            return describe_derivative(case, workload, coloring)
+    return derivative
 
 
 def compile_case(
-    case: Case,
-    workload: Workload,
+    derivative: Derivative,
     devices: Sequence[Any],
-    sizes: DerivativeShape | None = None,
     compile_program: CompileProgram = _compile_with_abstract_arguments,
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
@@ -139,30 +135,22 @@ def compile_case(
     `describe_shortage` returns an error message if a case does not fit into memory. `known_blocks` is the
     field `blocks` of an earlier record, which chunk=auto tries first, or None if there is no such record.
     """
-    sizes = sizes or settle_shape(case, workload, describe_shortage)
-
-    def compile_(case: Case) -> CompiledCase:
-        return compile_blocks(case, workload, sizes, devices, compile_program)
-
-    if case.chunk == AUTO:
-        find_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
-        return find_largest(case, workload, sizes, compile_, describe_shortage, known_blocks)
-    if not case.jit:  # without compilation there is no memory analysis
-        raise_if_too_large(lower_bound(case, workload, sizes), describe_shortage)
-    compiled = compile_(case)
+    if derivative.case.chunk == AUTO:
+        compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
+        compile_ = functools.partial(compile_blocks, devices=devices, compile_program=compile_program)
+        return compile_largest(derivative, compile_, describe_shortage, known_blocks)
+    if not derivative.case.jit:  # without compilation there is no memory analysis
+        raise_if_too_large(lower_bound(derivative), describe_shortage)
+    compiled = compile_blocks(derivative, devices, compile_program)
     raise_if_too_large(compiled, describe_shortage)
     return compiled
 
 
 def compile_blocks(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    devices: Sequence[Any],
-    compile_program: CompileProgram,
+    derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
     """Compile a case with a fixed chunk, or only set `overflow` if it exceeds a limit of XLA or JAX."""
-    bound = lower_bound(case, workload, sizes)
+    bound = lower_bound(derivative)
     if bound.overflow:
         return bound
     try:
@@ -177,33 +165,34 @@ def compile_blocks(
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    step = compiled.offload or compiled
+    step = compiled.offload.step if compiled.offload else compiled.derivative
     has_start = compiled.offload is not None and compiled.offload.seeds is not None
-    case = dataclasses.replace(step.case, api=api or step.case.api)
-    return layout.lay_out(case, compiled.workload, devices, step.sizes, has_start)
+    if api is not None:
+        step = dataclasses.replace(step, case=dataclasses.replace(step.case, api=api))
+    return layout.lay_out(step, devices, has_start)
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
     """Trace the program of a case for the given devices, and return its jaxpr."""
     # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
-    program = _lay_out(compiled, devices, "shard_map" if compiled.case.api == "pmap" else None)
+    program = _lay_out(compiled, devices, "shard_map" if compiled.derivative.case.api == "pmap" else None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
-def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
+def lower_bound(derivative: Derivative) -> CompiledCase:
     """Return a `CompiledCase` without a program, whose `needs` are the bytes of the inputs and the result."""
-    offload = None
-    if case.storage == "host" and sizes.parts:
-        offload = load_option("host_offload").plan_offload(case, workload, sizes)
-    step, step_sizes = (offload.case, offload.sizes) if offload else (case, sizes)
-    points, shared = shape.input_structs(step, workload)
-    point_bytes = count_bytes(points) // step.points
-    arguments = shape.ceil_div(step.points, step.mesh_shape[0]) * point_bytes + count_bytes(shared)
+    case, offload, step = derivative.case, None, derivative
+    if case.storage == "host" and derivative.parts:
+        offload = load_option("host_offload").plan_offload(derivative)
+        step = offload.step
+    points, shared = input_structs(step.case, step.workload)
+    point_bytes = count_bytes(points) // step.case.points
+    arguments = ceil_div(step.case.points, case.mesh_shape[0]) * point_bytes + count_bytes(shared)
     itemsize, output = jnp.dtype(case.dtype).itemsize, 0
-    if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
-        output = math.prod(shape.result_shape(step, workload, step_sizes)) * itemsize // case.devices
+    if case.seeds != "colored" or derivative.coloring is not None:  # otherwise nonzeros are not counted yet
+        output = math.prod(step.result_shape) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
-    overflow, seeds = None, max((part.seeds for part in sizes.parts), default=0)
+    overflow, seeds = None, max((part.seeds for part in derivative.parts), default=0)
     if (largest := max(arguments, output)) > _MAX_ARRAY_BYTES:
         overflow = f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
     elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
@@ -211,7 +200,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
             "and in int64 with dtype=float64 only"
         )
-    return CompiledCase(case, workload, sizes, None, Stages(None, None), needs, offload, overflow)
+    return CompiledCase(derivative, None, Stages(None, None), needs, offload, overflow)
 
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
@@ -230,7 +219,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
-    arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
+    arguments = layout.place_inputs(compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect
 
 
@@ -264,7 +253,7 @@ def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: 
 
     CPU devices share the memory of the host, which also holds a copy of the result during the check.
     """
-    needed, limit, available = compiled.bytes_while_running, compiled.case.memory_limit, None
+    needed, limit, available = compiled.bytes_while_running, compiled.derivative.case.memory_limit, None
     if needed is None:
         return None
     if limit is not None and needed > limit:

@@ -158,9 +158,7 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
     return np.asarray(np.minimum(np.maximum(rows, lowest), highest))
 
 
-def input_arrays(
-    case: Case, workload: "Workload", start: int = 0, stop: int | None = None
-) -> dict[str, np.ndarray]:
+def input_arrays(case: Case, workload: "Workload", start: int = 0, stop: int | None = None) -> InputArrays:
     """Return the inputs at the points [start, stop), by default all points, as a dict of arrays by name."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}

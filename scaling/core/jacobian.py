@@ -16,10 +16,9 @@ import jax.numpy as jnp
 
 from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, Case
+from scaling.core.derivative import Derivative, LinearMapPart, NamedArrays, ceil_div
 from scaling.core.modes import MODES
 from scaling.core.reductions import TRACE, WHOLE, Reduction
-from scaling.core.shape import DerivativeShape, LinearMapPart, NamedArrays, ceil_div
-from scaling.core.workload import Workload
 
 
 class PartColoring(NamedTuple):
@@ -69,25 +68,23 @@ class Slices(NamedTuple):
     x: tuple[Any, ...]  # the differentiated inputs
 
 
-def local_derivative(
-    case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
+def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
     """Return a function f(points, shared, position) that computes a derivative on one device.
 
     The function returns a tuple with an array or a list of arrays per linear map. Without seeds, it returns
     one array. `points` and `shared` are dicts of the per-point and the shared inputs on this device.
     """
+    case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
 
     def compute(points: NamedArrays, shared: NamedArrays, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
-                return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
+                return _workload_derivative(derivative, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                sum_derivative = load_option("data_parallel").sum_derivative
-                return sum_derivative(case, workload, sizes, points, shared, position)
-            evaluate = functools.partial(_value_or_slices, case, workload, sizes, position)
+                return load_option("data_parallel").sum_derivative(derivative, points, shared, position)
+            evaluate = functools.partial(_value_or_slices, derivative, position)
             if case.batch == "whole":
                 assert workload.whole is not None
                 return evaluate(workload.whole, {**points, **shared})
@@ -100,32 +97,26 @@ def local_derivative(
 
 
 def _value_or_slices(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    position: DevicePosition,
-    function: Callable[..., Any],
-    inputs: NamedArrays,
+    derivative: Derivative, position: DevicePosition, function: Callable[..., Any], inputs: NamedArrays
 ) -> Any:
+    case = derivative.case
     if case.ad_mode.is_value:
         return function(**inputs)
     if position.colorings:
         entries = []
-        for part, (colors, positions) in zip(sizes.parts, position.colorings, strict=True):
+        for part, (colors, positions) in zip(derivative.parts, position.colorings, strict=True):
             slices = apply_linear_map(case, part, function, inputs, position, colors)
             entries.append(load_option("nonzeros").read_entries(slices, colors, positions))
         return tuple(entries)
-    batch = case.points if case.batch == "whole" and not sizes.summed else None
-    parts = (apply_linear_map(case, part, function, inputs, position) for part in sizes.parts)
-    return tuple(
-        reduce_slices(part, workload.reduction, sizes.outputs, sizes.inputs, batch) for part in parts
-    )
+    batch = case.points if case.batch == "whole" and not derivative.summed else None
+    slices_of_parts = (apply_linear_map(case, part, function, inputs, position) for part in derivative.parts)
+    arguments = derivative.workload.reduction, derivative.outputs, derivative.inputs, batch
+    return tuple(reduce_slices(slices, *arguments) for slices in slices_of_parts)
 
 
-def _workload_derivative(
-    case: Case, workload: Workload, sizes: DerivativeShape, inputs: NamedArrays, position: DevicePosition
-) -> Any:
-    result = workload.whole_modes[case.mode](**inputs)
+def _workload_derivative(derivative: Derivative, inputs: NamedArrays, position: DevicePosition) -> Any:
+    workload = derivative.workload
+    result = workload.whole_modes[derivative.case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
     if workload.default_reduce or workload.reduction in (WHOLE, TRACE):
@@ -133,7 +124,7 @@ def _workload_derivative(
     points = next(inputs[name].shape[0] for name in workload.points)
     batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]
     x = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in batched]
-    J = result.reshape(points, sizes.outputs, sizes.inputs)
+    J = result.reshape(points, derivative.outputs, derivative.inputs)
     return workload.reduction.of_jacobians(J, jnp.concatenate(x, axis=1))
 
 

@@ -15,18 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import load_option, shape
+from scaling.core import load_option
 from scaling.core.case import Case, Refusal
+from scaling.core.derivative import Derivative, LinearMapPart, NamedArrays, ceil_div, input_structs
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
-from scaling.core.shape import (
-    DerivativeShape,
-    LinearMapPart,
-    NamedArrays,
-    ceil_div,
-    input_structs,
-    result_shape,
-)
 from scaling.core.workload import Workload
 
 POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
@@ -41,6 +34,7 @@ Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last a
 class Program:
     """A JAX function to compile, with its abstract arguments and functions that gather its result."""
 
+    derivative: Derivative  # the derivative that the function computes
     function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
     arguments: Mapping[str, jax.ShapeDtypeStruct]  # the abstract arguments by name, in order
     collect: Callable[[Any], np.ndarray]  # the function that copies a result to the host as one array
@@ -56,46 +50,39 @@ class Argument(NamedTuple):
     spec: P = P()
 
 
-def lay_out(
-    case: Case,
-    workload: Workload,
-    devices: Sequence[Any],
-    sizes: DerivativeShape | None = None,
-    has_start: bool = False,
-) -> Program:
-    """Return the `Program` of a case on its devices. If `has_start`, the first seed is a program argument."""
+def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
+    """Return the `Program` of a derivative. If `has_start`, the first seed is a program argument."""
+    case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
-    sizes = sizes or shape.derivative_shape(case, workload)
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     indices = None
-    if sizes.coloring is not None:
-        indices = load_option("nonzeros").gather_indices(sizes, case.mesh_shape[1])
+    if derivative.coloring is not None:
+        indices = load_option("nonzeros").gather_indices(derivative)
         seed_arguments = indices.arguments | seed_arguments
-    arguments = _program_arguments(case, workload, seed_arguments)
-    on_device = _device_function(case, workload, sizes, list(arguments))
+    arguments = _program_arguments(derivative, seed_arguments)
+    on_device = _device_function(derivative, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap
     function, structs = wrap(case, on_device, arguments, devices)
-    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # mesh axes at the start of a result
-    host_shape = result_shape(case, workload, sizes)
+    axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # mesh axes at the start of a result
+    host_shape = derivative.result_shape
 
     def pieces(result: Any) -> Pieces:
-        on_mesh = jax.tree.map(
-            lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[mesh_axes:]), result
-        )
+        on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[axes:]), result)
         if indices is not None:
             return [load_option("nonzeros").gather_entries(indices, host_shape, on_mesh)]
-        return gather_pieces(case, workload, sizes, on_mesh)
+        return gather_pieces(derivative, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
         arrays = pieces(result)
         return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)).reshape(host_shape)
 
-    return Program(function, structs, collect, pieces, seed_arguments)
+    return Program(derivative, function, structs, collect, pieces, seed_arguments)
 
 
-def _program_arguments(case: Case, workload: Workload, seed_arguments: NamedArrays) -> dict[str, Argument]:
-    points, shared = input_structs(case, workload)
+def _program_arguments(derivative: Derivative, seed_arguments: NamedArrays) -> dict[str, Argument]:
+    case = derivative.case
+    points, shared = input_structs(case, derivative.workload)
     count = ceil_div(case.points, case.mesh_shape[0])
     arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
     arguments |= {name: Argument(x.shape, x.dtype) for name, x in shared.items()}
@@ -106,9 +93,9 @@ def _program_arguments(case: Case, workload: Workload, seed_arguments: NamedArra
     return arguments
 
 
-def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, names: list[str]) -> OnDevice:
+def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
     """Return a function f(position, arrays) that each device runs. `names` are the names of the arrays."""
-    compute = local_derivative(case, workload, sizes)
+    compute, workload = local_derivative(derivative), derivative.workload
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
         named = dict(zip(names, arrays, strict=True))
@@ -116,7 +103,7 @@ def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, nam
         shared = {name: named[name] for name in workload.shared}
         colorings = [
             PartColoring(named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])
-            for number in range(len(sizes.parts) if sizes.coloring is not None else 0)
+            for number in range(len(derivative.parts) if derivative.coloring is not None else 0)
         ]
         start = named.get(START, 0)
         return compute(points, shared, position._replace(start=start, colorings=colorings))
@@ -163,23 +150,18 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 
 
 def place_inputs(
-    case: Case,
-    workload: Workload,
-    program: Program,
-    host: Mapping[str, np.ndarray] | None = None,
-    names: Iterable[str] | None = None,
+    program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
     """Place all arguments of a program, or the arguments in `names`, on its devices, and return the arrays.
 
     Each process generates the per-point inputs at its own points, unless `host` contains their values.
     """
     names = program.arguments if names is None else names
-    return [_place_argument(case, workload, program, name, host) for name in names]
+    return [_place_argument(program, name, host) for name in names]
 
 
-def _place_argument(
-    case: Case, workload: Workload, program: Program, name: str, host: Mapping[str, np.ndarray] | None
-) -> Any:
+def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] | None) -> Any:
+    case, workload = program.derivative.case, program.derivative.workload
     struct, is_per_point = program.arguments[name], name in workload.points
 
     def rows(start: int, stop: int) -> np.ndarray:
@@ -205,25 +187,27 @@ def _place_argument(
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
 
 
-def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> Pieces:
+def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
     """Remove the padding from a result, and return one or more arrays to concatenate along the last axis."""
-    if not case.ad_mode.has_seeds:
+    workload = derivative.workload
+    if not derivative.case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
-        return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
+        return [_gather_unseeded(derivative, array)]
     gathered: Pieces = []
-    for part, arrays in zip(sizes.parts, result, strict=True):
-        gathered += _gather_part(case, workload, sizes, part, jax.tree.leaves(arrays))
-    if len(sizes.parts) == 1:
+    for part, arrays in zip(derivative.parts, result, strict=True):
+        gathered += _gather_part(derivative, part, jax.tree.leaves(arrays))
+    if len(derivative.parts) == 1:
         return gathered
     if not workload.reduction.linear_in_inputs:  # each part contributes to the same elements
         return [np.sum(gathered, axis=0)]
-    names = [name for part in sizes.parts for name in part.names]
+    names = [name for part in derivative.parts for name in part.names]
     by_name = dict(zip(names, gathered, strict=True))
     return [by_name[name] for name in workload.names]
 
 
-def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if workload.reduction.sums_points:
+def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
+    case, shape = derivative.case, derivative.result_shape
+    if derivative.workload.reduction.sums_points:
         x = load_option("data_parallel").sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
         x = x.reshape(-1)[:1]
@@ -234,16 +218,14 @@ def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple
     return x.reshape(shape)
 
 
-def _gather_part(
-    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Pieces
-) -> Pieces:
+def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
     """Return the result of one linear map without padding, as arrays to concatenate."""
-    reduction = workload.reduction
+    case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
     if part.along or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
-    if sizes.summed:  # the gradient of a scalar function of the batch
+    if derivative.summed:  # the gradient of a scalar function of the batch
         if part.computes_columns:  # the seeds are sorted by input, then by point
             arrays = split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
         else:  # the first device has the only seed
@@ -252,7 +234,7 @@ def _gather_part(
     seeds = case.mesh_shape[1] * ceil_div(part.seeds, case.mesh_shape[1])  # with padding
     if not part.computes_columns and case.batch == "whole":  # one seed for each output of each point
         rows = [x.reshape(seeds, -1)[: part.seeds] for x in arrays]
-        return [x.reshape(case.points, sizes.outputs, -1) for x in rows]
+        return [x.reshape(case.points, derivative.outputs, -1) for x in rows]
     if not part.computes_columns or reduction.columns.products:
         rows = [_join_points(case, np.moveaxis(x, 1, 2)) for x in arrays]
         return [x.reshape(case.points, seeds, -1)[:, : part.seeds] for x in rows]

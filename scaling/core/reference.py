@@ -46,9 +46,9 @@ import numpy as np
 
 from scaling.core import inputs, load_option
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
+from scaling.core.derivative import Derivative, Pattern, to_dense
 from scaling.core.inputs import InputArrays
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
-from scaling.core.shape import DerivativeShape, Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, cached, fingerprint
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # unit roundoff of one operation
@@ -202,9 +202,7 @@ def reduce_jacobians(
 class ReferenceSpec:
     """The method that computes the expected result of a case, and the tolerance of the comparison."""
 
-    case: Case
-    workload: Workload
-    sizes: DerivativeShape
+    derivative: Derivative  # with the workload that computes the reference
     reduction: Reduction  # maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
@@ -213,6 +211,16 @@ class ReferenceSpec:
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding
     workload_key: Hashable  # equal for equal workloads
+
+    @property
+    def case(self) -> Case:
+        """Return the case whose result is compared."""
+        return self.derivative.case
+
+    @property
+    def workload(self) -> Workload:
+        """Return the workload that computes the reference."""
+        return self.derivative.workload
 
     @property
     def tolerance(self) -> float:
@@ -237,17 +245,16 @@ class ReferenceSpec:
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
 
-def reference_spec(
-    case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
-) -> ReferenceSpec:
-    """Return the `ReferenceSpec` of a case. `detected` is the sparsity pattern found with seeds=colored."""
-    reduction = _result_reduction(case, workload, sizes)
+def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
+    """Return the `ReferenceSpec` of a case. The tolerance depends on `platform`, such as "cpu"."""
+    case, workload = derivative.case, derivative.workload
+    reduction = _result_reduction(derivative)
     specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
     forms = (workload.function, workload.reference, workload.nonzeros)
     workload_key = fingerprint((*forms, workload.wrt, specs))
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
-        patterns = load_option("sparsity_pattern").match_patterns(case, workload, sizes, reduction, detected)
+        patterns = load_option("sparsity_pattern").match_patterns(derivative, reduction)
         own_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
@@ -255,36 +262,28 @@ def reference_spec(
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
         plain = dataclasses.replace(case, **_RESET_FIELDS | mode)
         workload, computed = load_option("computed_reference").add_reference(plain, workload, workload_key)
+        derivative = dataclasses.replace(derivative, workload=workload)
     if case.ad_mode.is_value:
-        added = 1 if reduction is WHOLE else case.points * max(workload.terms, sizes.values)
+        added = 1 if reduction is WHOLE else case.points * max(workload.terms, derivative.values)
     elif pattern is not None:
         added = 1
     else:
-        added = added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
+        added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, own_pattern)
     roundoff = unit_roundoff(case, platform, computed.inner_roundoff if computed else 0.0)
     # Errors are relative to the same leaf only if the entries can be evaluated again.
     leaves = () if nonzeros_pattern or case.ad_mode.is_value else workload.names
     leaf_sizes = tuple(math.prod(workload.inputs[name].shape) for name in leaves)
     rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms), leaf_sizes)
     return ReferenceSpec(
-        case,
-        workload,
-        sizes,
-        reduction,
-        pattern,
-        nonzeros_pattern,
-        common,
-        computed,
-        roundoff,
-        rounding,
-        workload_key,
+        derivative, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding, workload_key
     )
 
 
-def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
-    if case.ad_mode.is_value:
-        return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
-    return REDUCTIONS["outputs"] if sizes.summed and not workload.reduce else workload.reduction
+def _result_reduction(derivative: Derivative) -> Reduction:
+    workload, summed = derivative.workload, derivative.summed
+    if derivative.case.ad_mode.is_value:
+        return REDUCTIONS["points"] if workload.reduce == "points" or summed else WHOLE
+    return REDUCTIONS["outputs"] if summed and not workload.reduce else workload.reduction
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
@@ -296,14 +295,14 @@ def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference]
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     """Return an iterator over ranges (start, stop) of points whose Jacobians fit in the processor cache."""
-    workload, sizes = spec.workload, spec.sizes
-    numbers = sizes.outputs * max(sizes.inputs, 1)
+    workload, derivative = spec.workload, spec.derivative
+    numbers = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
-        numbers = sizes.outputs + sizes.inputs + len(spec.nonzeros_pattern.rows)
+        numbers = derivative.outputs + derivative.inputs + len(spec.nonzeros_pattern.rows)
     elif spec.sampled and spec.pattern is not None:
-        numbers = 16 * (sizes.outputs + sizes.inputs) + len(spec.pattern.rows)
+        numbers = 16 * (derivative.outputs + derivative.inputs) + len(spec.pattern.rows)
     elif spec.reduction.products:
-        numbers = max(numbers, sizes.inputs**2)
+        numbers = max(numbers, derivative.inputs**2)
     numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
     # The ranges are longer with JAX, because a call of JAX has more overhead than a call of NumPy.
     step = max(1, _RANGE_NUMBERS * (16 if spec.computed else 1) // numbers)
@@ -316,8 +315,8 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     If the result and the reference are sparse, both arrays have the shape (points, 1, nonzeros), with the
     nonzeros of the reference. Otherwise, both arrays broadcast to the shape of the result at these points.
     """
-    case, sizes = spec.case, spec.sizes
-    shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
+    case, derivative = spec.case, spec.derivative
+    shape = spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1))
     numbers = spec.reduction.degree * math.prod(shape)
     if spec.common is not None and spec.nonzeros_pattern is not None:
         numbers = len(spec.nonzeros_pattern.rows)
@@ -330,7 +329,9 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
     determining_fields = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
-        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole: sums over outputs
+        "batch": "whole"
+        if derivative.summed and derivative.outputs > 1
+        else "vmap",  # whole: sums over outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
     key = (dataclasses.replace(case, **_RESET_FIELDS | determining_fields), spec.rounding, spec.workload_key)
@@ -362,17 +363,19 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
     """Return the Jacobians at the points [start, stop), and the least scale of their errors (or None)."""
-    workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
+    workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
         return load_option("sparsity_pattern").SparseJacobians(entries, spec.nonzeros_pattern), floor
-    columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
-    reference = _evaluate_form(spec, workload.reference, start, stop, (sizes.outputs, columns))
+    columns = derivative.outputs if spec.case.target in SECOND else derivative.inputs
+    reference = _evaluate_form(spec, workload.reference, start, stop, (derivative.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms
-    if sizes.summed and workload.reduce is not None:  # the reduction of the derivative of a sum over outputs
+    if (
+        derivative.summed and workload.reduce is not None
+    ):  # the reduction of the derivative of a sum over outputs
         return Jacobians(J.sum(axis=1, keepdims=True)), at_least(np.abs(J), floor).sum(axis=1).max(axis=1)
     return Jacobians(J), floor
 
@@ -391,7 +394,7 @@ def _evaluate_form(
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     compared = "value" if derivative_shape is None else "derivative"
-    shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
+    shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.derivative.values)}
     if derivative_shape is not None:
         shapes["derivative"] = (stop - start, *derivative_shape)
     if getattr(reference, f"{compared}_terms") is not None:

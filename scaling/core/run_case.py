@@ -30,14 +30,14 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from scaling.core import check, compile_case, layout, load_option, shape, timing, workload
+from scaling.core import check, compile_case, layout, load_option, timing, workload
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase, Stages
+from scaling.core.derivative import Derivative, TooLarge, describe_derivative
 from scaling.core.environment import is_out_of_memory, scrub
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.core.shape import DerivativeShape, TooLarge
 from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload
 
@@ -66,9 +66,7 @@ class ProcessGroup(NamedTuple):
 class PlacedProgram(NamedTuple):
     """A compiled program of a case, with its inputs on the devices, ready to be timed."""
 
-    case: Case  # the case, with the mode that mode=auto chose
-    workload: Workload
-    sizes: DerivativeShape
+    derivative: Derivative  # of the case with the mode that mode=auto chose
     call: Callable[[], Any]  # runs the program once and returns its result
     collect: Callable[[Any], Any]  # converts a result to an array on the host
     wait: Callable[[Any], Any] = lambda result: None  # blocks until a result is ready, unless `call` blocks
@@ -236,25 +234,24 @@ def _compile_jax_program(
 ) -> PlacedProgram:
     group, note = attempt.group, attempt.note
     describe_shortage = functools.partial(describe_memory_shortage, group)
-    sizes = compile_case.settle_shape(case, built, describe_shortage)
-    note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
-    if sizes.coloring is not None:
-        note(**load_option("coloring").coloring_fields(sizes.coloring))
-    compile_program = functools.partial(_compile_program, case, built, group)
-    # chunk=auto may offload to the host, which several processes cannot do.
-    on_device = group.processes > 1 and case.chunk == AUTO
-    to_compile = dataclasses.replace(case, storage="device") if on_device else case
+    if group.processes > 1 and case.chunk == AUTO:  # several processes cannot offload to the host
+        case = dataclasses.replace(case, storage="device")
+    derivative = compile_case.describe_and_color(case, built, describe_shortage)
+    note(passes=derivative.passes or None, padding=derivative.padding_share)
+    if derivative.coloring is not None:
+        note(**load_option("coloring").coloring_fields(derivative.coloring))
+    compile_program = functools.partial(_compile_program, group)
     compiled = compile_case.compile_case(
-        to_compile, built, group.devices, sizes, compile_program, describe_shortage, known_blocks
+        derivative, group.devices, compile_program, describe_shortage, known_blocks
     )
     if compiled.blocks is not None:
-        note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
+        note(blocks=compiled.blocks, passes=compiled.derivative.passes)
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
     work, unexpected_collectives = load_option("program_stats").measure_work(compiled, group.devices)
     note(compulsory_bytes=compiled.compulsory_bytes, **work)
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
-    return PlacedProgram(case, built, sizes, *compile_case.make_runner(compiled))
+    return PlacedProgram(derivative, *compile_case.make_runner(compiled))
 
 
 def _require_one_process(case: Case, group: ProcessGroup) -> None:
@@ -270,10 +267,11 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
             raise CaseEnded("skipped", "not_defined", text)
 
 
-def _compile_program(case: Case, built: Workload, group: ProcessGroup, program: layout.Program) -> Stages:
+def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
+    case = program.derivative.case
     arguments: list[Any] = list(program.arguments.values())
     if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
-        arguments = layout.place_inputs(case, built, program)
+        arguments = layout.place_inputs(program)
     compile_once = functools.partial(compile_case.compile_stages, program.function, arguments)
     if case.cache is not None:
         stages: Stages = load_option("compilation_cache").compile_with_cache(case.cache, compile_once)
@@ -289,7 +287,7 @@ def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
     """Raise `CaseEnded` if a result is wrong. A result that equals an earlier correct one is not compared."""
-    began, group, coloring = time.perf_counter(), attempt.group, program.sizes.coloring
+    began, group = time.perf_counter(), attempt.group
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
     with _raise_in_all_processes(group):
@@ -298,8 +296,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
         digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
         if digest in attempt.correct_digests:
             return
-        pattern = coloring.pattern if coloring else None
-        verdict = check.verdict(program.case, program.workload, program.sizes, array, group.platform, pattern)
+        verdict = check.verdict(program.derivative, array, group.platform)
         seconds = (attempt.record.check_seconds or 0.0) + time.perf_counter() - began
         attempt.note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
         attempt.note(check_seconds=seconds)
@@ -325,7 +322,9 @@ def _sample_one_turn(attempt: Attempt) -> bool:
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
     if attempt.turns is None:
-        attempt.turns = _start_sampling(attempt)
+        program, floor = attempt.program, attempt.record.floor_seconds
+        assert program is not None
+        attempt.turns = timing.sample_turns(program.call, attempt.sampling, program.wait, floor, group.gather)
     reading = monitor.read_counters(group.platform, group.cores)
     samples = next(attempt.turns)
     local_marks = monitor.find_disturbances(reading)
@@ -359,12 +358,6 @@ def _compile_again(attempt: Attempt) -> None:
     attempt.note(compilations=[*record.compilations, stages])
 
 
-def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    program, latency = attempt.program, attempt.record.floor_seconds
-    assert program is not None
-    return timing.sample_turns(program.call, attempt.sampling, program.wait, latency, attempt.group.gather)
-
-
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
     """Combine the samples of all compilations, and return them as record fields."""
     marked: dict[str, list[int]] = {}
@@ -394,8 +387,8 @@ def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: tim
     count = len(devices)
     empty = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
     built = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
-    program = layout.lay_out(empty, built, devices)
-    arguments = layout.place_inputs(empty, built, program)
+    program = layout.lay_out(describe_derivative(empty, built), devices)
+    arguments = layout.place_inputs(program)
     stages = compile_case.compile_stages(program.function, arguments)
     call = functools.partial(stages.call, *arguments)
     return gather_maximum(gather, timing.time_floor(call, make_waiter(call())))

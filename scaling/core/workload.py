@@ -148,10 +148,8 @@ def module(name: str) -> types.ModuleType:
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
     if not callable(getattr(imported, "workload", None)):
-        raise Refusal(
-            f"workload {name!r} has no function workload(case) -> Workload; "
-            "see README.md, 'A function of your own'"
-        )
+        text = "has no function workload(case) -> Workload; see README.md, 'A function of your own'"
+        raise Refusal(f"workload {name!r} {text}")
     return imported
 
 

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core.case import DEVICE, HOST, Case
+from scaling.core.case import DEVICE, HOST
 from scaling.core.compile_case import CompiledCase, DescribeShortage
+from scaling.core.derivative import Derivative, TooLarge, ceil_div
 from scaling.core.formatting import count_of, format_bytes
-from scaling.core.shape import DerivativeShape, TooLarge, ceil_div
-from scaling.core.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,8 @@ class MemoryNeed:
 
 
 def compile_largest(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    compile_blocks: Callable[[Case], CompiledCase],
+    derivative: Derivative,
+    compile_blocks: Callable[[Derivative], CompiledCase],
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
@@ -56,7 +53,8 @@ def compile_largest(
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
         nonlocal last, shortage
         storage = HOST if blocks.storage == HOST else None
-        last = compile_blocks(dataclasses.replace(case, **vars(blocks) | {"storage": storage}))
+        divided = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
+        last = compile_blocks(dataclasses.replace(derivative, case=divided))
         shortage = describe_shortage(last) or last.overflow
         if not shortage:
             fitting[blocks] = last
@@ -68,10 +66,10 @@ def compile_largest(
     earlier = None
     if known_blocks:
         earlier = BlockSizes(known_blocks["block"], known_blocks["chunk"], known_blocks["storage"])
-    blocks, needs = find_blocks(case, workload, sizes, compile_and_measure, earlier)
+    blocks, needs = find_blocks(derivative, compile_and_measure, earlier)
     if blocks is not None:
         probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
-        record = vars(blocks) | {"limit_bytes": case.memory_limit, "probes": probes}
+        record = vars(blocks) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
         return dataclasses.replace(fitting[blocks], blocks=record)
     assert last is not None
     least = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
@@ -81,11 +79,7 @@ def compile_largest(
 
 
 def find_blocks(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    measure: Callable[[BlockSizes], MemoryNeed],
-    earlier: BlockSizes | None = None,
+    derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Return the largest block sizes that fit into memory (or None), and a dict of all measured candidates.
 
@@ -94,9 +88,10 @@ def find_blocks(
     `batch=vmap` and a reduction that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
+    case, sums_points = derivative.case, derivative.workload.reduction.sums_points
     points = ceil_div(case.points, case.mesh_shape[0])
-    seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in sizes.parts)
-    can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
+    seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in derivative.parts)
+    can_divide_points = case.batch == "vmap" or sums_points
 
     def probe(blocks: BlockSizes) -> MemoryNeed:
         if blocks not in needs:
@@ -119,7 +114,7 @@ def find_blocks(
 
     if earlier is not None and probe(earlier).fits:
         return earlier, needs
-    can_offload = case.batch == "vmap" and not workload.reduction.sums_points
+    can_offload = case.batch == "vmap" and not sums_points
     for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
         if (storage == DEVICE or can_offload) and (largest := find_in_storage(storage)):
             return largest, needs

@@ -18,6 +18,7 @@ import numpy as np
 from scaling.core import inputs
 from scaling.core.case import Case
 from scaling.core.check import EntryComparison, PointsComparison
+from scaling.core.derivative import Derivative, LinearMapPart, NamedArrays, ceil_div
 from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
 from scaling.core.layout import split_inputs
 from scaling.core.reference import (
@@ -30,7 +31,6 @@ from scaling.core.reference import (
     reference_values,
     relative_error,
 )
-from scaling.core.shape import DerivativeShape, LinearMapPart, NamedArrays, ceil_div
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds
@@ -43,12 +43,7 @@ _REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reeva
 
 
 def sum_derivative(
-    case: Case,
-    workload: Workload,
-    sizes: DerivativeShape,
-    points: NamedArrays,
-    shared: NamedArrays,
-    position: DevicePosition,
+    derivative: Derivative, points: NamedArrays, shared: NamedArrays, position: DevicePosition
 ) -> Any:
     """Return the gradient of the loss summed over points, or the summed loss itself if `mode=value`.
 
@@ -56,6 +51,7 @@ def sum_derivative(
     a tuple with one element for each linear map. In forward mode, the element is an array with one derivative
     for each tangent of this device. In reverse mode, it is a sequence of one array per differentiated input.
     """
+    case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
@@ -66,7 +62,7 @@ def sum_derivative(
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
             block = {name: rows_of(x) for name, x in points.items()} if case.block else points
             valid = position.points * count + rows < case.points if has_padding else None
-            return transform(lambda **shared: _loss(case, workload, block, shared, valid))
+            return transform(lambda **shared: _loss(derivative, block, shared, valid))
 
         return position.sum_over_devices(sum_over_seeds(sum_of_block, SeedRange(0, count, case.block)))
 
@@ -74,18 +70,19 @@ def sum_derivative(
         return sum_over_points(lambda loss: loss(**shared))
     if case.overlap:
         return tuple(
-            _derivative_in_pieces(case, part, sum_over_points, shared, position) for part in sizes.parts
+            _derivative_in_pieces(case, part, sum_over_points, shared, position) for part in derivative.parts
         )
     return sum_over_points(
         lambda loss: tuple(
-            reduce_slices(apply_linear_map(case, part, loss, shared, position)) for part in sizes.parts
+            reduce_slices(apply_linear_map(case, part, loss, shared, position)) for part in derivative.parts
         )
     )
 
 
-def _loss(case: Case, workload: Workload, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
+def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
     """Return the sum of all outputs at the given points, except padding points, where `valid` is false."""
-    if case.batch == "whole" and workload.whole is not None and valid is None:
+    workload = derivative.workload
+    if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
     if valid is not None:
@@ -203,7 +200,7 @@ def _terms_of_sum(
     if spec.sampled:
         evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
         arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-        kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.sizes.inputs)
+        kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.derivative.inputs)
         gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
         return gradient, np.abs(gradient)
     J, floor = reference_jacobians(spec, start, stop)

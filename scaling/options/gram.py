@@ -6,25 +6,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core.case import Case
+from scaling.core.derivative import Derivative, ceil_div
 from scaling.core.jacobian import SeedRange, map_seeds, sum_over_seeds
 from scaling.core.reductions import ReferenceTerms
 from scaling.core.reference import Jacobians, SizedEntries
-from scaling.core.shape import DerivativeShape, ceil_div
 
 
-def count_passes(case: Case, sizes: DerivativeShape) -> int:
+def count_passes(derivative: Derivative) -> int:
     """Return the total number of JVPs that all devices compute for J^T J in forward mode.
 
     A device multiplies its columns of J by all columns. Unless a single device computes all columns in one
     chunk, each device computes all columns again for each of its chunks.
     """
-    seed_devices = case.mesh_shape[1]
-    seeds_per_device = ceil_div(sizes.seeds, seed_devices)
+    case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
+    seeds_per_device = ceil_div(derivative.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
     if seed_devices == 1 and chunk >= seeds_per_device:
-        return sizes.seeds
-    return sizes.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
+        return derivative.seeds
+    return derivative.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:

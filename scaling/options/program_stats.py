@@ -56,7 +56,7 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
     """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
-    unexpected = unexpected_collectives(compiled.case, program.collectives) if program else None
+    unexpected = unexpected_collectives(compiled.derivative.case, program.collectives) if program else None
     return program_work(compiled, devices, program), unexpected
 
 

@@ -47,7 +47,7 @@ class Batch:
 
     case: Case
     workload: Any
-    sizes: Any  # the `DerivativeShape` of the case
+    sizes: Any  # the `Derivative` of the case
     # The function from the arrays in `x` to an array of shape (points, ...), or to its sum if `sizes.summed`.
     function: Callable[..., Any]
     x: tuple[Any, ...]  # arrays with an axis of points, except for shared inputs that are not copied

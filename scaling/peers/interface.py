@@ -32,6 +32,7 @@ import numpy as np
 from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
 
 if TYPE_CHECKING:
+    from scaling.core.derivative import Derivative
     from scaling.core.run_case import Attempt, PlacedProgram
 
 ENGINES = ("autograd", "casadi", "numpy", "torch")  # the peers in this folder
@@ -44,7 +45,7 @@ class Prepared:
     Attributes:
         call: a function that computes the complete derivative, and returns when it is finished.
         collect: a function that converts the result of `call` to an array of shape
-            (points, outputs, inputs), as `shape.result_shape` defines it.
+            (points, outputs, inputs), as `Derivative.result_shape` defines it.
         compile_seconds: the time of compilation or tracing, or None if there is neither.
         passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
     """
@@ -122,8 +123,9 @@ def complete_case(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
+def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
     """Return ("not_offered" or "not_installed", explanation) if a peer cannot run a case, otherwise None."""
+    case = derivative.case
     peer = module(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
     reason = first_reason(
@@ -133,7 +135,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
         (case.target == LAPLACIAN, f"target={LAPLACIAN} {only_jax}"),
         (case.seeds != "identity", f"seeds={case.seeds} {only_jax}"),
     )
-    if text := reason or peer.reason_to_skip(case, workload, sizes):
+    if text := reason or peer.reason_to_skip(case, derivative.workload, derivative):
         return "not_offered", text
     text = missing(case.engine)
     return ("not_installed", text) if text else None
@@ -150,17 +152,19 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
     Record the compile time and the number of passes in `attempt`. Raise `TooLarge` if the inputs and the
     result do not fit into memory.
     """
-    from scaling.core import compile_case, inputs, run_case, shape  # import JAX
+    from scaling.core import compile_case, inputs, run_case  # import JAX
+    from scaling.core.derivative import describe_derivative
 
-    group, sizes = attempt.group, shape.derivative_shape(case, workload)
-    one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
+    group, derivative = attempt.group, describe_derivative(case, workload)
+    # The threads of a peer share all arrays.
+    on_one_device = dataclasses.replace(derivative, case=dataclasses.replace(case, devices=1))
     describe_shortage = functools.partial(
         run_case.describe_memory_shortage, group._replace(devices=group.devices[:1])
     )
-    compile_case.raise_if_too_large(compile_case.lower_bound(one_device, workload, sizes), describe_shortage)
-    expected_shape = shape.result_shape(case, workload, sizes)
+    compile_case.raise_if_too_large(compile_case.lower_bound(on_one_device), describe_shortage)
+    expected_shape = derivative.result_shape
     arrays = inputs.input_arrays(case, workload)
-    prepared = module(case.engine).prepare(case, workload, sizes, arrays, case.devices)
+    prepared = module(case.engine).prepare(case, workload, derivative, arrays, case.devices)
     attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
 
     def collect(result: object) -> np.ndarray:
@@ -170,4 +174,4 @@ def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedPro
             raise Refusal(f"{returned}, where {expected_shape} is expected")
         return np.asarray(array).reshape(expected_shape)
 
-    return run_case.PlacedProgram(case, workload, sizes, prepared.call, collect)
+    return run_case.PlacedProgram(derivative, prepared.call, collect)

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from scaling.core import compile_case, environment, layout, record, shape, workload
+from scaling.core import compile_case, derivative, environment, layout, record, workload
 from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.compile_case import Stages, compile_stages, program_bytes
 from scaling.core.formatting import format_bytes
@@ -67,7 +67,7 @@ def main() -> None:
 
 def describe_failure(error: Exception) -> RecordFields:
     """Return the record fields of a case whose compilation raised an exception."""
-    if isinstance(error, shape.TooLarge):
+    if isinstance(error, derivative.TooLarge):
         needs = error.needs | {"peak_bytes": record.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
     if isinstance(error, Refusal):
@@ -107,7 +107,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case with its workload and derivative shape, to be traced and compiled for absent devices.
+    """A case with its derivative, to be traced and compiled for absent devices.
 
     The argument `header` is the description of the hardware that `compile_pool.worker_header` returns.
     """
@@ -115,15 +115,14 @@ class BuiltCase:
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
         self.devices = _absent_devices(header, case.devices)
-        self.workload = workload.build(case)
-        self.sizes = compile_case.settle_shape(case, self.workload, self._missing_memory)
+        self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
         """Return the program's jaxpr, or None if the program is too large or unknown before compiling."""
         if self.case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return None
         uncompiled = compile_case.compile_blocks(
-            self.case, self.workload, self.sizes, self.devices, lambda program: Stages(program.function, None)
+            self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
         with contextlib.suppress(OverflowError):
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
@@ -140,14 +139,14 @@ class BuiltCase:
 
     def compile(self) -> RecordFields:
         """Compile the case, and return record fields with its status, memory, operations and collectives."""
-        coloring = self.sizes.coloring
+        coloring = self.derivative.coloring
         fields = coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
         try:
             compiled_case = compile_case.compile_case(
-                self.case, self.workload, self.devices, self.sizes, self._compile_stages, self._missing_memory
+                self.derivative, self.devices, self._compile_stages, self._missing_memory
             )
-        except shape.TooLarge as error:
+        except derivative.TooLarge as error:
             return fields | describe_failure(error)
         operations = getattr(compiled_case.stages, "operations", None)
         program = hlo.read(compiled_case.stages.compiled.as_text())
@@ -156,8 +155,8 @@ class BuiltCase:
             **program_stats.program_work(compiled_case, self.devices, program), **compiled_case.needs,
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
             **_optimized_work(kernels, compiled_case.steps),
-            "passes": shape.count_passes(compiled_case.case, self.workload, self.sizes) or None,
-            "padding": shape.padding_share(self.case, self.sizes), "blocks": compiled_case.blocks,
+            "passes": compiled_case.derivative.passes or None,
+            "padding": self.derivative.padding_share, "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
             "messages": [kernel_work.as_work(message) for message in program.messages or ()],

@@ -4,46 +4,46 @@ The case is complete: all defaults are filled in. Other modules raise `Refusal` 
 """
 
 from scaling.core import load_option
-from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND, Case
+from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND
+from scaling.core.derivative import Derivative
 from scaling.core.modes import HESSIAN, MODES
-from scaling.core.shape import DerivativeShape
-from scaling.core.workload import Workload
 
 _Rule = tuple[str, bool, str]  # (reason, whether the case is skipped for this reason, explanation)
 _UNDEFINED = "not_defined"
 
 
-def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
+def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
     """Return (reason, explanation) if a completed case cannot run, or None if it can run.
 
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
     """
-    rules = _list_rules(case, workload, sizes)
+    rules, case = _list_rules(derivative), derivative.case
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
         missing = load_option("coloring").why_unavailable() if needs_asdex else ""
-        rules += [("not_installed", bool(missing), missing), *_list_layout_rules(case, sizes)]
+        rules += [("not_installed", bool(missing), missing), *_list_layout_rules(derivative)]
     first = next(((reason, text) for reason, applies, text in rules if applies), None)
     if first is None and case.engine != JAX:
-        first = load_option("peers").why_not_offered(case, workload, sizes)
+        first = load_option("peers").why_not_offered(derivative)
     return first
 
 
-def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
+def _list_rules(derivative: Derivative) -> list[_Rule]:
     """Return the possible reasons to skip a case that concern its mode, target, reduction or seeds.
 
     Each is a tuple (reason, applies, explanation). The first one that applies is recorded.
     """
+    case, workload = derivative.case, derivative.workload
     mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
     name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
     by_point = f"target={case.target} is computed for each point"
     targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
     modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
     kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
-    is_sum = sizes.summed or sums or (reduction.sums_outputs and not whole)
-    is_sum |= workload.reduce is None and sizes.outputs == 1 and not whole
+    is_sum = derivative.summed or sums or (reduction.sums_outputs and not whole)
+    is_sum |= workload.reduce is None and derivative.outputs == 1 and not whole
     per_point = [each for each in workload.names if each in workload.points]
-    separable = len(per_point) == (len(workload.names) if sizes.summed and not sums else 0)
+    separable = len(per_point) == (len(workload.names) if derivative.summed and not sums else 0)
     whole_jacobian = whole and not mode.is_value and not sums
     colored, mixed = case.seeds == "colored" and not mode.is_value, bool(mode.parts)
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
@@ -54,8 +54,8 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
     by = f" by {case.wrt}" if case.wrt else ""
     return [
-        (_UNDEFINED, second and sizes.values != 1,
-         f"target={case.target} needs a function with one output; {name} has {sizes.values}"),
+        (_UNDEFINED, second and derivative.values != 1,
+         f"target={case.target} needs a function with one output; {name} has {derivative.values}"),
         (_UNDEFINED, second and mode.has_seeds and mode.order != 2,
          f"mode={case.mode} computes first derivatives; target={case.target} needs {', '.join(modes)}"),
         (_UNDEFINED, second and case.split == "data",
@@ -76,7 +76,7 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
          "use block to compute some points at a time"),
         (_UNDEFINED, whole_jacobian and reduction.products,
          f"reduce={reduction.name} is computed for each point; use batch=vmap"),
-        (_UNDEFINED, whole_jacobian and sizes.summed and not reduction.linear_in_inputs,
+        (_UNDEFINED, whole_jacobian and derivative.summed and not reduction.linear_in_inputs,
          f"{name} with batch=whole returns one number, for which reduce={reduction.name} is undefined"),
         (_UNDEFINED, whole_jacobian and case.storage == "host",
          "storage=host computes some points at a time; use batch=vmap"),
@@ -103,10 +103,11 @@ def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
     ]  # fmt: skip
 
 
-def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
+def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
     """Return the possible reasons to skip a case that concern its devices, JAX API or compilation."""
+    case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
-    uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
+    uneven = [part.seeds for part in derivative.parts if part.seeds % case.devices]
     uncompiled = "needs compiled programs, and jit=false compiles none"
     return [
         (_UNDEFINED, not case.ad_mode.has_seeds and case.mesh_shape[1] > 1,

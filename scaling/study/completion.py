@@ -26,7 +26,7 @@ from scaling.study.grid import UnusedField, list_meshes
 from scaling.study.user_workload import check_workload, declared_names, declared_sizes, find_module
 
 if TYPE_CHECKING:
-    from scaling.core.shape import DerivativeShape
+    from scaling.core.derivative import Derivative
 
 # (field, whether it has no effect, reason, fields that cause this)
 _Rule = tuple[str, bool, str, tuple[str, ...]]
@@ -185,17 +185,17 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
     return _first_reasons(rules)
 
 
-def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Set `chunk` or `block` of a case to None if it contains all seeds or all points of a device.
+def without_trivial_blocks(derivative: "Derivative") -> "Derivative":
+    """Set `chunk` or `block` of the case to None if it contains all seeds or all points of a device.
 
     Such a chunk or block does not change the compiled program. With storage=host, the block is kept.
     """
-    from scaling.core.shape import ceil_div
+    from scaling.core.derivative import ceil_div
 
-    a, b = case.mesh_shape
-    seeds = max((ceil_div(part.seeds, b) for part in sizes.parts), default=None)
+    case, (a, b) = derivative.case, derivative.case.mesh_shape
+    seeds = max((ceil_div(part.seeds, b) for part in derivative.parts), default=None)
     if isinstance(case.chunk, int) and seeds is not None and case.chunk >= seeds:
         case = dataclasses.replace(case, chunk=None)
     if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":
         case = dataclasses.replace(case, block=None)
-    return case
+    return dataclasses.replace(derivative, case=case)

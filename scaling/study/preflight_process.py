@@ -16,8 +16,9 @@ from typing import Any
 
 import jax
 
-from scaling.core import environment, shape, workload
+from scaling.core import environment, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
+from scaling.core.derivative import TooLarge, describe_derivative, input_structs, point_structs
 from scaling.core.environment import hide_secrets, scrub
 from scaling.options.program_stats import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
@@ -74,10 +75,10 @@ def check_cell(cell: GridCell) -> dict[str, Any]:
         causes = "workload", "variant", "formulation", "batch"
         unused["precision"] = UnusedField("for a function without matrix products", causes)
     try:
-        sizes = shape.derivative_shape(completed, built)
-        completed = without_trivial_blocks(completed, sizes)
-        inapplicable = why_inapplicable(completed, built, sizes) or _why_indivisible(completed)
-    except shape.TooLarge as error:
+        derivative = without_trivial_blocks(describe_derivative(completed, built))
+        completed = derivative.case
+        inapplicable = why_inapplicable(derivative) or _why_indivisible(completed)
+    except TooLarge as error:
         inapplicable = "too_large", scrub(str(error))[:_MAX_TEXT]
     return {
         "event": "answer", "case": to_dict(completed), "unfit": inapplicable,
@@ -90,9 +91,9 @@ def has_matrix_product(case: Case, built: workload.Workload) -> bool:
     """Return whether a case may compute a matrix product, so that its field `precision` has an effect."""
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
-    function, inputs = built.function, shape.point_structs(case, built)
+    function, inputs = built.function, point_structs(case, built)
     if case.batch == "whole" and built.whole is not None:
-        points, shared = shape.input_structs(case, built)
+        points, shared = input_structs(case, built)
         function, inputs = built.whole, {**points, **shared}
     return _may_multiply(jax.make_jaxpr(lambda inputs: function(**inputs))(inputs).jaxpr)
 

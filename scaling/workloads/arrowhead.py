@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
-from scaling.core.shape import Pattern, to_dense
+from scaling.core.derivative import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"n": 64}

@@ -219,7 +219,7 @@ MORE_FAMILIES = {
 
 def choose(advice: advisor.Advice) -> dict[str, object]:
     """Return a dict from the name of each rule to the candidate that it chooses, None if there is none."""
-    inputs, outputs = advice.sizes.inputs, advice.sizes.outputs
+    inputs, outputs = advice.derivative.inputs, advice.derivative.outputs
     forward, reverse = (candidates.find_plain(advice.cases, mode) for mode in ("jacfwd", "jacrev"))
     compiled = [case for case in advice.cases if advice.fields[case].get("program_flops")]
     return {
@@ -253,7 +253,7 @@ def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, floa
     shortest = min(seconds.values())
     keys = {name: key_of(case) if hasattr(case, "mode") else case for name, case in chosen.items()}
     values = {name: seconds[key] / shortest - 1 if key in seconds else np.inf for name, key in keys.items()}
-    sizes = f"{measured.sizes.outputs} x {measured.sizes.inputs} at {measured.best.points} points"
+    sizes = f"{measured.derivative.outputs} x {measured.derivative.inputs} at {measured.best.points} points"
     advised = f"advised {predicted.describe(chosen[ADVICE])}, best {measured.describe(measured.best)}"
     counts = f"{len(seconds)} of {len(measured.cases)} measured"
     return values, f"{sizes}: {advised}, {format_duration(shortest)}, {counts}"

@@ -13,6 +13,7 @@ from scaling.analysis.cases import method_of
 from scaling.analysis.estimate import format_ratio
 from scaling.core import compile_case, layout, timing, workload
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.formatting import format_duration
 from scaling.core.modes import MODES
 from scaling.core.timing import ratio_interval
@@ -50,8 +51,8 @@ PROBLEMS = {
 def prepare(fields: dict) -> tuple:
     """Compile a case with these fields. Return (case, function that runs its program on its inputs)."""
     case = completion.complete(Case(api="jit", **fields))
-    program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
-    arguments = layout.place_inputs(case, workload.build(case), program)
+    program = layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[:1])
+    arguments = layout.place_inputs(program)
     compiled = compile_case.compile_stages(program.function, arguments).compiled
     return case, lambda: jax.block_until_ready(compiled(*arguments))
 

@@ -79,7 +79,7 @@ def check_results(part: str, tested: Iterable[Case], counts: dict[str, int]) -> 
         yield Row(part, "right", case, outcome, right=True)
         if call is None or outcome.status.startswith("skipped"):
             continue
-        for kind, wrong in plants.choose_plants(call.words[0], call.result, EACH[part], counts, number):
+        for kind, wrong in plants.choose_plants(call.words[0].case, call.result, EACH[part], counts, number):
             yield Row(part, kind, case, trial.check_result(call, wrong))
 
 

@@ -17,8 +17,9 @@ if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read t
 
 import jax
 
-from scaling.core import run_case, shape, workload
+from scaling.core import run_case, workload
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.study import completion
@@ -29,7 +30,7 @@ HERE = {"digest": "benchmark", "platform": "cpu"}
 def complete_case(**fields: object) -> Case:
     """Return a case on one device with these fields, and defaults for all others."""
     case = completion.complete(Case(**{"api": "jit", **fields}))  # type: ignore[arg-type]
-    return completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+    return completion.without_trivial_blocks(describe_derivative(case, workload.build(case))).case
 
 
 def measure_in_turns(cases: list[Case], seconds: float = 2.0) -> list[Record]:

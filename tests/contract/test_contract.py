@@ -10,8 +10,9 @@ import random
 import jax
 import pytest
 
-from scaling.core import check, inputs, layout, modes, shape, workload
+from scaling.core import check, inputs, layout, modes, workload
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.modes import HESSIAN
 from scaling.core.record import SKIPPED
 from scaling.study import applicability, completion
@@ -66,7 +67,7 @@ def test_the_reasons_to_skip_a_case_are_from_the_closed_list():
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 1000):
         case = case_of(row)
         built = workload.build(case)
-        if reason := applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)):
+        if reason := applicability.why_inapplicable(describe_derivative(case, built)):
             reasons.add(reason[0])
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 
@@ -102,16 +103,17 @@ def test_a_single_wrong_point_is_detected_at_any_position(name, reference):
     mode = "fwd_over_rev" if has_second_derivatives(name) else "jacfwd"
     case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
     built = workload.build(case)
-    program, sizes = layout.lay_out(case, built, jax.devices()[:1]), shape.derivative_shape(case, built)
-    got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
+    derivative = describe_derivative(case, built)
+    program = layout.lay_out(derivative, jax.devices()[:1])
+    got = program.collect(program.function(*layout.place_inputs(program))).copy()
     if reference == "computed":
-        built = dataclasses.replace(built, reference=None)
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+        derivative = dataclasses.replace(derivative, workload=dataclasses.replace(built, reference=None))
+    assert check.verdict(derivative, got, "cpu").reason is None
     for point in {0, case.points // 2, case.points - 1}:
         wrong = got.copy()
         largest = abs(wrong[point]).argmax()
         wrong[point].flat[largest] += 1e-4 * (abs(wrong[point].flat[largest]) or 1)
-        assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer", point
+        assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer", point
 
 
 @pytest.mark.thin(5, "contract")

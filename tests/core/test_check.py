@@ -12,9 +12,10 @@ import pytest
 from scaling.core import check, inputs, layout, workload
 from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
+from scaling.core.derivative import Pattern, describe_derivative
 from scaling.core.inputs import InputSpec
-from scaling.core.shape import Pattern, derivative_shape
 from scaling.core.workload import Reference, Workload, normal, uniform
+from scaling.options.sparse import coloring
 from scaling.study import completion
 from tests.support.devices import run_once
 from tests.support.problems import PROBLEMS
@@ -183,12 +184,12 @@ def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
     )
     built = workload.build(case)
     with jax.enable_x64(dtype == "float64"):
-        program = layout.lay_out(case, built, jax.devices()[:1])
-        got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
-        sizes = derivative_shape(case, built)
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+        program = layout.lay_out(describe_derivative(case, built), jax.devices()[:1])
+        got = program.collect(program.function(*layout.place_inputs(program))).copy()
+        derivative = describe_derivative(case, built)
+    assert check.verdict(derivative, got, "cpu").reason is None
     got[3].flat[0] += 1e-2
-    assert check.verdict(case, built, sizes, got, "cpu").reason == "wrong_answer"
+    assert check.verdict(derivative, got, "cpu").reason == "wrong_answer"
 
 
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.22, "no_digits"), (1.5, "wrong_answer")])
@@ -199,9 +200,9 @@ def test_an_error_that_rounding_may_cause_proves_nothing_if_it_is_large_and_no_e
         Case("linear", sizes={"p": 64, "o": 2}, points=3, mode="jacrev", dtype="bfloat16")
     )
     built = workload.build(case)
-    sizes = derivative_shape(case, built)
+    derivative = describe_derivative(case, built)
     got = factor * np.asarray(reduce("outputs", *jacobian(case, built)), np.float64)
-    assert check.verdict(case, built, sizes, got, "cpu").reason == reason
+    assert check.verdict(derivative, got, "cpu").reason == reason
 
 
 def test_entries_that_underflow_are_right_among_larger_ones():
@@ -233,14 +234,14 @@ def alternating_sum(points):
 @pytest.mark.parametrize("points", [2**12, 2**16])
 def test_a_sum_over_many_points_of_both_signs_is_accepted_in_any_order_and_refused_without_a_part(points):
     case, built, terms = alternating_sum(points)
-    sizes, single = derivative_shape(case, built), terms.astype(np.float32)
+    derivative, single = describe_derivative(case, built), terms.astype(np.float32)
     one_by_one = np.cumsum(single, axis=0, dtype=np.float32)[-1:]
     lanes = single.reshape(8, -1, 1, 1).transpose(1, 0, 2, 3).cumsum(axis=0, dtype=np.float32)[-1].sum(axis=0)
     for right in (one_by_one, lanes[None], np.concatenate([one_by_one, one_by_one])):
-        verdict = check.verdict(case, built, sizes, right, "cpu")
+        verdict = check.verdict(derivative, right, "cpu")
         assert verdict.reason is None, verdict
     for wrong in (one_by_one * 1.01, one_by_one - single[-points // 64 :].sum(axis=0)):
-        assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
+        assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
     workload.clear_cache()
 
 
@@ -280,10 +281,10 @@ def reduce(reduction, J, x):
 
 
 def problem(name, **fields):
-    """Return a completed case, its workload and its derivative shape."""
+    """Return a completed case, its workload and its derivative."""
     case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "mode": "jacfwd"} | fields))
     built = workload.build(case)
-    return case, built, derivative_shape(case, built)
+    return case, built, describe_derivative(case, built)
 
 
 @pytest.mark.covering(1)
@@ -293,12 +294,13 @@ def problem(name, **fields):
 def test_a_correct_reduction_passes_and_an_entry_off_by_a_thousandth_fails(name, reduction, reference):
     dtype = "float32" if (REDUCED_PROBLEMS.index(name) + REDUCTIONS.index(reduction)) % 2 else "float64"
     with jax.enable_x64(dtype == "float64"):
-        case, built, sizes = problem(name, reduce=reduction, dtype=dtype)
+        case, built, derivative = problem(name, reduce=reduction, dtype=dtype)
         J, x = jacobian(case, built)
         got = np.asarray(reduce(reduction, J, x))
     if reference == "computed":
         built = dataclasses.replace(built, reference=None)
-    verdict = check.verdict(case, built, sizes, got, "cpu")
+        derivative = dataclasses.replace(derivative, workload=built)
+    verdict = check.verdict(derivative, got, "cpu")
     assert verdict.reason is None and verdict.error < (1e-6 if reference == "closed form" else 1e-3), verdict
     if name == "poisson" and dtype == "float32" and reference != "closed form":
         return  # lgamma and digamma in float32 have fewer digits than this
@@ -307,9 +309,7 @@ def test_a_correct_reduction_passes_and_an_entry_off_by_a_thousandth_fails(name,
     # Change the entry with the largest influence on the result.
     influence = np.abs(J[point] * x[point]) if reduction == "vector" else np.abs(J[point])
     J[point].flat[influence.argmax()] *= 1.001
-    verdict = check.verdict(
-        case, built, sizes, np.asarray(reduce(reduction, jnp.asarray(J, np.float64), x)), "cpu"
-    )
+    verdict = check.verdict(derivative, np.asarray(reduce(reduction, jnp.asarray(J, np.float64), x)), "cpu")
     assert verdict.reason == "wrong_answer" and f"point {point} is wrong" in verdict.text
 
 
@@ -364,31 +364,34 @@ def test_a_zero_jacobian_passes_and_any_other_result_fails(reduction):
         built = Workload(
             lambda x: 0 * x[:3], {"x": normal(4)}, wrt="x", reduce=reduction, reference=reference
         )
-        sizes = derivative_shape(case, built)
+        derivative = describe_derivative(case, built)
         got = np.asarray(reduce(reduction, jnp.zeros((6, 3, 4)), np.ones((6, 4))))
         workload.clear_cache()
         with pytest.MonkeyPatch.context() as monkeypatch:
             use_workload(built, monkeypatch)
-            assert check.verdict(case, built, sizes, got, "cpu").reason is None
-            assert check.verdict(case, built, sizes, got + 1e-3, "cpu").reason == "wrong_answer"
+            assert check.verdict(derivative, got, "cpu").reason is None
+            assert check.verdict(derivative, got + 1e-3, "cpu").reason == "wrong_answer"
     workload.clear_cache()
 
 
 @pytest.mark.parametrize("reduction", [*REDUCTIONS, "points"])
 def test_a_finite_difference_may_have_its_truncation_error_and_no_more(reduction):
     fields = {"mode": "finite_difference", "reduce": reduction, "dtype": "float64"}
-    case, built, sizes = problem(
+    case, built, derivative = problem(
         "linear by W" if reduction == "points" else "rbf in three dimensions", **fields
     )
     with jax.enable_x64(True):
-        program = layout.lay_out(case, built, jax.devices()[:1])
-        got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
+        program = layout.lay_out(describe_derivative(case, built), jax.devices()[:1])
+        got = program.collect(program.function(*layout.place_inputs(program))).copy()
     for candidate in (built, dataclasses.replace(built, reference=None)):
-        verdict = check.verdict(case, candidate, sizes, got, "cpu")
+        verdict = check.verdict(dataclasses.replace(derivative, workload=candidate), got, "cpu")
         assert verdict.reason is None and 1e-12 < verdict.tolerance < 1e-4, verdict
         wrong = got.copy()
         wrong[-1].flat[np.abs(wrong[-1]).argmax()] *= 1.01
-        assert check.verdict(case, candidate, sizes, wrong, "cpu").reason == "wrong_answer"
+        assert (
+            check.verdict(dataclasses.replace(derivative, workload=candidate), wrong, "cpu").reason
+            == "wrong_answer"
+        )
 
 
 WEIGHTS = np.random.default_rng(0).uniform(0.3, 0.6, (7, 5))
@@ -428,10 +431,10 @@ def test_the_bound_covers_truncation_errors_that_all_have_the_same_sign(reductio
         reduction == "vector"
     ):  # one difference along the point itself, which includes mixed second derivatives
         got = ((value(z + step * batch["x"]) - value(z)) / step)[:, :, None]
-    got, sizes = np.asarray(got, np.float64), derivative_shape(case, built)
-    verdict = check.verdict(case, built, sizes, got, "cpu")
+    got, derivative = np.asarray(got, np.float64), describe_derivative(case, built)
+    verdict = check.verdict(derivative, got, "cpu")
     assert verdict.reason is None and 1e-8 < verdict.error < verdict.tolerance < 1e-4, verdict
-    assert check.verdict(case, built, sizes, got * 1.001, "cpu").reason == "wrong_answer"
+    assert check.verdict(derivative, got * 1.001, "cpu").reason == "wrong_answer"
     workload.clear_cache()
 
 
@@ -441,9 +444,10 @@ def test_the_bound_covers_truncation_errors_that_all_have_the_same_sign(reductio
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("mode", ["jacfwd", "value"])
 def test_every_copy_and_every_block_of_a_sum_over_points_is_checked(mode, reference, monkeypatch):
-    case, built, sizes = problem("linear by W", reduce="points", points=13, mode=mode, dtype="float64")
+    case, built, derivative = problem("linear by W", reduce="points", points=13, mode=mode, dtype="float64")
     if reference == "computed":
         built = dataclasses.replace(built, reference=None)
+        derivative = dataclasses.replace(derivative, workload=built)
     with jax.enable_x64(True):
         batch = inputs.exact_inputs(case, built, 0, 13)
         J = jacobian(*problem("linear by W", reduce="whole", points=13, dtype="float64")[:2])[0]
@@ -455,32 +459,35 @@ def test_every_copy_and_every_block_of_a_sum_over_points_is_checked(mode, refere
     verdicts = {}
     for range_numbers in (2**16, 20):  # all points at once, or one at a time
         monkeypatch.setattr(reference_of_case, "_RANGE_NUMBERS", range_numbers)
-        verdicts[range_numbers] = check.verdict(case, built, sizes, np.repeat(right, 3, axis=0), "cpu")
+        verdicts[range_numbers] = check.verdict(derivative, np.repeat(right, 3, axis=0), "cpu")
         assert verdicts[range_numbers].reason is None
         for copy in range(3):
             wrong = np.repeat(right, 3, axis=0)
             wrong[copy].flat[0] *= 1.0001
-            rejection = check.verdict(case, built, sizes, wrong, "cpu")
+            rejection = check.verdict(derivative, wrong, "cpu")
             assert rejection.reason == "wrong_answer" and f"copy {copy} is wrong" in rejection.text
-    assert len(list(check.point_ranges(check.reference_spec(case, built, sizes, "cpu", None)))) == 13
+    assert len(list(check.point_ranges(check.reference_spec(derivative, "cpu")))) == 13
     assert abs(verdicts[20].error - verdicts[2**16].error) < 1e-9
 
 
 def test_a_sum_over_points_that_omits_a_point_is_a_wrong_answer():
-    case, built, sizes = problem("linear by W", reduce="points", points=13)
+    _, built, derivative = problem("linear by W", reduce="points", points=13)
     J = np.array(jacobian(*problem("linear by W", reduce="whole", points=13)[:2])[0])
     for candidate in (built, dataclasses.replace(built, reference=None)):
         for summed, reason in ((J, None), (J[1:], "wrong_answer")):
             got = np.asarray(reduce("points", summed, None))
-            assert check.verdict(case, candidate, sizes, got, "cpu").reason == reason
+            assert (
+                check.verdict(dataclasses.replace(derivative, workload=candidate), got, "cpu").reason
+                == reason
+            )
 
 
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "points", "value"])
 def test_a_result_of_the_wrong_shape_is_rejected_and_not_broadcast(reduction):
     mode = "value" if reduction == "value" else "jacfwd"
-    case, built, sizes = problem("linear by both" if reduction not in ("points", "value") else "linear by W", points=3, mode=mode,
+    _, built, derivative = problem("linear by both" if reduction not in ("points", "value") else "linear by W", points=3, mode=mode,
                                  reduce="whole" if reduction in (None, "value") else reduction)  # fmt: skip
-    o, k = sizes.outputs, sizes.inputs
+    o, k = derivative.outputs, derivative.inputs
     expected = {
         None: (3, o, k),
         "outputs": (3, 1, k),
@@ -489,7 +496,7 @@ def test_a_result_of_the_wrong_shape_is_rejected_and_not_broadcast(reduction):
         "points": (1, 1, k),
     }.get(reduction, (3, o, 1))
     for candidate in (built, dataclasses.replace(built, reference=None)):
-        check.verdict(case, candidate, sizes, np.zeros(expected), "cpu")
+        check.verdict(dataclasses.replace(derivative, workload=candidate), np.zeros(expected), "cpu")
         for wrong in {
             (1, *expected[1:]),
             (2, *expected[1:]),
@@ -501,18 +508,18 @@ def test_a_result_of_the_wrong_shape_is_rejected_and_not_broadcast(reduction):
             if reduction == "points" and wrong[1:] == expected[1:] and wrong[0]:
                 continue  # several copies of the sum
             with pytest.raises(Refusal, match="the result has the shape"):
-                check.verdict(case, candidate, sizes, np.zeros(wrong), "cpu")
+                check.verdict(dataclasses.replace(derivative, workload=candidate), np.zeros(wrong), "cpu")
 
 
 def test_the_first_point_or_copy_that_is_not_finite_is_named():
     for reduction, unit, count in (("gram", "point", 13), ("points", "copy", 4)):
-        case, built, sizes = problem("linear by W", reduce=reduction, points=13, sizes={"p": 3, "o": 2})
+        _, _, derivative = problem("linear by W", reduce=reduction, points=13, sizes={"p": 3, "o": 2})
         right = np.zeros((count, 1 if reduction == "points" else 6, 6))
         for index in range(count):
             for value in (np.nan, np.inf):
                 wrong = right.copy()
                 wrong[index].flat[-1] = wrong[-1].flat[2] = value
-                verdict = check.verdict(case, built, sizes, wrong, "cpu")
+                verdict = check.verdict(derivative, wrong, "cpu")
                 assert (verdict.reason, verdict.text) == (
                     "not_finite",
                     f"the result is not finite at {unit} {index}",
@@ -521,10 +528,13 @@ def test_the_first_point_or_copy_that_is_not_finite_is_named():
 
 @pytest.mark.parametrize("mode", ["jacfwd", "value"])
 def test_a_sum_over_too_many_points_for_its_dtype_has_no_digits(mode):
-    case, built, sizes = problem("linear by W", reduce="points", points=5000, dtype="bfloat16", mode=mode)
-    got = np.zeros((1, 1, 1 if mode == "value" else sizes.inputs))
+    _, built, derivative = problem("linear by W", reduce="points", points=5000, dtype="bfloat16", mode=mode)
+    got = np.zeros((1, 1, 1 if mode == "value" else derivative.inputs))
     for candidate in (built, dataclasses.replace(built, reference=None)):
-        assert check.verdict(case, candidate, sizes, got, "cpu").reason == "no_digits"
+        assert (
+            check.verdict(dataclasses.replace(derivative, workload=candidate), got, "cpu").reason
+            == "no_digits"
+        )
 
 
 # The expected result does not depend on the method.
@@ -542,7 +552,7 @@ def with_call_count(built):
 
 
 def test_the_expected_result_is_computed_once_for_all_methods_of_a_reduction(monkeypatch):
-    case, built, sizes = problem("rbf in three dimensions", reduce="norm", dtype="float64")
+    case, built, derivative = problem("rbf in three dimensions", reduce="norm", dtype="float64")
     counting, calls = with_call_count(built)
     workload.clear_cache()
     methods = [
@@ -558,14 +568,19 @@ def test_the_expected_result_is_computed_once_for_all_methods_of_a_reduction(mon
         J, x = jacobian(case, built)
     got = np.asarray(reduce("norm", J, x))
     for method in methods:
-        assert check.verdict(dataclasses.replace(case, **method), counting, sizes, got, "cpu").reason is None
+        assert (
+            check.verdict(
+                dataclasses.replace(derivative, case=dataclasses.replace(case, **method), workload=counting),
+                got,
+                "cpu",
+            ).reason
+            is None
+        )
     assert calls.count == 1
     for reduction in (None, *REDUCTIONS):
-        reduced_case, reduced, sizes = problem(
-            "rbf in three dimensions", reduce=reduction or "whole", dtype="float64"
-        )
+        _, _, derivative = problem("rbf in three dimensions", reduce=reduction or "whole", dtype="float64")
         got = np.asarray(reduce(reduction, J, x))
-        assert check.verdict(reduced_case, reduced, sizes, got, "cpu").reason is None
+        assert check.verdict(derivative, got, "cpu").reason is None
     workload.clear_cache()
 
 
@@ -632,9 +647,10 @@ def check_chain(built, mask, perturb=lambda J: J, dtype="float64"):
         pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), *CHAIN)
         with pytest.MonkeyPatch.context() as monkeypatch:
             use_workload(built, monkeypatch)
-            verdict = check.verdict(
-                case, built, derivative_shape(case, built), J[:, rows, cols][:, None], "cpu", pattern=pattern
+            colored = dataclasses.replace(
+                describe_derivative(case, built), coloring=coloring.color(pattern, "rows")
             )
+            verdict = check.verdict(colored, J[:, rows, cols][:, None], "cpu")
     workload.clear_cache()
     return verdict
 
@@ -683,14 +699,12 @@ def test_colored_finite_differences_may_have_their_truncation_error_and_no_more(
     got = J[:, *rows_cols][:, None]
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_workload(built, monkeypatch)
-        verdict = check.verdict(case, built, derivative_shape(case, built), got, "cpu", pattern=pattern)
-        assert verdict.reason is None and 1e-9 < verdict.error < verdict.tolerance < 1e-4
-        assert (
-            check.verdict(
-                case, built, derivative_shape(case, built), got * 1.001, "cpu", pattern=pattern
-            ).reason
-            == "wrong_answer"
+        colored = dataclasses.replace(
+            describe_derivative(case, built), coloring=coloring.color(pattern, "columns")
         )
+        verdict = check.verdict(colored, got, "cpu")
+        assert verdict.reason is None and 1e-9 < verdict.error < verdict.tolerance < 1e-4
+        assert check.verdict(colored, got * 1.001, "cpu").reason == "wrong_answer"
     workload.clear_cache()
 
 
@@ -698,17 +712,17 @@ def test_an_analytic_sparse_derivative_is_checked_on_the_pattern_of_the_workload
     built = chain()
     case = chain_case(mode="analytic")
     with jax.enable_x64(True):
-        sizes, got = (
-            derivative_shape(case, built),
+        derivative, got = (
+            describe_derivative(case, built),
             built.nonzeros(inputs.exact_inputs(case, built, 0, 7)).derivative,
         )
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_workload(built, monkeypatch)
-        assert check.verdict(case, built, sizes, got, "cpu").reason is None
-        assert check.verdict(case, built, sizes, got * 1.001, "cpu").reason == "wrong_answer"
+        assert check.verdict(derivative, got, "cpu").reason is None
+        assert check.verdict(derivative, got * 1.001, "cpu").reason == "wrong_answer"
     workload.clear_cache()
     with pytest.raises(Refusal, match="has no pattern"):
-        check.verdict(case, chain(False, True), sizes, got, "cpu")
+        check.verdict(dataclasses.replace(derivative, workload=chain(False, True)), got, "cpu")
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -719,7 +733,7 @@ def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, 
     built = dataclasses.replace(built, reduce=None if reduction == "value" else reduction)
     case = Case("poisson", target="gradient", points=7, wrt="x", mode=mode, dtype="float64", api="jit")
     with jax.enable_x64(True):
-        sizes = derivative_shape(case, built)
+        derivative = describe_derivative(case, built)
         J, x = jacobian(case, built)
         got = (
             built.nonzeros(inputs.exact_inputs(case, built, 0, 7)).value[:, :, None]
@@ -731,11 +745,12 @@ def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, 
             built,
             reference=None if not dense else lambda batch: pytest.fail("the dense reference is called"),
         )
+        derivative = dataclasses.replace(derivative, workload=built)
     use_workload(built, monkeypatch)
-    assert check.verdict(case, built, sizes, np.asarray(got), "cpu").reason is None
+    assert check.verdict(derivative, np.asarray(got), "cpu").reason is None
     wrong = np.array(got)
     wrong[4].flat[0] += 1e-3
-    assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
+    assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
     workload.clear_cache()
 
 
@@ -801,14 +816,14 @@ def test_a_scalar_batch_function_is_reduced_from_the_sum_over_outputs(reference,
         api="jit",
     )
     with jax.enable_x64(True):
-        sizes, (J, x) = derivative_shape(case, built), jacobian(case, built)
+        derivative, (J, x) = describe_derivative(case, built), jacobian(case, built)
         summed = jnp.sum(J, axis=1, keepdims=True)
         got, wrong = (
             np.asarray(reduce(reduction, a, x)) for a in (summed, summed.at[2, 0, 1].multiply(1.001))
         )
-    assert sizes.summed
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
-    assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
+    assert derivative.summed
+    assert check.verdict(derivative, got, "cpu").reason is None
+    assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
     workload.clear_cache()
 
 
@@ -817,9 +832,9 @@ def test_an_entry_next_to_zero_at_a_single_point_may_be_off_by_roundings_of_the_
     fields = {"workload": "rbf", "target": "grad", "points": 1, "sizes": {"m": 1000}, "api": "jit"}
     case = completion.complete(Case(**fields, mode="jacrev", dtype="float32"))
     built = workload.build(case)
-    sizes = derivative_shape(case, built)
+    derivative = describe_derivative(case, built)
     J = np.array(jacobian(case, built)[0], np.float32)
     nearest, typical = np.abs(J).argmin(), np.sqrt(np.mean(J**2))
     assert abs(J.flat[nearest]) < 1e-3 * typical
     J.flat[nearest] += roundings * np.finfo(np.float32).eps / 2 * typical
-    assert check.verdict(case, built, sizes, J, "cpu").reason == reason
+    assert check.verdict(derivative, J, "cpu").reason == reason

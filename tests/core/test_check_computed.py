@@ -10,8 +10,8 @@ import pytest
 from scaling.core import check, layout, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.inputs import InputSpec
-from scaling.core.shape import derivative_shape
 from scaling.core.workload import Workload, normal, uniform
 from scaling.options.reference import evaluations, fd_check, rounding_check
 from scaling.study import completion
@@ -31,7 +31,7 @@ def use_workload(built, monkeypatch):
 
 @pytest.fixture
 def compute_result(monkeypatch):
-    """Return a function that computes a case of a workload and returns the arguments of `check.verdict`."""
+    """Return a function that computes a case of a workload and returns its derivative and its result."""
 
     def compute(built, **fields):
         use_workload(built, monkeypatch)
@@ -40,10 +40,10 @@ def compute_result(monkeypatch):
         )
         built = workload.build(case)
         with jax.enable_x64(case.dtype == "float64"):
-            program = layout.lay_out(case, built, jax.devices()[: case.devices])
-            got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
-            sizes = derivative_shape(case, built)
-        return case, built, sizes, got
+            derivative = describe_derivative(case, built)
+            program = layout.lay_out(derivative, jax.devices()[: case.devices])
+            got = program.collect(program.function(*layout.place_inputs(program))).copy()
+        return derivative, got
 
     return compute
 
@@ -75,14 +75,14 @@ def test_an_error_of_a_thousandth_is_detected_at_every_size(
 ):
     if coverage == "a sample":
         monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
-    case, built, sizes, got = compute_result(make_workload(n), mode="jacrev")
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+    derivative, got = compute_result(make_workload(n), mode="jacrev")
+    assert check.verdict(derivative, got, "cpu").reason is None
     wrong = {"scale": got * 1.001, "one point": got.copy(), "entry": got.copy(), "second half": got.copy()}
     wrong["one point"][1] *= 1.001
     wrong["entry"][:, 0, n // 2] = 0
     wrong["second half"][2:] = got[0]
     for kind, result in wrong.items():
-        assert check.verdict(case, built, sizes, result, "cpu").reason == "wrong_answer", kind
+        assert check.verdict(derivative, result, "cpu").reason == "wrong_answer", kind
 
 
 def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_result):
@@ -92,13 +92,13 @@ def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_res
         {"x": normal(5)},
         wrt="x",
     )
-    case, built, sizes, got = compute_result(built)
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+    derivative, got = compute_result(built)
+    assert check.verdict(derivative, got, "cpu").reason is None
     for row in (1, 2):
         for factor in (0.0, 1.001):
             wrong = got.copy()
             wrong[:, row] *= factor
-            assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer", (row, factor)
+            assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer", (row, factor)
 
 
 @pytest.mark.parametrize("offset", [1e8, 1e11])
@@ -166,10 +166,8 @@ def test_a_derivative_of_an_oscillation_shorter_than_all_steps_is_not_called_wro
 def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, compute_result):
     for n in (1, 2, 3, 8, 200):
         built = Workload(lambda x: jnp.sin(x) * x, {"x": uniform(n, low=0.2)}, wrt="x")
-        case, built, sizes, got = compute_result(built, dtype="bfloat16")
-        right, wrong = (
-            check.verdict(case, built, sizes, result, "cpu").reason for result in (got, got * factor)
-        )
+        derivative, got = compute_result(built, dtype="bfloat16")
+        right, wrong = (check.verdict(derivative, result, "cpu").reason for result in (got, got * factor))
         assert right in (None, "no_digits") and wrong in ("wrong_answer", "no_digits")
 
 
@@ -204,10 +202,10 @@ def zero_by_shift():
 def test_a_zero_derivative_by_one_input_hides_no_error_by_another(
     factor, points, zero_by_shift, compute_result
 ):
-    case, built, sizes, got = compute_result(zero_by_shift, points=points, mode="jacrev", dtype="float32")
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+    derivative, got = compute_result(zero_by_shift, points=points, mode="jacrev", dtype="float32")
+    assert check.verdict(derivative, got, "cpu").reason is None
     got[1, 0, np.abs(got[1, 0]).argsort()[-5]] *= factor
-    verdict = check.verdict(case, built, sizes, got, "cpu")
+    verdict = check.verdict(derivative, got, "cpu")
     assert verdict.reason == "wrong_answer" and "point 1 is wrong" in verdict.text
 
 
@@ -216,10 +214,10 @@ def test_a_zero_derivative_by_one_input_hides_no_error_by_another(
 def test_a_result_with_a_failed_entry_that_was_not_reevaluated_is_not_accepted(
     limit, zero_by_shift, compute_result, monkeypatch
 ):
-    case, built, sizes, got = compute_result(zero_by_shift, points=200, mode="jacrev", dtype="float32")
+    derivative, got = compute_result(zero_by_shift, points=200, mode="jacrev", dtype="float32")
     got[1, 0, 0] *= 1.1
     monkeypatch.setattr(*limit, -1)
-    assert check.verdict(case, built, sizes, got, "cpu").reason == "no_digits"
+    assert check.verdict(derivative, got, "cpu").reason == "no_digits"
 
 
 LOG_DENSITIES = {
@@ -374,10 +372,10 @@ def test_the_tolerance_of_saturated_outputs_follows_their_cancellation(mode, mon
 
 
 def test_the_record_has_the_share_of_entries_and_points_that_was_compared(monkeypatch, compute_result):
-    case, built, sizes, got = compute_result(wide_workload(64), points=5)
-    assert check.verdict(case, built, sizes, got, "cpu").checked == {"entries": 1.0, "points": 1.0}
+    derivative, got = compute_result(wide_workload(64), points=5)
+    assert check.verdict(derivative, got, "cpu").checked == {"entries": 1.0, "points": 1.0}
     monkeypatch.setattr(references, "BUDGET_SECONDS", 1e-9)
-    checked = check.verdict(case, built, sizes, got, "cpu").checked
+    checked = check.verdict(derivative, got, "cpu").checked
     assert 0 < checked["entries"] < 1 and checked["points"] == 0.0
     assert measure(wide_workload(64), monkeypatch).checked["entries"] < 1
 
@@ -392,11 +390,11 @@ def test_sampled_checks_detect_an_error_in_a_reduction(reduce, monkeypatch, comp
         wrt="w+x",
     )
     built = built if reduce != "points" else Workload(built.function, built.points, built.shared, wrt="w")
-    case, built, sizes, got = compute_result(built, reduce=reduce, points=6)
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+    derivative, got = compute_result(built, reduce=reduce, points=6)
+    assert check.verdict(derivative, got, "cpu").reason is None
     wrong = got.copy()
     wrong[-1].flat[np.abs(wrong[-1]).argmax()] *= 1.001
-    assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
+    assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
 
 
 def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):
@@ -460,14 +458,14 @@ def test_a_derivative_that_differences_cannot_confirm_is_not_called_wrong(functi
 
 
 def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute_result, monkeypatch):
-    case, built, sizes, got = compute_result(gradient_workload(8))
-    assert check.verdict(case, built, sizes, got, "cpu").reason is None
+    derivative, got = compute_result(gradient_workload(8))
+    assert check.verdict(derivative, got, "cpu").reason is None
 
     def fail(*arguments):
         raise NotImplementedError("no rule for an operation\nin this version")
 
     monkeypatch.setattr(evaluations, "with_rounding", fail)
-    verdict = check.verdict(case, built, sizes, got * 1.001, "cpu")
+    verdict = check.verdict(derivative, got * 1.001, "cpu")
     assert verdict.reason == "wrong_answer"
     assert verdict.text.endswith(
         "; its rounding error is unknown (NotImplementedError: no rule for an operation)"

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from scaling.core import compile_case, layout, run_case, shape, workload
+from scaling.core import compile_case, layout, run_case, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
+from scaling.core.derivative import describe_derivative, input_structs
 from scaling.core.record import Record
-from scaling.options import host_offload
 from scaling.study import completion
 
 pytestmark = pytest.mark.thin(30, "contract")
@@ -47,7 +47,7 @@ WHOLE_BATCH = ("linear as a whole batch", "poisson as a whole batch")
 def run(fields: dict) -> Record:
     """Return the record of a case with a single sample."""
     case = completion.complete(Case(**{"dtype": "float64"} | fields))
-    case = completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+    case = completion.without_trivial_blocks(describe_derivative(case, workload.build(case))).case
     return run_once(case)
 
 
@@ -111,7 +111,7 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
         record = run_and_check(fields | {"mode": mode, "api": api})
         points, seeds = (
             record.case.points,
-            shape.derivative_shape(record.case, workload.build(record.case)).seeds,
+            describe_derivative(record.case, workload.build(record.case)).seeds,
         )
         over_points, over_seeds = record.case.mesh_shape
         computed = -(-points // over_points) * over_points * -(-seeds // over_seeds) * over_seeds
@@ -183,14 +183,11 @@ def test_every_call_recomputes_the_whole_jacobian_stored_on_the_host():
     case = completion.complete(
         Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
     )
-    built = workload.build(case)
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
     prepared = run_case._compile_and_check(run_case.Attempt(Record(case, "ok", HERE), group, ONCE))
     first = prepared.call().copy()
     prepared.call()[:] = np.nan
-    assert np.array_equal(prepared.call(), first) and first.shape == shape.result_shape(
-        case, built, shape.derivative_shape(case, built)
-    )
+    assert np.array_equal(prepared.call(), first) and first.shape == prepared.derivative.result_shape
 
 
 @pytest.mark.covering(1)
@@ -231,7 +228,7 @@ def test_invalid_forward_inputs_of_mixed_mode_are_rejected(forward):
         case = completion.complete(
             Case(**PROBLEMS["residual by both"] | {"mode": "mixed", "forward": forward})
         )
-        shape.derivative_shape(case, workload.build(case))
+        describe_derivative(case, workload.build(case))
 
 
 @pytest.mark.covering(2)
@@ -500,11 +497,13 @@ def test_the_size_of_a_result_on_the_host_is_that_of_its_array(dtype, reduce, sp
         "block": 2,
     }
     case = completion.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
-    built = workload.build(case)
-    sizes = shape.derivative_shape(case, built)
-    compiled = compile_case.compile_case(case, built, jax.devices()[: case.devices], sizes)
+    derivative = describe_derivative(case, workload.build(case))
+    compiled = compile_case.compile_case(derivative, jax.devices()[: case.devices])
     call, _ = compile_case.make_runner(compiled)
-    assert host_offload.result_bytes(case, built, sizes) == call().nbytes
+    inputs_on_host = sum(
+        x.size * x.dtype.itemsize for x in input_structs(case, derivative.workload)[0].values()
+    )
+    assert compiled.offload.host_bytes - inputs_on_host == call().nbytes
 
 
 @pytest.mark.parametrize("changes", [{}, {"dtype": "float32"}, {"storage": "host", "block": 2}])

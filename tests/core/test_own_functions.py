@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import compile_case, inputs, run_case, shape, workload
+from scaling.core import compile_case, inputs, run_case, workload
 from scaling.core.case import REDUCTIONS, Case, Refusal
+from scaling.core.derivative import TooLarge, describe_derivative
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
 from scaling.results.store import load
@@ -120,7 +121,7 @@ def tree_and_flat_workloads(define):
 def complete_case(**fields):
     case = completion.complete(Case(**{"dtype": "float64", "points": 4} | fields))
     built = workload.build(case)
-    return completion.without_trivial_blocks(case, shape.derivative_shape(case, built)), built
+    return completion.without_trivial_blocks(describe_derivative(case, built)).case, built
 
 
 def reason_to_skip(**fields):
@@ -130,7 +131,9 @@ def reason_to_skip(**fields):
 def compute(**fields):
     """Return the derivative (points, outputs, inputs) that the program of a case computes."""
     case, built = complete_case(**fields)
-    compiled = compile_case.compile_case(case, built, jax.devices()[: case.devices])
+    compiled = compile_case.compile_case(
+        compile_case.describe_and_color(case, built, lambda compiled: None), jax.devices()[: case.devices]
+    )
     call, collect = compile_case.make_runner(compiled)
     return np.array(collect(call()))
 
@@ -257,7 +260,7 @@ def test_mixed_mode_of_a_sum_over_points_keeps_the_order_of_the_inputs(
 
 def test_mixed_mode_uses_forward_mode_for_all_leaves_of_a_named_pytree(tree_and_flat_workloads):
     case, built = complete_case(workload="tree", mode="mixed", wrt="x+params", forward="params", api="jit")
-    parts = shape.derivative_shape(case, built).parts
+    parts = describe_derivative(case, built).parts
     assert [(part.mode, part.names) for part in parts] == [("jacfwd", LEAVES), ("jacrev", ("x",))]
     fields = {"mode": "mixed", "api": "jit"}
     tree = compute(workload="tree", wrt="x+params", forward="params", **fields)
@@ -684,7 +687,7 @@ def test_a_case_beyond_memory_or_64_bit_indices_is_skipped_before_allocation(hug
     fields = {"api": "jit"} | fields
     try:
         record = measure(**fields)
-    except shape.TooLarge as error:  # preflight skips such a case
+    except TooLarge as error:  # preflight skips such a case
         assert name == "a function that cannot allocate" and "Unable to allocate" in str(error)
         return
     assert (record.status, record.reason) == ("skipped", "too_large"), record.text

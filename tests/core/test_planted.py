@@ -41,7 +41,7 @@ def test_an_error_planted_in_a_result_is_detected(case):
     outcome, call = trial.run(trial.complete(case))
     assert outcome.status in ("ok", trial.NO_DIGITS), outcome
     if outcome.status == "ok":
-        for kind, wrong in plants.choose_plants(call.words[0], call.result, 5, {}, SAMPLE.index(case)):
+        for kind, wrong in plants.choose_plants(call.words[0].case, call.result, 5, {}, SAMPLE.index(case)):
             assert trial.check_result(call, wrong).status != "ok", kind
 
 
@@ -61,6 +61,6 @@ def test_a_correct_derivative_passes(name):
 
 def test_a_change_below_the_resolution_of_its_dtype_is_not_planted():
     _, call = trial.run(trial.complete(SAMPLE[0]))
-    result = plants.Result(call.words[0], call.result, None)
+    result = plants.Result(call.words[0].case, call.result, None)
     least = plants.LEAST[result.case.dtype]
     assert plants.change(result, result.scaled((), 1 + least / 2)) < least

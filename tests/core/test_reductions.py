@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from scaling.core import derivative as patterns
 from scaling.core import reference
-from scaling.core import shape as patterns
+from scaling.core.derivative import Pattern
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
 from scaling.core.reference import Jacobians, Rounding, added_entries
-from scaling.core.shape import Pattern
 from scaling.options.sparse.pattern import SparseJacobians
 
 pytestmark = pytest.mark.thin(2, "contract")

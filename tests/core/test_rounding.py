@@ -6,8 +6,8 @@ import pytest
 
 from scaling.core import check, inputs, layout, workload
 from scaling.core.case import PRECISIONS, Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.reference import ROUNDOFF
-from scaling.core.shape import derivative_shape
 from scaling.study import completion
 
 LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}
@@ -32,7 +32,7 @@ def test_a_result_may_differ_by_a_few_roundings_per_term_and_no_more(dtype, roun
         got = correct_result(case, built)
         entry = np.unravel_index(np.abs(got).argmax(), got.shape)
         got[entry] *= 1 + roundings * ROUNDOFF[dtype] * np.sqrt(built.terms)
-        verdict = check.verdict(case, built, derivative_shape(case, built), got, "cpu")
+        verdict = check.verdict(describe_derivative(case, built), got, "cpu")
     assert verdict.reason == reason, verdict
 
 
@@ -41,7 +41,7 @@ def test_a_result_may_differ_by_a_few_roundings_per_term_and_no_more(dtype, roun
 def test_every_matrix_product_has_the_precision_of_its_case(precision, mode):
     """On a CPU the precision shows in the program and not in the result."""
     case = completion.complete(Case(**LINEAR, precision=precision, mode=mode))
-    program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
+    program = layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[:1])
     lowered = program.function.lower(*program.arguments.values()).as_text()
     products = [line for line in lowered.splitlines() if "dot_general" in line]
     assert products and all(f"[{precision.upper()}, {precision.upper()}]" in line for line in products)

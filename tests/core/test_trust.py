@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import time
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ import pytest
 
 from scaling.core import check, layout, run_case, workload
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.options import host_monitor
@@ -57,8 +57,8 @@ def change_programs(monkeypatch, change):
 def call_once(case):
     """Return the output of the program of a case."""
     built = workload.build(case)
-    program = layout.lay_out(case, built, jax.devices()[:1])
-    return program.function(*layout.place_inputs(case, built, program))
+    program = layout.lay_out(describe_derivative(case, built), jax.devices()[:1])
+    return program.function(*layout.place_inputs(program))
 
 
 class Pending:
@@ -84,9 +84,7 @@ def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, wa
     monkeypatch.setattr(
         run_case,
         "_compile_jax_program",
-        lambda *_: run_case.PlacedProgram(
-            None, None, SimpleNamespace(coloring=None), call, lambda result: np.zeros(1)
-        ),
+        lambda *_: run_case.PlacedProgram(None, call, lambda result: np.zeros(1)),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
@@ -115,7 +113,8 @@ def test_a_program_with_constant_folded_inputs_is_a_wrong_answer(monkeypatch, na
     """It ignores its arguments and returns the result for the inputs with which it was compiled."""
     case, other_case = case_of(name), case_of(name, data_seed=1)
     built = workload.build(other_case)
-    folded = layout.place_inputs(other_case, built, layout.lay_out(other_case, built, jax.devices()[:1]))
+    program = layout.lay_out(describe_derivative(other_case, built), jax.devices()[:1])
+    folded = layout.place_inputs(program)
     assert run(case).status == "ok"
     change_programs(monkeypatch, lambda function, _: lambda *args: function(*folded))
     record = run(case)
@@ -126,7 +125,7 @@ def test_a_program_with_constant_folded_inputs_is_a_wrong_answer(monkeypatch, na
 def test_every_used_input_is_an_argument_of_the_compiled_program(name):
     case = case_of(name)
     built = workload.build(case)
-    program = layout.lay_out(case, built, jax.devices()[:1])
+    program = layout.lay_out(describe_derivative(case, built), jax.devices()[:1])
     traced = program.function.trace(*program.arguments.values())
     _, used = jax.interpreters.partial_eval.dce_jaxpr(
         traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars)

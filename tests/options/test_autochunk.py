@@ -1,18 +1,19 @@
 """Tests of chunk=auto: it finds the largest blocks that fit, for any dependence of the memory on the block size."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
 
 from scaling.core.case import Case
-from scaling.core.shape import DerivativeShape, LinearMapPart, TooLarge
+from scaling.core.derivative import Derivative, LinearMapPart, TooLarge
 from scaling.core.workload import Workload, uniform
 from scaling.options.autochunk import BlockSizes, MemoryNeed, compile_largest, find_blocks
 
 CASE = Case("mine", points=12, mode="jacfwd", chunk="auto", api="jit")
 WORKLOAD = Workload(lambda x: x, {"x": uniform(40)}, wrt="x")
-SIZES = DerivativeShape(3, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
+DERIVATIVE = Derivative(CASE, WORKLOAD, 3, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
 
 
 class Found(NamedTuple):
@@ -27,7 +28,7 @@ def search(bytes_of, limit, case=CASE, known=None, hopeless=0):
         needed = bytes_of(blocks.block or 12, blocks.chunk or 40, blocks.storage == "host")
         return MemoryNeed(needed, needed <= limit, hopeless > limit)
 
-    blocks, needs = find_blocks(case, WORKLOAD, SIZES, memory_need, known)
+    blocks, needs = find_blocks(dataclasses.replace(DERIVATIVE, case=case), memory_need, known)
     return Found(blocks, tuple((probed, need.bytes) for probed, need in needs.items()))
 
 
@@ -92,8 +93,9 @@ class Compiled:
 
 
 def test_if_nothing_fits_the_least_memory_of_all_candidates_is_reported():
-    compile_blocks = lambda case: Compiled(7 + (case.block or 12) * (case.chunk or 40))  # noqa: E731
+    size = lambda case: (case.block or 12) * (case.chunk or 40)  # noqa: E731
+    compile_blocks = lambda derivative: Compiled(7 + size(derivative.case))  # noqa: E731
     with pytest.raises(
         TooLarge, match=r"no block size fits: needs more; the smallest of 17 programs needs 8.00 B"
     ):
-        compile_largest(CASE, WORKLOAD, SIZES, compile_blocks, lambda compiled: "needs more", None)
+        compile_largest(DERIVATIVE, compile_blocks, lambda compiled: "needs more", None)

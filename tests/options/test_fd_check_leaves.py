@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 from scaling.core import check, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
-from scaling.core.shape import derivative_shape
+from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Workload, normal
 from scaling.options.reference import computed_reference, fd_check
 from scaling.study import completion
@@ -118,4 +118,4 @@ def test_a_sample_detects_an_error_by_an_input_of_small_influence(factor, reason
     arrays = computed_reference.inputs.exact_inputs(case, built, 0, 3)
     by_a, by_b = (np.cos(arrays[name])[:, None].repeat(5, axis=1) for name in ("a", "b"))
     result = np.concatenate([by_a, factor * 1e-6 * weights[:, None] * by_b], axis=2).astype(np.float32)
-    assert check.verdict(case, built, derivative_shape(case, built), result, "cpu").reason == reason
+    assert check.verdict(describe_derivative(case, built), result, "cpu").reason == reason

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaling.core.case import Refusal
-from scaling.core.shape import to_dense
+from scaling.core.derivative import to_dense
 from scaling.options.sparse import pattern as sparsity_pattern
 
 

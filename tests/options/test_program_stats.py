@@ -5,6 +5,7 @@ import os
 import pytest
 
 from scaling.core import environment
+from scaling.core.derivative import describe_derivative
 
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
@@ -156,7 +157,7 @@ def test_a_function_with_uncountable_operations_has_unknown_counts(function):
 
 def program(**fields) -> layout.Program:
     case = completion.complete(Case(**{"api": "jit"} | fields))
-    return layout.lay_out(case, workload.build(case), jax.devices()[: case.devices])
+    return layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[: case.devices])
 
 
 def count_case(**fields) -> OperationCounts:

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.core import inputs, workload
 from scaling.core.case import Case, Refusal
-from scaling.core.shape import Pattern
+from scaling.core.derivative import Pattern
 from scaling.core.workload import Workload, uniform
 from scaling.options.sparse import coloring as colorings
 from scaling.options.sparse.coloring import Coloring, color

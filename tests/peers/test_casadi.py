@@ -9,8 +9,9 @@ from tests.support.devices import reason_to_skip, run_once  # isort: skip  # bef
 
 pytest.importorskip("casadi", reason="scripts/peers installs it")
 
-from scaling.core import inputs, shape, workload
+from scaling.core import inputs, workload
 from scaling.core.case import BATCHES, MODES, Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.timing import Sampling
 from scaling.peers import casadi as peer
 from scaling.study import completion
@@ -118,7 +119,7 @@ def test_forward_and_reverse_mode_build_different_graphs():
     def count_instructions(**fields):
         case = make_case(**fields)
         built = workload.build(case)
-        sizes = shape.derivative_shape(case, built)
+        sizes = describe_derivative(case, built)
         symbols, y = peer._trace(case, built, sizes, inputs.input_arrays(case, built))
         graph, passes = peer._build_graph(case, built, sizes, symbols, y)
         return graph.n_instructions(), passes

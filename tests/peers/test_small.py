@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.devices import reason_to_skip, run_once  # isort: skip  # before JAX is used
 
-from scaling.core import shape, workload
+from scaling.core import workload
 from scaling.core.case import BATCHES, Case
+from scaling.core.derivative import describe_derivative
 from scaling.peers import formulas, interface
 from scaling.study import completion
 from tests.support import peer_problems
@@ -60,7 +61,7 @@ def skip_text(**fields):
     """Return as text why an engine does not support a case."""
     case = completion.complete(Case(**fields))
     built = workload.build(case)
-    return interface.module(case.engine).reason_to_skip(case, built, shape.derivative_shape(case, built))
+    return interface.module(case.engine).reason_to_skip(case, built, describe_derivative(case, built))
 
 
 @pytest.mark.thin(2, "contract")

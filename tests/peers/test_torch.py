@@ -11,8 +11,9 @@ from tests.support.devices import reason_to_skip, run_once  # isort: skip  # bef
 
 pytest.importorskip("torch", reason="scripts/peers installs it")
 
-from scaling.core import inputs, shape, workload
+from scaling.core import inputs, workload
 from scaling.core.case import BATCHES, DTYPES, Case
+from scaling.core.derivative import describe_derivative
 from scaling.peers import formulas
 from scaling.peers import torch as peer
 from scaling.study import completion
@@ -41,7 +42,7 @@ def skip_text(**fields):
     """Return as text why torch does not support a case."""
     case = completion.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
-    return peer.reason_to_skip(case, built, shape.derivative_shape(case, built))
+    return peer.reason_to_skip(case, built, describe_derivative(case, built))
 
 
 def check_correct(record):
@@ -92,7 +93,7 @@ def test_torch_uses_the_given_number_of_threads():
 
     case = completion.complete(Case(**RBF | {"engine": "torch", "jit": False}))
     built = workload.build(case)
-    sizes = shape.derivative_shape(case, built)
+    sizes = describe_derivative(case, built)
     for threads in (2, 1):
         peer.prepare(case, built, sizes, inputs.input_arrays(case, built), threads)
         assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (threads, 1)

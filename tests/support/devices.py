@@ -7,8 +7,9 @@ from scaling.core import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
-from scaling.core import run_case, shape, workload
+from scaling.core import run_case, workload
 from scaling.core.case import JAX, Case
+from scaling.core.derivative import describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.study import applicability
@@ -29,4 +30,4 @@ def run_once(case: Case, sampling: Sampling = ONCE) -> Record:
 def reason_to_skip(case: Case) -> tuple[str, str] | None:
     """Return why a completed case cannot run, as (reason, text), or None if it can."""
     built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
+    return applicability.why_inapplicable(describe_derivative(case, built))

@@ -11,6 +11,7 @@ import jax
 
 from scaling.core import compile_case, layout, workload
 from scaling.core.case import Case
+from scaling.core.derivative import describe_derivative
 from scaling.options import program_stats
 from scaling.study import completion
 
@@ -98,7 +99,7 @@ FORMULAS = {  # fields of a case, operations, transcendental functions, compulso
 def count_work(devices=1, **fields):
     """Return the operations and the compulsory bytes of one device for the compiled program of a case."""
     case = completion.complete(Case(**{"api": "shard_map", "devices": devices} | fields))
-    program = layout.lay_out(case, workload.build(case), jax.devices()[:devices])
+    program = layout.lay_out(describe_derivative(case, workload.build(case)), jax.devices()[:devices])
     stages = compile_case.compile_stages(program.function, list(program.arguments.values()))
     needs = compile_case.program_bytes(stages.compiled)
     return program_stats.count_operations(stages.jaxpr), needs["argument_bytes"] + needs["output_bytes"]

@@ -19,9 +19,9 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
+from scaling.core.derivative import point_structs
 from scaling.core.inputs import InputArrays
 from scaling.core.reference import ROUNDOFF
-from scaling.core.shape import point_structs
 from scaling.core.workload import Workload, cached
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation

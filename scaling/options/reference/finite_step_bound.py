@@ -51,7 +51,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
     x = flatten_inputs(workload.names, workload.points, arrays, points)
     elements = x.shape[1]
-    count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.sizes.values)))
+    count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.derivative.values)))
     sampled = np.unique(np.linspace(0, elements - 1, count).astype(int))
     truncation, input_rounding = np.zeros((2, points, len(sampled)))
     for k, index in enumerate(sampled):
@@ -84,18 +84,18 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
     """Return the largest magnitude of the terms that are summed to a function value, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
-    if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
+    if spec.derivative.summed and not reduction.sums_points:  # the value is the sum over all points
         all_points = inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points)
         return np.full(len(magnitude), np.abs(_evaluate_reference(spec, all_points).value).sum())
     if reference.value_terms is None:
         return magnitude
-    outputs = spec.sizes.values if reduction.sums_outputs else 1
+    outputs = spec.derivative.values if reduction.sums_outputs else 1
     return np.maximum(magnitude, reference.value_terms * outputs)
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
     """Return the largest |output| at each point, or the sum of |output| if the result sums the outputs."""
-    is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
+    is_summed = spec.workload.reduction.sums_outputs or spec.derivative.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
 

@@ -217,6 +217,6 @@ def _evaluate_columns(
         evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)
         return evaluations.slices(evaluation, arrays, "columns", columns)
     J = evaluations.jacobian_in_few_passes(evaluation, arrays)
-    if spec.sizes.summed and spec.workload.reduce is not None:
+    if spec.derivative.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
     return reduce_reference(spec, Jacobians(J), None, arrays)[0]

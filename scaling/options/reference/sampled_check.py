@@ -45,9 +45,9 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
-    outputs = spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
+    outputs = spec.reduction.shape(spec.derivative.outputs, spec.derivative.inputs)[0]
     complete = 0.0 if spec.reduction.sums_points else _count_complete_points(spec) / spec.case.points
-    columns, rows = len(compared_columns) / spec.sizes.inputs, len(compared_rows) / outputs
+    columns, rows = len(compared_columns) / spec.derivative.inputs, len(compared_rows) / outputs
     sampled = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
     entries = decided_share * (sampled + (1 - sampled) * complete)
     return {"entries": entries, "points": 1.0 if sampled == 1 else complete}
@@ -71,9 +71,9 @@ def _count_complete_points(spec: ReferenceSpec) -> int:
 
 def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(spec.case.data_seed)
-    outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
+    outputs = 1 if spec.reduction.sums_outputs else spec.derivative.outputs
     rows = _sample_indices(_ROWS, outputs, generator) if spec.computed.has_reverse_mode else np.arange(0)
-    return _sample_indices(_COLUMNS, spec.sizes.inputs, generator), rows
+    return _sample_indices(_COLUMNS, spec.derivative.inputs, generator), rows
 
 
 def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scaling.core.derivative import Derivative, LinearMapPart, ceil_div
 from scaling.core.jacobian import Slices, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
-from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 from scaling.options.sparse.coloring import Coloring
 
 
@@ -27,11 +27,11 @@ class GatherIndices:
     entries: list[list[np.ndarray]]  # for each linear map and device, the pattern indices of the nonzeros
 
 
-def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
+def gather_indices(derivative: Derivative) -> GatherIndices:
     """Return the indices that each device uses to read nonzeros from its compressed slices."""
-    indices = GatherIndices({}, [])
-    for number, part in enumerate(sizes.parts):
-        colors, positions, entries = _indices_of_part(sizes.coloring, part, devices)
+    indices, devices = GatherIndices({}, []), derivative.case.mesh_shape[1]
+    for number, part in enumerate(derivative.parts):
+        colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
         indices.arguments[f"{COLORS} {number}"] = colors
         indices.arguments[f"{POSITIONS} {number}"] = positions
         indices.entries.append(entries)

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core.case import SECOND, Case, Refusal
+from scaling.core.case import SECOND, Refusal
 from scaling.core.check import EntryComparison
+from scaling.core.derivative import Derivative, Pattern
 from scaling.core.reductions import WHOLE, Reduction
 from scaling.core.reference import Jacobians
-from scaling.core.shape import DerivativeShape, Pattern
-from scaling.core.workload import Workload
 
 
 def detect_pattern(
@@ -83,24 +82,24 @@ def compare_lacking(
 
 
 def match_patterns(
-    case: Case, workload: Workload, sizes: DerivativeShape, reduction: Reduction, detected: Pattern | None
+    derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
     """Return the sparsity patterns that are used to compare the result of a case with the expected Jacobian.
 
     The first three results are the pattern that the workload defines, the pattern of a result with colored
     seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth result states where the third
-    pattern contains the entries of the second. A result that does not apply is None. `detected` is the
-    detected pattern of colored seeds, or None.
+    pattern contains the entries of the second. A result that does not apply is None.
     """
+    case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     defined = result = None
     if workload.pattern is not None and case.target not in SECOND:
-        defined = validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
+        defined = validated_pattern(*workload.pattern(), derivative.outputs, derivative.inputs)
     if case.seeds == "colored":
-        result = detected or defined
+        result = defined if coloring is None else coloring.pattern
         if result is None:
             raise Refusal(f"{case.workload} has no pattern, so the positions of its entries are not known")
     needs_dense = result is None and (reduction is WHOLE or reduction.products)
-    is_used = workload.nonzeros is not None and not sizes.summed
+    is_used = workload.nonzeros is not None and not derivative.summed
     nonzeros = defined if is_used and (workload.reference is None or not needs_dense) else None
     common = common_entries(result, nonzeros) if result and nonzeros else None
     return defined, result, nonzeros, common

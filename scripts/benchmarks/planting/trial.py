@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from scaling.core import check, compile_case, layout, run_case, shape, workload
+from scaling.core import check, compile_case, layout, run_case, workload
 from scaling.core.case import Case
+from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.study import applicability, completion
@@ -44,7 +45,7 @@ class CheckCall(NamedTuple):
     @property
     def result(self) -> np.ndarray:
         """Return the checked result."""
-        return self.words[3]
+        return self.words[1]
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def complete(case: Case) -> Case | None:
     with configure_as_worker(case):
         case = completion.complete(case)
         built = workload.build(case)
-        reason = applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
+        reason = applicability.why_inapplicable(describe_derivative(case, built))
         return None if reason else case
 
 
@@ -78,7 +79,7 @@ def run(case: Case, samples: bool = False) -> tuple[Outcome, CheckCall | None]:
 
     def record_call(*words: Any, **named: Any) -> check.Verdict:
         if not calls:
-            calls.append(CheckCall((*words[:3], np.array(words[3]), *words[4:]), named))
+            calls.append(CheckCall((words[0], np.array(words[1]), *words[2:]), named))
         return verdict(*words, **named)
 
     blank, devices = Record(case, "failed", HERE), jax.devices()[: case.devices]
@@ -107,9 +108,9 @@ def run_correct(case: Case) -> tuple[Case, Outcome]:
 
 def check_result(call: CheckCall, result: np.ndarray) -> Outcome:
     """Call `check.verdict` again with another result, and return the outcome."""
-    with configure_as_worker(call.words[0]):
+    with configure_as_worker(call.words[0].case):
         try:
-            verdict = check.verdict(*call.words[:3], result, *call.words[4:], **call.named)
+            verdict = check.verdict(call.words[0], result, *call.words[2:], **call.named)
         except Exception as error:
             return Outcome("failed: error", text=f"{type(error).__name__}: {error}")
     reason = verdict.reason
@@ -142,10 +143,11 @@ def use_other_inputs(case: Case) -> contextlib.AbstractContextManager:
     """Return a context manager in which programs use the inputs of another data seed."""
     lay_out = layout.lay_out
 
-    def lay_out_wrong(case: Case, built: Any, devices: Any, *words: Any, **named: Any) -> Any:
-        program = lay_out(case, built, devices, *words, **named)
-        other_case = dataclasses.replace(case, data_seed=case.data_seed + 1)
-        other_inputs = layout.place_inputs(other_case, built, program)
+    def lay_out_wrong(derivative: Derivative, *words: Any, **named: Any) -> Any:
+        program = lay_out(derivative, *words, **named)
+        case = dataclasses.replace(derivative.case, data_seed=derivative.case.data_seed + 1)
+        other = dataclasses.replace(program, derivative=dataclasses.replace(derivative, case=case))
+        other_inputs = layout.place_inputs(other)
         return dataclasses.replace(program, function=jax.jit(lambda *arrays: program.function(*other_inputs)))
 
     return unittest.mock.patch.object(layout, "lay_out", lay_out_wrong)

@@ -1,9 +1,8 @@
-"""Count the outputs, inputs, seeds and linear maps of a derivative (`DerivativeShape`) without computing it.
+"""Describe the derivative of a case (`Derivative`): count its outputs, inputs, seeds and linear maps.
 
-Functions are evaluated with abstract arrays, without devices and before anything is compiled.
+The derivative is not computed: functions are evaluated with abstract arrays, without devices.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,21 +55,64 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class DerivativeShape:
-    """The shape of a derivative, and the linear maps and seeds that compute it."""
+class Derivative:
+    """The derivative that a case computes: its shape, and the linear maps and seeds that compute it."""
 
+    case: Case
+    workload: Workload  # the workload of the case
     outputs: int  # the number of outputs per point (batch element), or of gradient elements for a Hessian
     inputs: int  # the number of differentiated inputs per point, or 1 for a Hessian-vector product
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
     parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
     coloring: Any = None  # the `Coloring` (options/sparse) of the Jacobian with seeds=colored, otherwise None
-    passes: int = 0  # the total number of JVPs and VJPs that the linear maps need
 
     @property
     def seeds(self) -> int:
         """Return the total number of seeds of the linear maps."""
         return sum(part.seeds for part in self.parts)
+
+    @property
+    def passes(self) -> int:
+        """Return the total number of JVPs and VJPs that the linear maps need."""
+        if self.case.ad_mode.pass_per_output:
+            return self.seeds * (1 if self.case.target == LAPLACIAN else self.outputs)
+        has_columns = any(part.computes_columns for part in self.parts)
+        if self.workload.reduction.columns.products and has_columns:
+            return int(load_option("gram").count_passes(self))
+        return self.seeds
+
+    @property
+    def padding_share(self) -> float | None:
+        """Return the share of padded (point, seed) pairs, or None unless split=both or seeds=colored."""
+        if self.case.split != "both" and self.coloring is None:
+            return None
+        point_devices, seed_devices = self.case.mesh_shape
+        points = point_devices * ceil_div(self.case.points, point_devices)  # with padding, as the seeds
+        seeds = seed_devices * max(1, sum(ceil_div(part.seeds, seed_devices) for part in self.parts))
+        return 1 - self.case.points * max(self.seeds, 1) / (points * seeds)
+
+    @property
+    def result_shape(self) -> tuple[int, int, int]:
+        """Return the shape of the result on the host. An axis that a reduction removes has length 1.
+
+        Jacobians              (points, outputs, inputs)
+        function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
+        sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
+        seeds=colored          (points, 1, nonzeros)
+        """
+        case, is_value = self.case, self.case.ad_mode.is_value
+        if self.workload.reduction.sums_points:
+            return case.devices if case.split == "data" else 1, 1, 1 if is_value else self.inputs
+        if is_value:
+            return (1, 1, 1) if self.summed else (case.points, self.outputs, 1)
+        if case.seeds == "colored":
+            if self.coloring is not None:
+                return case.points, 1, int(self.coloring.pattern.rows.size)
+            assert self.workload.pattern is not None
+            return case.points, 1, int(self.workload.pattern()[0].size)
+        outputs = 1 if self.summed else self.outputs
+        return case.points, *self.workload.reduction.shape(outputs, self.inputs)
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[NamedArrays, NamedArrays]:
@@ -90,15 +132,14 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
 
-def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> DerivativeShape:
-    """Return the shape of the derivative of a case. With seeds=colored, `coloring` determines the seeds."""
+def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
+    """Return the `Derivative` of a case. With seeds=colored, `coloring` determines the seeds."""
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
     if not value.size or not inputs:
-        raise Refusal(
-            f"workload {case.workload!r} has nothing to differentiate: {inputs} inputs, {value.size} outputs"
-        )
+        text = f"has nothing to differentiate: {inputs} inputs, {value.size} outputs"
+        raise Refusal(f"workload {case.workload!r} {text}")
     arguments, result = one_point, value
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
@@ -113,8 +154,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> De
     if case.ad_mode.has_seeds and (case.seeds != "colored" or coloring is not None):
         input_sizes = {name: arguments[name].size for name in workload.names}
         parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
-    sizes = DerivativeShape(outputs, inputs, summed, value.size, parts, coloring)
-    return dataclasses.replace(sizes, passes=count_passes(case, workload, sizes))
+    return Derivative(case, workload, outputs, inputs, summed, value.size, parts, coloring)
 
 
 def _linear_maps(
@@ -144,50 +184,9 @@ def _linear_maps(
     return tuple(parts)
 
 
-def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs and VJPs that compute the derivative of a case."""
-    if case.ad_mode.pass_per_output:
-        return sizes.seeds * (1 if case.target == LAPLACIAN else sizes.outputs)
-    if workload.reduction.columns.products and any(part.computes_columns for part in sizes.parts):
-        return int(load_option("gram").count_passes(case, sizes))
-    return sizes.seeds
-
-
 def ceil_div(count: int, divisor: int) -> int:
     """Return count / divisor, rounded up to an integer."""
     return -(-count // divisor)
-
-
-def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the share of (point, seed) pairs that is padding, or None unless split=both or seeds=colored."""
-    if case.split != "both" and sizes.coloring is None:
-        return None
-    point_devices, seed_devices = case.mesh_shape
-    needed = case.points * max(sizes.seeds, 1)
-    seeds_per_device = max(sum(ceil_div(part.seeds, seed_devices) for part in sizes.parts), 1)
-    computed = point_devices * ceil_div(case.points, point_devices) * seed_devices * seeds_per_device
-    return 1 - needed / computed
-
-
-def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result of a case on the host. An axis that a reduction removes has length 1.
-
-    Jacobians              (points, outputs, inputs)
-    function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
-    sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
-    seeds=colored          (points, 1, nonzeros)
-    """
-    is_value = case.ad_mode.is_value
-    if workload.reduction.sums_points:
-        return case.devices if case.split == "data" else 1, 1, 1 if is_value else sizes.inputs
-    if is_value:
-        return (1, 1, 1) if sizes.summed else (case.points, sizes.outputs, 1)
-    if case.seeds == "colored":
-        if sizes.coloring is not None:
-            return case.points, 1, int(sizes.coloring.pattern.rows.size)
-        assert workload.pattern is not None
-        return case.points, 1, int(workload.pattern()[0].size)
-    return case.points, *workload.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: NamedArrays) -> jax.ShapeDtypeStruct:
@@ -207,16 +206,12 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: NamedArray
         first_line = (str(error).strip().splitlines() or [""])[0]
         location = innermost_location(error)
         text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
-        raise Refusal(
-            f"workload {case.workload!r} fails on abstract inputs (JAX traces it with arrays that have a "
-            f"shape and a dtype, but no values): {text}"
-        ) from None
+        what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
+        raise Refusal(f"workload {case.workload!r} {what}: {text}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        raise Refusal(
-            f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, "
-            f"not {returned}"
-        )
+        text = "must return an array of real numbers, or a pytree of them"
+        raise Refusal(f"workload {case.workload!r} {text}, not {returned}")
     return out
 
 
