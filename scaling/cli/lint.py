@@ -16,7 +16,7 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the problems of a results folder. Return 1 for an error (or, with --strict, a warning), else 0."""
+    """Print the problems of a results folder. Return 1 for an error (--strict: or warning), otherwise 0."""
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)

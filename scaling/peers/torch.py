@@ -96,11 +96,10 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function f(*x) that computes the value, the columns or the rows of the Jacobian.
+    """Return a function f(*x) that returns (value,), (columns,), or a tuple with the rows for each input.
 
-    The result is a tuple, with one tensor of rows for each input. Columns and rows have the shape
-    (seeds, points, ...), or (points, ...) for one seed. The seeds are created only once, because creating
-    them in a compiled function takes up to thirty times as long.
+    The columns and rows have the shape (seeds, points, ...), or (points, ...) for one seed. The seeds are
+    created only once, because creating them in a compiled function takes up to thirty times as long.
     """
     mode = batch.case.ad_mode
     if mode.is_value:

@@ -122,9 +122,8 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        Each element of `problems` lists the indices of cells that differ only in layout. If one of these
-        cells fails, the rest of its list fails too. After several failures in a row, all remaining cells
-        fail. Checked cells are removed from `problems`.
+        Each list in `problems` has the indices of cells that differ only in layout. Checked cells are removed.
+        If a cell fails, the rest of its list fails too. After several failures in a row, all other cells fail.
         """
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
