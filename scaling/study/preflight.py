@@ -122,8 +122,8 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        Each list in `problems` has the indices of cells that differ only in layout. Checked cells are removed.
-        If a cell fails, the rest of its list fails too. After several failures in a row, all other cells fail.
+        Each list in `problems` contains cells (indices) that differ only in layout. Checked cells are
+        removed. A failure applies to the rest of the list and, after several in a row, to all other cells.
         """
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
