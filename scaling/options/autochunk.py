@@ -1,4 +1,4 @@
-"""Implement `chunk=auto`: compile candidate `BlockSizes` (points and seeds at a time) until the largest fits.
+"""Implement `chunk=auto`: find the largest `BlockSizes` (points and seeds at a time) that fit into memory.
 
 The candidates are all points with all seeds, fewer points with all seeds, all points with fewer seeds and, if
 none of these fits, a single point with fewer seeds. Each candidate is compiled, because the memory of its

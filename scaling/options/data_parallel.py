@@ -97,7 +97,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of one linear map, computed in pieces with an all-reduce after each piece.
+    """Compute the gradient in pieces with one linear map, with an all-reduce after each piece.
 
     The all-reduce of one piece can overlap the computation of the next piece.
     """
@@ -143,7 +143,7 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input.
+    """Return the derivative of a sum over points as one array (copies, 1, elements) for each input.
 
     `arrays` contains the results of all devices, each of shape (point devices, seed devices, ...). In forward
     mode, there is a single array. In reverse mode, there is one array for each input.

@@ -84,14 +84,14 @@ class HloInstruction(NamedTuple):
         return self.opcode.removesuffix("-start")
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if absent."""
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if it is absent."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a program: its instruction, and the bytes that one execution reads and writes.
+    """A kernel of a program, with its HLO instruction and the bytes that one execution reads and writes.
 
     Attributes:
         body: the parameters and all instructions that are fused in the kernel, including nested fusions.
@@ -385,7 +385,7 @@ def _without_operands(size: int, operands: int, is_copy: bool) -> int:
 
 
 def _array_bytes(array: tuple[str, ...], padded: bool) -> int:
-    """Return the size in bytes of an array, given as a match of `_ARRAY`.
+    """Return the size in bytes of an array, given as a match of the regular expression `_ARRAY`.
 
     If `padded` is true, the axes are padded to whole tiles, and arrays in on-chip memory have size 0.
     """

@@ -11,7 +11,7 @@ def evaluate(
 ) -> list[Any]:
     """Return the outputs of a closed jaxpr, or of an open jaxpr without constants, for the given arguments.
 
-    `apply` takes an equation and the list of its operands, and returns the sequence of its results.
+    `apply(equation, operands)` returns the sequence of results of one equation.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
@@ -25,9 +25,9 @@ def evaluate(
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr. Functions that are called by the primitives `calls` are inlined.
+    """Return the outputs of a jaxpr, with inlining of the functions that the primitives `calls` call.
 
-    `apply` takes any other equation and its operands, and returns a list of its results.
+    `apply(equation, operands)` returns a list of the results of any other equation.
     """
 
     def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ the derivative of x along a direction, and s the sum of the second derivatives o
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
 The last sum is zero if g is linear, and g''(x) times the sum of t^2 if g is elementwise. For any other
-operation, such as a loop or a function with a custom derivative, it is the sum of a JVP of a JVP along each
+operation, such as a loop or a function with a custom derivative, it is computed as a JVP of a JVP along each
 direction.
 
 Sources: Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward

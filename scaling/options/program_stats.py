@@ -43,7 +43,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of operations and transcendental evaluations of one device, both None if unknown."""
+    """The numbers of flops and transcendental evaluations of one device, both None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -52,7 +52,7 @@ class OperationCounts(NamedTuple):
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
     """Count the work of a compiled case, and check its collectives.
 
-    Return the work as record fields, and an error message if there are unexpected collectives, else None.
+    Return the record fields with the work, and an error message if a collective is unexpected, else None.
     """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())

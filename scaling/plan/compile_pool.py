@@ -1,6 +1,6 @@
 """Start compile workers (compile_worker.py) for a machine, and compile cases with equal programs only once.
 
-A worker compiles cases and counts their work in the programs. plan_study.py writes the records.
+A worker compiles cases and counts the work of each program. plan_study.py writes the records.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def program_of(case: Case) -> Case:
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes that compile cases for absent devices, each controlled by a thread.
+    """A pool of worker processes that compile cases for absent devices. A thread controls each process.
 
     Attributes:
         header: The JSON object that each worker receives first: the platform and its devices.

@@ -224,7 +224,7 @@ class RejectedProgram:
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
     """Return record fields with the kernels and operation counts of a program that a call runs `steps` times.
 
-    Equal kernels are merged, and `times` is their total number of executions.
+    Equal kernels are merged, and `times` is the total number of executions.
     """
     times: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:

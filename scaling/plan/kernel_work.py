@@ -89,7 +89,7 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def as_work(part: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Return the fields of a kernel or collective as a dict, without the values 0 and "" and `times` of 1."""
+    """Return the fields of a kernel or collective as a dict, except 0, "" and `times` if it is 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 

@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
 def dump_options(folder: str) -> dict[str, str]:
     """Return the XLA compiler options that write the LLVM IR of a program to `folder`.
 
-    jaxlib 0.11 writes LLVM IR only if `xla_dump_emitter_re` is set. Its value must not match MLIR, because a
+    jaxlib 0.11 writes LLVM IR only if `xla_dump_emitter_re` is set. The value must not match MLIR, because a
     dump of MLIR can abort the process.
     """
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}

@@ -143,7 +143,7 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return `hardware` with rates from a results folder and, unless set, the free memory per core."""
+    """Return `hardware` with rates from a results folder. The default memory is the free memory per core."""
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = environment.available_bytes()
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -253,7 +253,7 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
     """Return the predicted device-hours to measure each recorded case in all replicates.
 
-    `end`, "low" or "high", selects the limit of the 95 % interval of the predicted call times. For each
+    `end`, "low" or "high", selects the limit of the predicted 95 % interval of each call time. For each
     compilation, sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it.
     The compile times were measured on this host. Cases without a prediction are omitted.
     """

@@ -67,7 +67,7 @@ class _UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the fields of a compiled case with the predicted call time, or the reason why it is unknown."""
+    """Return record fields with the predicted time of a call, or with the reason why it is unknown."""
     if fields["status"] != "planned":
         return fields
     if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):

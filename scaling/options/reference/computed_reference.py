@@ -1,4 +1,4 @@
-"""Compute a reference with JAX for a workload that has no closed form, and verify its derivative.
+"""Compute a reference with JAX for a workload that has no closed form, and verify the derivative.
 
 A workload without a closed form is differentiated by JAX in float64. If the function has different values in
 float64 and in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed dtype), it
@@ -49,7 +49,7 @@ class ComputedReference:
     has_reverse_mode: bool = False  # whether JAX can differentiate the function in reverse mode
 
     def session(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that configures JAX to evaluate the reference on the CPU in its dtype."""
+        """Return a context manager in which JAX evaluates on the CPU in the dtype of the reference."""
         return evaluations.evaluation_context(self.evaluation.dtype)
 
 
@@ -176,7 +176,7 @@ def _rounding_properties_with_jvp(
 ) -> RoundingProperties:
     """Return the rounding properties of the JVP of a function with respect to the inputs `names`.
 
-    If the function has no rule for forward mode, return its own properties with twice as many terms.
+    If the function has no rule for forward mode, return the properties of the function with twice the terms.
     """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
@@ -199,7 +199,7 @@ def _describe_difference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> str | None:
-    """Return a message if the values in the two dtypes differ by more than rounding explains, else None."""
+    """Return a message if the values in both dtypes differ by more than rounding errors, else None."""
     roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
     scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
@@ -220,7 +220,7 @@ def _verify(
     arrays: InputArrays,
     float64_obstacle: str | None = None,
 ) -> ComputedReference:
-    """Return a copy of a reference with the outcome of its verification by finite differences.
+    """Verify a reference by finite differences, and return a copy with the outcome.
 
     If the derivative is confirmed, the field `seconds` is set, otherwise an error in `wrong` or `unsure`.
     `float64_obstacle` is the reason why the reference is not computed in float64, or None.

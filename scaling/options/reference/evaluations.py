@@ -28,7 +28,7 @@ _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, and the dtype and AD transformation that evaluate it."""
+    """A function of one point, with the dtype and the AD transformation for its evaluation."""
 
     function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
     names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
@@ -178,7 +178,7 @@ def measure_with_noise(
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return a dict of the per-point inputs and a dict of the shared inputs, converted to their dtypes."""
+    """Return a dict of the per-point inputs and a dict of the shared inputs, with converted dtypes."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)

@@ -43,7 +43,7 @@ class Confirmation:
     """The result of comparing a derivative with finite differences.
 
     The size of a derivative is the root mean square over the random directions. Along the direction of a
-    single input, it is the magnitude of the derivative. A larger magnitude of the difference is used instead.
+    single input, it is the magnitude of the derivative. A larger finite difference replaces either value.
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
@@ -281,9 +281,9 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return whether each derivative is right at two consecutive steps, right at any step, and refuted.
+    """Return three arrays: right at two consecutive steps, right at one or more steps, and refuted.
 
-    It is right at a step if it agrees with the finite difference within `allowed`. Steps with a larger
+    A derivative is right at a step if it agrees with the difference within `allowed`. Steps with a larger
     rounding error are ignored. The test at two steps accepts correct derivatives near kinks, where
     `_select_difference` fails because fourth differences overestimate the rounding error of short steps. A
     derivative is refuted if it differs from the shortest two consecutive steps that agree with each other.
@@ -316,7 +316,7 @@ def _is_between_one_sided_slopes(
 ) -> np.ndarray:
     """Return whether each output has a kink, like `abs` at 0, and a derivative between the one-sided slopes.
 
-    `center` contains the values without a step, and `noise` their rounding errors.
+    `center` contains the values without a step, and `noise` the rounding errors of these values.
     """
     is_between = np.zeros(derivative.shape, bool)
     for step in _KINK_STEPS:

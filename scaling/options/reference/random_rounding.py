@@ -145,7 +145,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition`, which has only the leading axes of `new`, holds, otherwise `old`."""
+    """Return `new` where `condition` is true and `old` elsewhere; `condition` may lack trailing axes."""
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

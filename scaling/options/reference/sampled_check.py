@@ -100,7 +100,7 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 def _compare_jacobians(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products of Jacobians and random vectors, and of random columns and rows.
+    """Yield comparisons of products with random vectors, of random columns, and of random rows.
 
     `result` has the shape (points, outputs, inputs), or (points, 1, nonzeros) with colored seeds.
     """

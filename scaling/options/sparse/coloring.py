@@ -7,7 +7,7 @@ row contains nonzeros of both that are read from columns. The same applies to ro
 With `mode=mixed`, the nonzeros of the fullest rows are read from rows and all others from columns, or the
 nonzeros of the fullest columns are read from columns and all others from rows. This is a special case of the
 bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using
-automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. To find the fewest colors is NP-hard.
+automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest colors is NP-hard.
 """
 
 import dataclasses
@@ -170,9 +170,9 @@ def _color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the color of each column, as `saturation.color_columns` does, and the number of colors.
+    """Return the colors of the columns (see `saturation.color_columns`), and the number of colors.
 
-    The colors are None if there are no entries. Raise `Refusal` if coloring takes minutes.
+    The colors are None if there are no entries. Raise `Refusal` if coloring would take minutes.
     """
     if not len(cols):
         return None, 0
@@ -199,8 +199,8 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
 
-    A nonzero can be read if its column (or row) has a color, and if the compressed column (or row) adds no
-    other nonzero to it.
+    A nonzero can be read if its column (or row) has a color, and if no other nonzero is added
+    to it in the compressed column (or row).
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (

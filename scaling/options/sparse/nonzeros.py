@@ -1,8 +1,8 @@
 """Compute compressed slices on the devices, read the nonzeros from them, and gather the nonzeros on the host.
 
-The colors are divided among the devices. Each device computes the compressed slices of its colors, which are
-sums of columns or of rows, and reads the nonzeros that they contain. The host gathers the nonzeros of all
-devices, which do not communicate.
+The colors are divided among the devices. Each device computes the compressed slices (sums of columns or rows)
+of its colors, and reads the nonzeros in these slices. The host gathers the nonzeros of all devices. The
+devices do not communicate.
 """
 
 from collections.abc import Sequence

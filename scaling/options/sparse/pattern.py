@@ -68,7 +68,7 @@ class CommonEntries(NamedTuple):
 def compare_lacking(
     common: CommonEntries, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare the reference entries that a detected pattern lacks with zero.
+    """Check that the reference entries that a detected pattern lacks are zero.
 
     Return a list with the comparison, which is empty if no entry is lacking, and a note with the number of
     lacking entries that are not zero. `expected` and `scale` have the shape (points, 1, reference entries).
