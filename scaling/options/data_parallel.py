@@ -97,7 +97,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Compute the gradient in pieces with one linear map, with an all-reduce after each piece.
+    """Compute the gradient of one linear map in pieces, with an all-reduce after each piece.
 
     The all-reduce of one piece can overlap the computation of the next piece.
     """
@@ -175,7 +175,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
     largest, size = scale.max(), np.abs(expected)
     leaf_scale = largest if spec.case.ad_mode.finite_step else rounding.largest_by_leaf(scale)
-    # The sum may be much smaller than its scale. An error that is not much smaller than it proves nothing.
+    # The sum may be much smaller than its scale. An error of similar size proves nothing.
     tolerance = min(spec.tolerance, spec.max_tolerance)
     provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))

@@ -18,7 +18,7 @@ PRODUCT = 56_000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 10  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
 PATCH = 3000  # an output position of a convolution in the library: 25 to 80 ns
 SORT = 700  # a comparison of two elements: 9 ns
-FFT = 3  # an operation of a Fourier transform, additional time: 30 to 100 ps on an Intel Xeon
+FFT = 3  # the additional time of an operation of a Fourier transform: 30 to 100 ps on an Intel Xeon
 # An element of the operands of a routine that a custom call executes. The time of a routine of LAPACK is
 # proportional to the number of elements for matrices of 4 x 4 to 300 x 300: 2.5 ns an element for potrf.
 ROUTINES = {

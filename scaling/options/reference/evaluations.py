@@ -96,12 +96,12 @@ def slices(evaluation: Evaluation, arrays: InputArrays, kind: str, seeds: np.nda
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Compute the Jacobian at each point in forward mode, with the shape (points, outputs, inputs)."""
+    """Return the Jacobian at each point, of shape (points, outputs, inputs), computed in forward mode."""
     return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Compute the Jacobian at each point, in reverse mode if there are far fewer outputs than inputs."""
+    """Return the Jacobian at each point, using reverse mode if outputs are far fewer than inputs."""
     outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
     has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
     if has_few_rows and is_traceable(evaluation, arrays, "rows"):

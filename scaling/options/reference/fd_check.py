@@ -47,7 +47,7 @@ class Confirmation:
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
-    confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 % of their size
+    confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
     largest_difference: float  # the largest difference of a wrong derivative, relative to its size, or 0
     is_unresolved: bool  # whether an oscillation or jumps make finite differences contradict each other
 
@@ -281,7 +281,7 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays: right at two consecutive steps, right at one or more steps, and refuted.
+    """Return whether a derivative is right at two consecutive steps, right at one or more, and refuted.
 
     A derivative is right at a step if it agrees with the difference within `allowed`. Steps with a larger
     rounding error are ignored. The test at two steps accepts correct derivatives near kinks, where
