@@ -56,7 +56,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a forecast of the cases with the given keys only, with curves that start at their own baseline."""
+    """Return a forecast of the cases with the given keys only. Its curves start at their own baseline."""
     records = tuple(record for record in forecast.records if record.key in keys)
     kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
     return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))

@@ -2,7 +2,8 @@
 
 Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
 The error is estimated from the variation at the highest level with at least two members, which includes the
-variation at lower levels. Processes that took their samples alternately are compared in pairs, so that common disturbances cancel.
+variation at lower levels. Processes that took their samples alternately are compared in pairs, so
+that common disturbances cancel.
 
 Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
 variance of the median comes from order statistics, without an assumption on the distribution.
