@@ -139,7 +139,7 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
                 if item.replicate_key not in begun:
                     yield StatusLine("queued", item.case, task_name, item.replicate)
             cases = {item.case.key: item.case for item in definition.items}
-            for attempt in running:
+            for attempt in [attempt for attempt in running if attempt.key in cases]:
                 time = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
                 words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, {task_name}"
                 yield StatusLine("running", cases[attempt.key], words, attempt.replicate)

@@ -18,6 +18,7 @@ from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
+from scaling.results.read_record import check_types
 from scaling.workers import transport
 
 END_REASONS = {  # state of an ended job -> (reason of the records of its lost cases, text of the records)
@@ -168,11 +169,11 @@ def _read_final_states(submission: Submission) -> dict[str, JobState]:
     content = store.read_json(submission.folder / _STATES) or {}
     try:
         return {
-            name: JobState(**{field: value["state"].get(field, "") for field in _STATE_FIELDS})
+            name: check_types(JobState(**{field: value["state"].get(field, "") for field in _STATE_FIELDS}))
             for name, value in content.items()
             if value["state"]["name"] in slurm.ENDED
         }  # fmt: skip
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return {}  # the scheduler is asked again
 
 

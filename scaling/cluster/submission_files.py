@@ -22,6 +22,7 @@ from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
 from scaling.results import store
+from scaling.results.read_record import check_types
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
@@ -88,7 +89,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
         try:
             submissions.append(_submission_from_json(path.parent, store.read_json(path)))
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             unreadable.append(f"{SUBMISSIONS}/{path.parent.name}")
     if not unreadable:
         return submissions, ""
@@ -97,12 +98,17 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission that a JSON value describes. Raise KeyError or TypeError if it is malformed."""
+    """Return the submission that a JSON value describes.
+
+    Raise KeyError, TypeError or ValueError if a field is missing or has the wrong type.
+    """
     entries = tuple(
-        SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
+        check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
+        for shape in [check_types(ProcessShape(**task["shape"]))]
     )
-    return Submission(folder, **{name: content[name] for name in _STORED_FIELDS}, entries=entries)
+    fields = {name: content[name] for name in _STORED_FIELDS}
+    return check_types(Submission(folder, **fields, entries=entries))
 
 
 def build_submission(

@@ -1,5 +1,6 @@
 """Parse a line of JSON as a `Record`, and reject newer schemas, wrong types and impossible values."""
 
+import functools
 import json
 import types
 import typing
@@ -63,8 +64,8 @@ def type_check(hint: Any) -> Callable[[Any], bool]:
     origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)
-    if origin is list:
-        return lambda value: isinstance(value, list) and all(map(inner[0], value))
+    if origin in (list, tuple):  # a tuple of any length, such as tuple[str, ...]
+        return lambda value: isinstance(value, origin) and all(map(inner[0], value))
     if origin is dict:
         return lambda value: isinstance(value, dict) and all(map(inner[1], value.values()))
     if hint is float:
@@ -74,7 +75,19 @@ def type_check(hint: Any) -> Callable[[Any], bool]:
     return lambda value: hint is Any or isinstance(value, hint)
 
 
-_TYPE_CHECKS = {name: type_check(hint) for name, hint in typing.get_type_hints(Record).items()}
+@functools.cache
+def _field_checks(dataclass: Any) -> dict[str, Callable[[Any], bool]]:
+    return {name: type_check(hint) for name, hint in typing.get_type_hints(dataclass).items()}
+
+
+def check_types(value: Any) -> Any:
+    """Return an instance of a dataclass. Raise ValueError if a field does not have its annotated type."""
+    for name, matches in _field_checks(value.__class__).items():
+        field = getattr(value, name)
+        _require(matches(field), f"{name} is {field!s:.60}")
+    return value
+
+
 # The types of the entries of dict fields. An entry is required unless None is a valid value.
 _ENTRY_TYPES: dict[str, dict[str, Any]] = {
     "environment": {
@@ -108,9 +121,7 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def _check_record(record: Record) -> None:
-    for name, matches in _TYPE_CHECKS.items():
-        value = getattr(record, name)
-        _require(matches(value), f"{name} is {value!s:.60}")
+    check_types(record)
     for name, checks in _ENTRY_CHECKS.items():
         value = getattr(record, name)
         for entries in value if isinstance(value, list) else [value]:

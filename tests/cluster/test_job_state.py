@@ -13,6 +13,8 @@ from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_fil
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
+from scaling.core import environment
+from scaling.results import store
 from tests.cluster.conftest import NAME
 
 
@@ -116,6 +118,49 @@ def test_a_saved_state_of_the_wrong_type_or_that_is_not_final_is_ignored(
     save_state(submission, **state)
     fake_slurm.queue = {"7": (NAME, "RUNNING")}
     assert [main.main([verb, str(tmp_path)]) for verb in ("status", "logs")] == [0, 2]
+
+
+ODD = [None, True, -1, 1.5, "x", [], [[1]], {}, {"a": 1}, 10**30, "2026-01-01T00:00:00"]
+
+
+def with_odd_values(content):
+    """Yield copies of a JSON value in which one entry, at any depth, has another value or is missing."""
+    yield from ODD
+    if isinstance(content, (dict, list)):
+        for place in list(content) if isinstance(content, dict) else range(len(content)):
+            for changed in with_odd_values(content[place]):
+                copy = content.copy()
+                copy[place] = changed
+                yield copy
+            copy = content.copy()
+            del copy[place]
+            yield copy
+
+
+@pytest.mark.parametrize("name", ["submission.json", "states.json", "0001.run-1.jsonl"])
+@pytest.mark.parametrize("host", ["login2", environment.node_name()])
+def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
+    name, host, make_submission, tmp_path, capsys
+):
+    folder = make_submission("local", job="7", host=host).folder
+    key = submission_files.read_task(folder / "0001.json").items[0].case.key
+    start = {"event": "started", "at": "2026-11-21T20:15:00+00:00", "pid": 2**22 + 1, "job": None}
+    events = [
+        start | {"node": "n1", "nodes": ["n1"], "log_starts": [0, 0]},
+        {"event": "begin", "at": start["at"], "key": key, "replicate": 0, "attempt": 1, "seat": 1},
+    ]
+    content = {
+        "submission.json": store.read_json(folder / "submission.json"),
+        "states.json": {"0001": {"state": {"name": "FAILED", "node": "n1", "reason": "exit code 1:0"}}},
+        "0001.run-1.jsonl": events,
+    }
+    for changed in with_odd_values(content.pop(name)):
+        for other, value in [*content.items(), (name, changed)]:
+            lines = value if other.endswith(".jsonl") and isinstance(value, list) else [value]
+            (folder / other).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for verb in ("status", "logs", "cancel"):
+            assert main.main([verb, str(tmp_path)]) in (0, 1, 2), changed
+            assert capsys.readouterr().err.count("\n") <= 1, changed
 
 
 def processes_of(folder):
