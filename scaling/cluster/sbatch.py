@@ -8,10 +8,11 @@ import re
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def _submit_array(
     kept = {name: os.environ[name] for name in names & os.environ.keys()}
     suppressed_stderr = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
     try:
-        with submitit.helpers.clean_env(), suppressed_stderr, executor.batch():
+        with submitit.helpers.clean_env(), _ignore_interrupts(), suppressed_stderr, executor.batch():
             os.environ.update(kept)
             jobs = [executor.submit(subprocess.check_call, [*command, str(e.path)]) for e in entries]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
@@ -164,6 +165,17 @@ def _submit_array(
         messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", text))
         raise Refusal(f"Slurm: {'; '.join(messages) or last_line(text)}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C: a stopped sbatch may have submitted jobs that squeue does not list yet."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def format_scripts(

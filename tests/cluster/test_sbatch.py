@@ -99,6 +99,11 @@ def test_if_slurm_does_not_confirm_an_empty_queue_its_jobs_stay_known(submit, tm
     assert [task.state.name for task in job_state.find_tasks(tmp_path / "here")] == ["RUNNING", "LOST"]
 
 
+def test_ctrl_c_stops_no_sbatch_that_slurm_may_have_answered(submit):
+    submission = submit(sbatch="kill -INT $PPID $$; sleep 0.1; echo Submitted batch job 5")
+    assert {entry.job for entry in submission.entries} == {"5"}
+
+
 def test_an_sbatch_that_prints_no_job_id_is_an_error_in_one_line(submit, tmp_path):
     with pytest.raises(Refusal) as error:
         submit(sbatch="echo Your request was accepted.")
