@@ -1,11 +1,20 @@
 """Entry point of the program `scaling`: call a subcommand, handle signals, print an exception as one line."""
 
-import atexit
-import contextlib
-import importlib
 import os
 import signal
 import sys
+
+if os.path.basename(sys.argv[0]) == "scaling" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+
+    def _stop_imports(_number: int, _frame: object) -> None:
+        os.write(2, b"scaling: stopped\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, _stop_imports)  # until `main` replaces it, after the imports below
+
+import atexit
+import contextlib
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import types
 
 import pytest
@@ -89,3 +91,13 @@ def test_signals_during_the_cleanup_after_a_signal_have_no_effect(monkeypatch, r
     assert main.main([]) == 130
     os.kill(os.getpid(), signal.SIGTERM)  # while the interpreter ends
     assert capsys.readouterr().err.startswith("scaling: stopped;")
+
+
+def test_ctrl_c_during_the_imports_of_the_command_is_one_line():
+    code = (
+        "import os, signal, sys; sys.argv = ['bin/scaling']; sys.path.insert(0, os.getcwd());"
+        "signal.signal(signal.SIGINT, signal.default_int_handler); import scaling.cli.main;"
+        "os.kill(os.getpid(), signal.SIGINT)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "scaling: stopped\n")
