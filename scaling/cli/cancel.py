@@ -14,11 +14,14 @@ from scaling.results import store
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if other tasks may still run, or if the state of a task cannot be determined.
+    Raise `Refusal` if other tasks may still run, if the state of a task cannot be determined, or if a
+    `scaling run` is submitting tasks.
     """
     folder = store.folder_of(args.folder)
-    tasks, problem = job_state.try_find_tasks(folder)
-    if canceled := job_state.cancel(tasks):
+    with store.locked(folder):  # not while `scaling run` submits tasks
+        tasks, problem = job_state.try_find_tasks(folder)
+        canceled = job_state.cancel(tasks)
+    if canceled:
         still_ending = len(wait.wait_until_ended(folder, canceled))
         ending = f", {still_ending} of them are still ending" if still_ending else ""
         advice = "finished records are kept, and the same `scaling run` continues"

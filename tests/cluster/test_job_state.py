@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -230,6 +231,22 @@ def test_cancel_fails_if_a_task_may_run_that_it_cannot_see(make_submission, tmp_
     assert main.main(["cancel", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert not out and "1 task not visible from this host: run `scaling cancel` on login2" in err
+
+
+def test_cancel_waits_until_all_tasks_are_submitted(make_submission, fake_slurm, tmp_path, capsys):
+    make_submission()
+    assert main.main(["status", str(tmp_path)]) == 0
+    assert "being submitted" in " ".join(capsys.readouterr().out.split())
+
+    def submit():
+        fake_slurm.queue = {"7": (NAME, "PENDING")}
+        lock.__exit__(None, None, None)
+
+    lock = store.locked(tmp_path)
+    lock.__enter__()
+    threading.Timer(0.5, submit).start()
+    assert main.main(["cancel", str(tmp_path)]) == 0
+    assert "1 task cancelled" in capsys.readouterr().out and not fake_slurm.queue
 
 
 def test_cancel_ends_other_tasks_if_a_submission_cannot_be_read(
