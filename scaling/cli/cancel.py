@@ -14,8 +14,7 @@ from scaling.results import store
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if other tasks may still run, if the state of a task cannot be determined, or if a
-    `scaling run` is submitting tasks.
+    Raise `Refusal` if other tasks may run, if a state is not known, or if `scaling run` is submitting tasks.
     """
     folder = store.folder_of(args.folder)
     with store.locked(folder):  # not while `scaling run` submits tasks

@@ -5,12 +5,8 @@ import signal
 import sys
 
 if os.path.basename(sys.argv[0]) == "scaling" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-
-    def _stop_imports(_number: int, _frame: object) -> None:
-        os.write(2, b"scaling: stopped\n")
-        os._exit(130)
-
-    signal.signal(signal.SIGINT, _stop_imports)  # until `main` replaces it, after the imports below
+    # During the imports below. Then `main` replaces it.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"scaling: stopped\n"), os._exit(130)))
 
 import atexit
 import contextlib

@@ -200,9 +200,7 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
 def _read_final_state(task: TaskState) -> JobState:
     journal, stopped = task.journal, task.journal.last_event == "stopped"
     if not journal.runs:
-        submitting = "it is being submitted now, or the command that submitted it was stopped"
-        never = "it never started, and the scheduler has no record of it"
-        return JobState(LOST, reason=never if task.entry.job else submitting)
+        return JobState(LOST, reason="never started: being submitted, or the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := find_state_in_log(task):

@@ -98,10 +98,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission that a JSON value describes.
-
-    Raise KeyError, TypeError or ValueError if a field is missing or has the wrong type.
-    """
+    """Return the submission in a JSON value. Raise KeyError, TypeError or ValueError if it is malformed."""
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
