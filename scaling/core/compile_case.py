@@ -175,7 +175,11 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
     """Trace the program of a case for the given devices, and return its jaxpr."""
     # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
-    program = _lay_out(compiled, devices, "shard_map" if compiled.derivative.case.api == "pmap" else None)
+    is_pmap, program = compiled.derivative.case.api == "pmap", compiled.program
+    if program is None or is_pmap:
+        program = _lay_out(compiled, devices, "shard_map" if is_pmap else None)
+    if hasattr(program.function, "trace"):  # JAX caches the jaxpr for the compilation of the same function
+        return program.function.trace(*program.arguments.values()).jaxpr
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 

@@ -114,6 +114,7 @@ class BuiltCase:
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
+        self.traced_program: layout.Program | None = None
         self.devices = _absent_devices(header, case.devices)
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
@@ -124,6 +125,7 @@ class BuiltCase:
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
+        self.traced_program = uncompiled.program
         with contextlib.suppress(OverflowError):
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
@@ -170,6 +172,7 @@ class BuiltCase:
 
         For a CPU, also count the operations of the kernels in the LLVM IR that XLA writes.
         """
+        program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
         try:
             if self.header["platform"] != "cpu":
