@@ -197,12 +197,10 @@ class Advice:
         )
         if ratio := ratio_interval(samples, best_samples):
             return f"takes {format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
-        if samples and best_samples:  # too few for an interval
-            seconds, best_seconds = self.seconds(case), self.seconds(self.best)
-            how = f"measured, {len(samples)} samples"
-        else:
-            seconds, best_seconds = self.predicted_seconds(case), self.predicted_seconds(self.best)
-            how = "predicted"
+        are_measured = samples and best_samples  # too few for an interval
+        get_seconds = self.seconds if are_measured else self.predicted_seconds
+        seconds, best_seconds = get_seconds(case), get_seconds(self.best)
+        how = f"measured, {len(samples)} samples" if are_measured else "predicted"
         if not seconds or not best_seconds:
             return "takes an unknown time"
         return f"takes {format_number(seconds / best_seconds)} times as long ({how})"

@@ -126,10 +126,7 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
 
 def sum_operations(jaxpr: Any) -> float:
     """Return the number of arithmetic operations and transcendental functions in a jaxpr, or 0 if unknown."""
-    if jaxpr is None:
-        return 0.0
-    counts = program_stats.count_operations(jaxpr)
-    return (counts.flops or 0.0) + (counts.transcendentals or 0.0)
+    return float(sum(count or 0 for count in program_stats.count_operations(jaxpr))) if jaxpr else 0.0
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:

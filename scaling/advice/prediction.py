@@ -24,6 +24,20 @@ from scaling.workers.cores import usable_cores
 _MOST_WORK = 10.0
 
 
+def start_compile_threads(cores: Sequence[int]) -> None:
+    """Start the compile threads of XLA on `cores`, and leave the other threads on the cores they are bound to.
+
+    XLA starts them at the first compilation, one for each core of the thread that starts them. They run no
+    programs. The devices of JAX must exist.
+    """
+    bound = {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
+    for thread in bound:
+        os.sched_setaffinity(thread, cores)
+    jax.jit(lambda: jax.numpy.ones(1)).lower().compile()
+    for thread, bound_to in bound.items():
+        os.sched_setaffinity(thread, bound_to)
+
+
 def predict_candidates(
     cases: Sequence[Case],
     model: Hardware,
@@ -82,15 +96,19 @@ def _compile_in_threads(
     built: Sequence[BuiltCase], cores: Sequence[int]
 ) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield each case with its record fields when it is compiled."""
-    # The threads may use more cores than this process, which is bound to the cores that it measures.
+    # This process is bound to the cores that it measures, and these threads may use more of them.
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        cases = {pool.submit(_compile, each): each.case for each in built}
+        cases = {pool.submit(each.compile): each.case for each in built}
         for future in as_completed(cases):
-            yield cases[future], future.result()
+            try:
+                fields = future.result()
+            except Exception as error:
+                fields = describe_failure(error)
+            yield cases[future], fields
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         jax.config.update("jax_enable_compilation_cache", uses_cache)
@@ -109,11 +127,3 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
         for case, value in work.items()
         if value > _MOST_WORK * least
     }
-
-
-def _compile(built: BuiltCase) -> RecordFields:
-    """Compile a case, and return its record fields, which may describe a failure."""
-    try:
-        return built.compile()
-    except Exception as error:
-        return describe_failure(error)

@@ -1,6 +1,8 @@
 """`scaling advise`: a function of a file or a workload on the command line; bad words are one line and exit status 2."""
 
+import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -181,3 +183,22 @@ def test_a_setting_with_which_jax_cannot_start_is_one_line(scaling_command):
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("scaling: "))  # plugins log more
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "JAX cannot start: ValueError" in line and "variables JAX_*" in line
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_only_the_compile_threads_leave_the_core_that_is_measured():
+    code = """
+import os
+usable = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, usable[:1])
+import jax
+from scaling.advice import prediction
+jax.devices()
+before = os.listdir("/proc/self/task")
+prediction.start_compile_threads(usable)
+cores = {thread: os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
+assert all(cores[thread] == {usable[0]} for thread in before)
+assert set(usable) in [cores[thread] for thread in set(cores) - set(before)]
+"""
+    variables = os.environ | {"JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=120)
