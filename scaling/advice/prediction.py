@@ -25,10 +25,10 @@ _MOST_WORK = 10.0
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Start the compile threads of XLA on `cores`, and leave the other threads on the cores they are bound to.
+    """Start the compile threads of XLA on `cores`, and leave all other threads on their cores.
 
     XLA starts them at the first compilation, one for each core of the thread that starts them. They run no
-    programs. The devices of JAX must exist.
+    programs. Call `jax.devices()` before.
     """
     bound = {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
     for thread in bound:
