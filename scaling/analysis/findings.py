@@ -20,7 +20,7 @@ from scaling.results import store
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Findings:
     """The newest record of each case in a results folder, and all results derived from these records."""
 
