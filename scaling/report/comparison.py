@@ -1,5 +1,6 @@
 """Format a `FolderComparison` of folders A (old) and B (new) as sentences, Markdown or an HTML page."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,14 +58,21 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of up to 40 cases whose time or status changed from A to B."""
-    changed = [row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED]
-    return case_table(changed[:_MAX_ROWS])
+    """Return a table of up to 40 cases whose time or status changed from A to B. A last row counts others."""
+    return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
+
+
+def _short_table(rows: Sequence[ComparedCase]) -> Table:
+    cells = [_format_row(row) for row in rows[:_MAX_ROWS]]
+    if omitted := len(rows) - len(cells):
+        cells.append(dict.fromkeys(cells[0]) | {"case": f"and {omitted} more"})
+    return make_table("changed", "Changed cases", "", cells)
 
 
 def case_table(rows: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
-    """Return a table of compared cases: verdicts, times in A and B, their ratios and p-values."""
-    return make_table(anchor, title, _NOTE, map(_format_row, rows), list(map(_anchor, rows)))
+    """Return a table of compared cases for the HTML page, with their times, ratios and verdicts."""
+    cells = ({"case": "", **_format_row(row)} for row in rows)  # the first column has the links
+    return make_table(anchor, title, _NOTE, cells, list(map(_anchor, rows)))
 
 
 def _anchor(row: ComparedCase) -> str:
@@ -72,13 +80,13 @@ def _anchor(row: ComparedCase) -> str:
 
 
 def _format_row(row: ComparedCase) -> dict[str, object]:
-    ratio, remarks = row.ratio, row.text[:100]
+    ratio, remarks = row.ratio, textwrap.shorten(row.text, 100, placeholder=" ...")
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
         remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{_describe_doubts(row)}"
     return {
-        "case": label(row.case),
         "verdict": row.verdict,
+        "case": label(row.case),
         "A": row.a and format_duration(estimate_time(row.a).value),
         "B": row.b and format_duration(estimate_time(row.b).value),
         "B over A": ratio and format_ratio(ratio.value, ratio.low, ratio.high),
@@ -98,7 +106,7 @@ def _describe_doubts(row: ComparedCase) -> str:
 def format_markdown(comparison: FolderComparison) -> str:
     """Return a comparison as Markdown for a pull request: summary, table of up to 40 cases, remarks."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
-    table = to_markdown_table(case_table(comparison.rows[:_MAX_ROWS]))
+    table = to_markdown_table(_short_table(comparison.rows))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
 
 

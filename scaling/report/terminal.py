@@ -109,6 +109,8 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     ]
     warnings = [textwrap.shorten(clean_text(warning), width, placeholder=" ...") for warning in warnings]
     commands = [f"scaling report {folder}", f"scaling lint {folder}"]
+    if omitted := len(remarks) - len(warnings):
+        warnings.append(f"{omitted} more: {commands[1]}")
     answers = [f"{answer.headline}." for answer in measured_answers(findings)] or summary.answer_sentences(
         findings
     )

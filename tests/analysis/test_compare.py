@@ -233,6 +233,13 @@ def test_markdown_table_is_intact_for_any_text_in_the_records(make_record, tmp_p
     assert "<" not in text and text.startswith("**0 slower, 1 failed in B, 0 faster")
 
 
+def test_table_of_many_cases_ends_with_the_number_of_the_others(make_record, tmp_path):
+    old, new = ([r for n in range(45) for r in steady(make_record, t, points=n + 1)] for t in (1.0, 1.5))
+    result = compare_pair(tmp_path, old, new)
+    for rows in (changed_table(result).rows, format_markdown(result).split("\n\n")[1].splitlines()[2:]):
+        assert len(rows) == 41 and "and 5 more" in str(rows[-1])
+
+
 @pytest.mark.process
 def test_exit_status_of_compare_tells_whether_a_case_is_slower(scaling_command, make_record, tmp_path):
     fast, slow = steady(make_record, 1.0), steady(make_record, 1.5)
