@@ -230,10 +230,10 @@ function samplesSpec(of, width) {
 }
 
 function sampleRows(of) {
-  let number = 0;
+  let number = 1 - of.step;
   return of.samples.flatMap(([process, times, marked]) => times.map((seconds, at) => ({
-    number: number += 1, seconds, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
-    tip: `${process}, sample ${at + 1}\n${seconds.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
+    number: number += of.step, seconds, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
+    tip: `${process}, sample ${at * of.step + 1}\n${seconds.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
   })));
 }
 

@@ -5,6 +5,7 @@ vega.min.js renders the figures.
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from scaling.report.figures.marks import Figure
 from scaling.report.text import Table, clean_text, file_stem, keep_numbers_whole
 
 _TEMPLATE_FOLDER = Path(__file__).parent
+_MAX_SAMPLES = 20_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel shows
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
 )  # fmt: skip
@@ -136,17 +138,24 @@ def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> di
     `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
 
     facts      a list of strings, such as 'compile 1.20 s to 1.40 s'
+    step       2 if only every second sample is plotted, usually 1
     samples    for each process, [process name, times in seconds, indices of the disturbed samples]
     """
-    return {anchor: _make_panel(records) for anchor, records in cases if records}
+    cases = [(anchor, records) for anchor, records in cases if records]
+    total = sum(len(record.seconds) for _, records in cases for _, record in records)
+    step = max(1, math.ceil(total / _MAX_SAMPLES))
+    return {anchor: _make_panel(records, step) for anchor, records in cases}
 
 
-def _make_panel(records: Sequence[tuple[str, Record]]) -> dict[str, Any]:
+def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
     samples = []
     for name, record in sorted(records, key=lambda pair: pair[1].started_at or ""):
-        disturbed = disturbed_samples(record)[: len(record.seconds)]
-        samples.append([name, record.seconds, [index for index, value in enumerate(disturbed) if value]])
-    return {"facts": _list_facts([record for _, record in records]), "samples": samples}
+        seconds = [float(f"{second:.4g}") for second in record.seconds[::step]]
+        disturbed = disturbed_samples(record)[: len(record.seconds) : step]
+        samples.append([name, seconds, [index for index, value in enumerate(disturbed) if value]])
+    facts = [f"one of every {step} samples is drawn"] if step > 1 else []
+    facts += _list_facts([record for _, record in records])
+    return {"facts": facts, "step": step, "samples": samples}
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:

@@ -155,3 +155,14 @@ def test_a_detail_panel_has_each_sample_with_four_digits(seconds):
     ((name, times, marked),) = json.loads(files.to_script_json(panel))["samples"]
     assert (name, marked) == ("process 1", [])
     assert times == pytest.approx(seconds, rel=5e-4)
+
+
+def test_of_many_samples_every_nth_is_drawn_and_the_panel_says_so():
+    cases = [
+        (f"row{number}", [("process 1", record(seconds=[1e-3] * 9_999 + [2e-3]))]) for number in range(3)
+    ]
+    panels = page.case_panels(cases)
+    assert all("one of every 2 samples is drawn" in panel["facts"] for panel in panels.values())
+    assert sum(len(times) for panel in panels.values() for _, times, _ in panel["samples"]) == 15_000
+    few = page.case_panels(cases[:1])["row0"]
+    assert few["step"] == 1 and len(few["samples"][0][1]) == 10_000 and "drawn" not in few["facts"][0]

@@ -108,6 +108,8 @@ def _draw_chart(
     field: str,
     laws: Mapping[int, ScalingFit],
 ) -> Spec:
+    names = ("line", "tip", "devices", field, f"{field}_low", f"{field}_high")
+    rows = [{name: row[name] for name in names} for row in rows]
     counts = sorted({row["devices"] for row in rows})
     ideal = _ideal_values(group, field, counts)
     x = marks.log_axis("devices", "devices", counts, counts=True)
