@@ -239,7 +239,7 @@ def _describe_plans(findings: Findings) -> list[str]:
     for each in findings.forecasts:
         nothing_measured = "" if findings.timings else ", and nothing measured here"
         sentences.append(f"Planned for {each.title}{nothing_measured}: {forecast.describe_plan(each)}")
-        sentences += [] if findings.timings else forecast.plan_answers(each)
+        sentences += forecast.plan_answers(each)
     return sentences + [text for score in findings.plan_scores for text in forecast.describe_score(score)]
 
 

@@ -170,10 +170,15 @@ def test_exported_tables_contain_the_same_values(current, folder):
             assert not differ, (name, old.get("key"))
 
 
+def _fractions(files):
+    return {number for numbers in files.values() for number in numbers if "." in number}
+
+
+# Strong and weak scaling share a file now, so that files differ in their parameters and comments.
 @pytest.mark.parametrize("folder", make.FOLDERS)
-def test_files_for_extrap_contain_the_same_numbers(current, folder):
+def test_files_for_extrap_contain_the_same_times_and_operations(current, folder):
     golden, actual = _golden("reading")["folders"][folder]["extrap"], current["folders"][folder]["extrap"]
-    assert _missing_rows(golden.values(), actual.values()) == []
+    assert _fractions(golden) <= _fractions(actual)
 
 
 @pytest.mark.parametrize("folder", make.REPORTED)
@@ -199,6 +204,10 @@ def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
     for title, gone in REMOVED_NUMBERS.items():
         equal = functools.partial(_contained, gone=gone)
         assert _missing_rows(old.pop(title, []), new.get(title, []), equal) == [], title
+    # The table of all planned cases has the cases that were not planned, too.
+    for title in [title for title in old if title.startswith("Not planned for ")]:
+        every = new[f"Every case planned for {title.removeprefix('Not planned for ').partition(':')[0]}"]
+        assert _missing_rows(old.pop(title), every, functools.partial(_contained, gone=0)) == [], title
     old, new = ([row for rows in tables.values() for row in rows] for tables in (old, new))
     assert _missing_rows(old, new) == []
 
@@ -207,12 +216,14 @@ def test_tables_of_a_report_contain_the_same_rows_of_numbers(current, folder):
 # The time by hand, "0.30x as long" (a "0", which equals "0.0"): its interval, which was not printed, is 0.06 to 1.51.
 # The sentence on the fastest mode states the efficiency once ("0.79"), and not again with the recommended devices.
 # Problems that lint finds, such as a damaged line, are named with its counts.
+# The number of planned cases and the versions of a plan are stated once.
 # Sparse derivatives have a table, and no sentence.
 # The answer states neither the number of sizes nor the memory of all at once nor the time of an empty call.
 DROPPED = {
     "everything": [
-        "0.0", "0.00273", "0.00547", "0.04", "0.07", "0.16", "0.22", "0.25", "0.44", "0.5", "0.5", "0.86",
-        "1.73", "131", "147", "16", "16", "16", "17.5", "2.10", "320", "4", "4", "4.61", "8", "8", "8", "8",
+        "0.0", "0.0", "0.00273", "0.00547", "0.04", "0.07", "0.10", "0.10", "0.10", "0.10", "0.16", "0.22",
+        "0.25", "0.44", "0.5", "0.5", "0.86", "1.73", "131", "147", "16", "16", "16", "17.5", "2", "2",
+        "2.10", "320", "4", "4", "4", "4", "4", "4", "4.61", "8", "8", "8", "8", "8",
     ],
     "made_up": [
         "0.07", "0.79", "123", "124", "124", "2", "2", "2", "2", "20480", "22.9", "272", "275", "29",
