@@ -7,8 +7,8 @@ from rich.console import Console
 from scaling.cli.streams import print_damaged, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.results import store
+from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish
-from scaling.wandb.settings import TrackingSettings
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -30,7 +30,7 @@ from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
 
 if TYPE_CHECKING:
-    from scaling.wandb.settings import TrackingSettings
+    from scaling.wandb.job import TrackingSettings
     from scaling.workers.worker_group import Variant
 
 HELP = """\
@@ -176,7 +176,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     _check_options(config, name, cluster)
     tracking = None
     if config["tracking"].get("name") != "none":
-        from scaling.wandb.settings import TrackingSettings
+        from scaling.wandb.job import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])
     folder = results_folder.parse_results(config["results"])

@@ -20,9 +20,8 @@ from typing import Any
 from scaling.analysis import findings, summary
 from scaling.core.formatting import count_of, list_first
 from scaling.results import store
-from scaling.wandb.job import FINISH_FACTOR, PublishJob, describe_error
+from scaling.wandb.job import FINISH_FACTOR, PublishJob, TrackingSettings, describe_error
 from scaling.wandb.runs import digest_of, make_plots, study_runs
-from scaling.wandb.settings import TrackingSettings
 from scaling.workers.child_process import ChildProcess, Event
 
 _LOCK_SECONDS = 20.0  # a killed process releases the lock within seconds

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
 from pytest import MonkeyPatch
 
+from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish
-from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up
 from tests.support.wandb_server import run_server
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from scaling.core.record import Writer
+from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish
-from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import ENTITY, Server
 from tests.support.wandb_study import record, write_results

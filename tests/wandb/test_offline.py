@@ -15,8 +15,8 @@ import scaling
 from scaling.core.record import Writer
 from scaling.results import store
 from scaling.wandb import publish
+from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish as published
-from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
 from tests.support.wandb_study import offline_copies, read_back, record, runs_of, states, write_results

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from scaling.core.record import Writer
+from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish
-from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_server
 from tests.support.wandb_server import ENTITY, KEY, run_server
 from tests.support.wandb_study import is_published, offline_copies, record, runs_of, states, write_results

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
+from scaling.wandb.job import TrackingSettings
 from scaling.wandb.publish import publish
-from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up, wandb_cases
 from tests.support.wandb_cases import STUDIES, cases_of, config_shape, records_of, select_curves
 from tests.support.wandb_server import ENTITY

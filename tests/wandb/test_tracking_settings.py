@@ -9,7 +9,7 @@ import yaml
 
 import scaling
 from scaling.core.case import Refusal
-from scaling.wandb.settings import TrackingSettings
+from scaling.wandb.job import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
 
