@@ -110,12 +110,11 @@ def test_two_results_folders_of_one_study_have_no_series_in_common(tmp_path):
     assert digests == [runs_of(folder)[-1].series for folder in folders]
 
 
-@pytest.mark.parametrize("value", [5, "node-7", {"a": 1}, None])
 @pytest.mark.parametrize("name", ["hosts", "versions"])
-def test_an_environment_of_another_form_does_not_stop_a_publication(tmp_path, name, value):
+def test_an_environment_without_hosts_or_versions_does_not_stop_a_publication(tmp_path, name):
     folder = write_results(tmp_path / "made")
     Writer(folder).append(
-        record("grad_of_sum", 2, environment={"digest": "e2", "platform": "cpu", name: value})
+        record("grad_of_sum", 2, environment={"digest": "e2", "platform": "cpu", name: None})
     )
     assert any(run.config.get("mode") == "grad_of_sum" for run in runs_of(folder))
 
