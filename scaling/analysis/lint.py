@@ -119,8 +119,8 @@ def _disturbed(timing: Timing) -> str | bool:
 def _trend(timing: Timing) -> str | bool:
     """Return text on the largest time trend in the first compilation of a process, or False if small."""
     first = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((trend(samples) or 0.0 for samples in first), key=abs)
-    return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
+    change = max((trend(samples, _TREND) or 0.0 for samples in first), key=abs)
+    return change != 0 and f"{change:+.1%} from the first third to the last"
 
 
 def _padded(timing: Timing) -> str | bool:

@@ -236,21 +236,22 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
     return len(ratios) / (1 + (len(ratios) - 1) * min(max(correlation, 0.0), 1.0))
 
 
-def trend(samples: Sequence[float]) -> float | None:
+def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     """Return the relative change of the median time from the first to the last third of the samples.
 
-    Return None with fewer than three samples, or if Spearman's rank correlation with the sample index is not
-    significant at the 0.1 % level.
+    Return None with fewer than three samples, if the change is at most `least`, or if Spearman's rank
+    correlation with the sample index is not significant at the 0.1 % level.
     """
     from scipy.stats import spearmanr  # a slow import, which other functions do not need
 
     count = len(samples)
     if count < 3 or min(samples) == max(samples):
         return None
-    if spearmanr(samples, range(count)).pvalue > _SIGNIFICANCE:
-        return None
     first, last = (float(np.median(part)) for part in (samples[: count // 3], samples[-(count // 3) :]))
-    return (last - first) / float(np.median(samples))
+    change = (last - first) / float(np.median(samples))
+    if abs(change) <= least or spearmanr(samples, range(count)).pvalue > _SIGNIFICANCE:
+        return None
+    return change
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:
