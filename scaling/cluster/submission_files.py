@@ -22,7 +22,7 @@ from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
 from scaling.results import store
-from scaling.results.read_record import check_types
+from scaling.results.read_record import check_entries, check_types
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
@@ -168,21 +168,33 @@ def read_task(task: Path) -> TaskDefinition:
     """Return the content of a task file. Raise `Refusal` if the file is missing or malformed."""
     content = store.read_json(task)
     try:
-        settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
-        return TaskDefinition(
-            tuple(_item_from_json(item) for session in content["jobs"] for item in session),
-            RunSettings(**settings | {"sampling": Sampling(**settings["sampling"])}),
-            Machine(**machine | {"untold": tuple(machine["untold"])}),
-            ClusterSettings(**cluster | {name: tuple(cluster[name]) for name in LISTS}),
-            content["nested"],
-            {
-                (digest, tuple(map(tuple, engine))): environment
-                for (digest, engine), environment in content["environments"]
-            },
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return _task_from_json(content)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = "it is missing or contains no JSON" if content is None else str(error)
         raise Refusal(f"{task.name} is not a valid task file: {why}") from None
+
+
+def _task_from_json(content: Any) -> TaskDefinition:
+    """Return the task in a JSON value. Raise an exception that `read_task` handles if it is malformed."""
+    settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
+    lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
+    environments = {
+        (digest, tuple(map(tuple, engine))): environment
+        for (digest, engine), environment in content["environments"]
+    }
+    definition = TaskDefinition(
+        tuple(_item_from_json(item) for session in content["jobs"] for item in session),
+        check_types(RunSettings(**settings | {"sampling": check_types(Sampling(**settings["sampling"]))})),
+        check_types(Machine(**machine | {"untold": tuple(machine["untold"])})),
+        check_types(ClusterSettings(**cluster | lists)),
+        content["nested"],
+        environments,
+    )
+    for environment in check_types(definition).environments.values():
+        check_entries("environment", environment)
+    if not {item.preflight.environment_key for item in definition.items} <= environments.keys():
+        raise ValueError("a case has no environment")
+    return definition
 
 
 def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
@@ -194,6 +206,6 @@ def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
 
 
 def _item_from_json(content: dict[str, Any]) -> ScheduledCase:
-    engine = tuple(content["engine"].items())
-    preflight = PreflightResult(from_dict(content["case"]), None, content["workload_digest"], engine)
-    return ScheduledCase(preflight, content["order"], content["attempt"], content["replicate"])
+    case, engine = from_dict(content["case"]), tuple(content["engine"].items())
+    preflight = check_types(PreflightResult(case, None, content["workload_digest"], engine))
+    return check_types(ScheduledCase(preflight, content["order"], content["attempt"], content["replicate"]))

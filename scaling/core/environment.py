@@ -102,7 +102,7 @@ def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bo
 
     Only the fields that are known before the run starts are compared.
     """
-    known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
+    known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
 

@@ -64,7 +64,13 @@ def type_check(hint: Any) -> Callable[[Any], bool]:
     origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)
-    if origin in (list, tuple):  # a tuple of any length, such as tuple[str, ...]
+    if origin is tuple and ... not in typing.get_args(hint):  # a tuple of fixed length
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(inner)
+            and all(matches(item) for matches, item in zip(inner, value, strict=True))
+        )
+    if origin in (list, tuple):
         return lambda value: isinstance(value, origin) and all(map(inner[0], value))
     if origin is dict:
         return lambda value: isinstance(value, dict) and all(map(inner[1], value.values()))
@@ -93,7 +99,7 @@ _ENTRY_TYPES: dict[str, dict[str, Any]] = {
     "environment": {
         "digest": str, "setting": str | None, "platform": str | None, "device_kind": str | None,
         "versions": dict[str, str | None] | None, "hosts": list[str] | None, "cores": list[int] | None,
-        "shape": dict[str, int] | None,
+        "shape": dict[str, int] | None, "untold": list[str] | None,
     },
     "predicted": {
         "seconds": float, "low": float, "high": float, "call": float, "compute": float,
@@ -120,15 +126,19 @@ def _check_numbers(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!s:.60}")
 
 
+def check_entries(name: str, value: Any) -> None:
+    """Raise ValueError if an entry of the record field `name` does not have the type in `_ENTRY_TYPES`."""
+    for entries in value if isinstance(value, list) else [value]:
+        is_valid = entries is None or all(
+            is_type(entries.get(entry)) for entry, is_type in _ENTRY_CHECKS[name].items()
+        )
+        _require(is_valid, f"{name} contains {entries!s:.60}")
+
+
 def _check_record(record: Record) -> None:
     check_types(record)
-    for name, checks in _ENTRY_CHECKS.items():
-        value = getattr(record, name)
-        for entries in value if isinstance(value, list) else [value]:
-            is_valid = entries is None or all(
-                is_type(entries.get(entry)) for entry, is_type in checks.items()
-            )
-            _require(is_valid, f"{name} contains {entries!s:.60}")
+    for name in _ENTRY_CHECKS:
+        check_entries(name, getattr(record, name))
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
     _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
     _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")

@@ -612,8 +612,8 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(
     summary = status.load_status(study.folder)
     assert (count(summary)["ok"], count(summary)["missing"]) == (1, 3)
     assert any(line.startswith("missing") and line.endswith("replicate 2") for line in status_lines(summary))
-    assert "3 cases of the study have no record yet" in scaling_command(["report", "here"]).stdout
-    assert "cases without a record (3)" in scaling_command(["lint", "here"]).stdout
+    for verb in ("report", "lint"):
+        assert "cases without a record (3)" in scaling_command([verb, "here"]).stdout
 
 
 def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(

@@ -11,10 +11,11 @@ import pytest
 
 from scaling.cli import main
 from scaling.cluster import job_state, lost_cases, sbatch, slurm, submission_files, task
-from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster.cluster_settings import LISTS, ClusterSettings
 from scaling.cluster.journal import Journal, read_journal
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
+from scaling.core.case import non_default_fields
 from scaling.results import store
 from tests.cluster.conftest import NAME
 
@@ -138,20 +139,33 @@ def with_odd_values(content):
             yield copy
 
 
-@pytest.mark.parametrize("name", ["submission.json", "states.json", "0001.run-1.jsonl"])
+@pytest.mark.parametrize("name", ["submission.json", "0001.json", "states.json", "0001.run-1.jsonl"])
 @pytest.mark.parametrize("host", ["login2", environment.node_name()])
 def test_odd_values_in_the_files_of_a_submission_are_one_line_and_no_exception(
     name, host, make_submission, tmp_path, capsys
 ):
     folder = make_submission("local", job="7", host=host).folder
-    key = submission_files.read_task(folder / "0001.json").items[0].case.key
+    case = submission_files.read_task(folder / "0001.json").items[0].case
+    item = store.read_json(folder / "0001.json")["jobs"][0][0]
+    digests = {"digest": "3f2a", "setting": "3f2a"}
+    task_content = {  # without the fields that have default values
+        "settings": {"sampling": {"most": 9}, "attempts": 3},
+        "machine": {"platform": "cpu", "device_kind": None, "per_node": 2, "untold": []},
+        "cluster": {"name": "local"} | {name: [] for name in LISTS},
+        "nested": False,
+        "environments": [[[None, []], digests | {"versions": {"jax": "0.10.2"}, "untold": ["driver"]}]],
+        "jobs": [[item | {"case": non_default_fields(case)}]],
+    }
+    (folder / "0001.json").write_text(json.dumps(task_content))
+    assert submission_files.read_task(folder / "0001.json").items[0].case == case
     start = {"event": "started", "at": "2026-11-21T20:15:00+00:00", "pid": 2**22 + 1, "job": None}
     events = [
         start | {"node": "n1", "nodes": ["n1"], "log_starts": [0, 0]},
-        {"event": "begin", "at": start["at"], "key": key, "replicate": 0, "attempt": 1, "seat": 1},
+        {"event": "begin", "at": start["at"], "key": case.key, "replicate": 0, "attempt": 1, "seat": 1},
     ]
     content = {
         "submission.json": store.read_json(folder / "submission.json"),
+        "0001.json": task_content,
         "states.json": {"0001": {"state": {"name": "FAILED", "node": "n1", "reason": "exit code 1:0"}}},
         "0001.run-1.jsonl": events,
     }
