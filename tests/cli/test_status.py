@@ -91,9 +91,8 @@ def make_study(tmp_path):
             self.log(task, "begin", case, attempt).log(
                 task, "end", case, attempt, status=outcome, reason=reason, text=fields.get("text"), seconds=[]
             )
-            record = make_record(
-                outcome, attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00", **fields
-            )
+            fields = {"started_at": "2099-11-21T20:00:00.000+00:00"} | fields
+            record = make_record(outcome, attempt=attempt, **fields)
             Writer(self.folder).append(dataclasses.replace(record, case=self.cases[case]))
             return self
 
@@ -634,12 +633,13 @@ def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(
 
 def test_logs_without_a_key_show_the_latest_failures_and_each_file_once(make_study, make_record, capsys):
     study = make_study(8).start(0)
-    for case in range(5):
-        study.finish(0, case, make_record, "failed", reason="error", text=f"number {case}.")
+    for case in range(5):  # case 0 is the latest
+        fields = {"text": f"number {case}.", "started_at": f"2099-11-21T20:00:0{5 - case}.000+00:00"}
+        study.finish(0, case, make_record, "failed", reason="error", **fields)
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
     study.save_states(JobState("COMPLETED"), *[JobState("CANCELLED")] * 3)
     logged = logs.load_cases(study.folder)
-    assert set(logs.select_keys(logged, "")) == {study.key(case) for case in range(5)}
+    assert logs.select_keys(logged, "") == [study.key(case) for case in range(5)]
     assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
     _, out, _ = run_command(["logs", study.folder], capsys)
     assert out.count("number") == 3 and out.endswith("2 more: give the key of one, or --all\n")
