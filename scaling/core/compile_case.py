@@ -200,10 +200,7 @@ def lower_bound(derivative: Derivative) -> CompiledCase:
     if (largest := max(arguments, output)) > _MAX_ARRAY_BYTES:
         overflow = f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
     elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        overflow = (
-            f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
-            "and in int64 with dtype=float64 only"
-        )
+        overflow = f"{seeds:,} seeds: JAX counts up to {_MAX_INT32_SEEDS:,}, or more with dtype=float64"
     return CompiledCase(derivative, None, Stages(None, None), needs, offload, overflow)
 
 
