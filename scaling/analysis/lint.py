@@ -28,7 +28,7 @@ _WRONG = ("wrong_answer", "not_finite")
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated lint rule, with the number of violations, the most frequent ones, and the fix."""
+    """A violated lint rule, with the number of violations, examples and the fix."""
 
     severity: str
     rule: str

@@ -64,8 +64,8 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     """Return the keys of the cases that a query of `scaling logs` selects. Raise `Refusal` if there are none.
 
     The query is the label of a case, the beginning of a label or key, or the name of a workload. If some of
-    the matching cases failed, return only the failed cases, latest first. An empty query matches all cases.
-    If none has failed, it selects the case that a task began last.
+    the matching cases failed, return only the failed cases, latest first. An empty query matches all cases;
+    if none of them failed, return the case that a task began last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}

@@ -116,7 +116,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
-        """Return the maximum of `values` (..., inputs) over each leaf. The result broadcasts to `values`."""
+        """Return, for each input in the last axis of `values`, the maximum over the leaf of this input."""
         if len(self.leaf_sizes) < 2:
             return np.asarray(values.max(axis=-1, keepdims=True))
         largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)

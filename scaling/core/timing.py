@@ -188,7 +188,7 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest rank k whose interval contains the median with this confidence, or 0 if none does.
+    """Return the largest rank k for a confidence interval of the median, or 0 if there are too few samples.
 
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.

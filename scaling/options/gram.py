@@ -15,8 +15,8 @@ from scaling.core.reference import Jacobians, SizedEntries
 def count_passes(derivative: Derivative) -> int:
     """Return the total number of JVPs that all devices compute for J^T J in forward mode.
 
-    A device multiplies its columns of J by all columns. Unless a single device computes all columns in one
-    chunk, each device computes all columns again for each of its chunks.
+    A device multiplies its own columns of J by all columns of J. It computes all columns once for each of its
+    chunks, unless one device computes all columns in one chunk.
     """
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)

@@ -104,7 +104,7 @@ def _list_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the possible reasons to skip a case that concern its devices, JAX API or compilation."""
+    """Return the rules on devices, JAX API and compilation. A case that violates one is skipped."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in derivative.parts if part.seeds % case.devices]

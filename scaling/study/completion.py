@@ -101,7 +101,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case. mode=value selects a function value as target, and vice versa."""
+    """Return (AD mode, target) of a case. If one of them selects a function value, so does the other."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)

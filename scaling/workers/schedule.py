@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The result of the check, before any measurement, whether a benchmark case can run."""
+    """Whether a case can run, and if not, why: the result of the checks before any measurement."""
 
     case: Case  # the case with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
@@ -181,7 +181,7 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the expected field `environment` of a record, given the `environment_key` of its case.
+    """Return the expected environment of a record. `key` is the `environment_key` of its case.
 
     For a remote machine, the entry "untold" lists the names of the entries that only a process on the nodes
     can determine.

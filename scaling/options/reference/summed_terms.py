@@ -159,7 +159,10 @@ def _loop_trips(equation: Any) -> int:
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of terms that an operation sums for each element, or a number with equal error."""
+    """Return the number of terms that an operation sums for each element of its result.
+
+    For other operations, return the number of terms whose sum has an equal rounding error.
+    """
     name = equation.primitive.name
     if name in EXACT:
         return 0.0

@@ -51,7 +51,7 @@ def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
 def draw_times(findings: Findings) -> Figure | None:
     """Return a figure of time and speed-up against device count for the largest problem of each function.
 
-    The speed-up is relative to the fastest plain jit program on one device, except handwritten derivatives.
+    The speed-up is relative to the fastest jit program on one device that is no handwritten derivative.
     If there is no strong scaling curve, return None.
     """
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
