@@ -218,7 +218,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
-    (WARNING, "study that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
+    (WARNING, "study.json that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
      "the same `scaling run` writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
     (WARNING, f"times {timings.SHORT}", _check_each(_short_time), "larger sizes, or more points"),
