@@ -54,7 +54,7 @@ VERBS = {
     ),
     "cancel": Verb("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),
     "report": Verb(
-        "curves, tables and figures as HTML", "results/smoke",
+        "curves, tables and figures in DIR/report/index.html", "results/smoke",
         (
             _FOLDER_ARGUMENT,
             _argument("efficiency", metavar="efficiency=E", nargs="?",
