@@ -60,7 +60,7 @@ def make_failed_records_of_task(
     cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
-    history = schedule.build_history(records, definition.environments.values())
+    history = _history_of_task(definition, records)
     lost = []
     for item in definition.items:
         identity = item.identity(definition.environments)
@@ -79,7 +79,7 @@ def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
     """Return the cases of a task that have no result and have attempts left, with the next attempt number."""
-    history, remaining = schedule.build_history(records, definition.environments.values()), []
+    history, remaining = _history_of_task(definition, records), []
     for item in definition.items:
         identity = item.identity(definition.environments)
         attempts = history.attempts[identity]
@@ -88,6 +88,15 @@ def remaining_cases(
         if identity not in history.good and not exhausted:
             remaining.append(dataclasses.replace(item, attempt=attempts + 1))
     return remaining
+
+
+def _history_of_task(
+    definition: submission_files.TaskDefinition, records: Iterable[Record]
+) -> schedule.History:
+    """Return the history of the cases of a task. Only records of these cases are compared, as it is slow."""
+    keys = {item.case.key for item in definition.items}
+    of_task = [record for record in records if record.key in keys]
+    return schedule.build_history(of_task, definition.environments.values())
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
