@@ -233,7 +233,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Return the prediction errors for each hardware model of which both plans and measurements exist."""
+    """Return the prediction errors for each hardware model that has both plans and measurements."""
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
