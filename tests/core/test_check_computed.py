@@ -85,6 +85,24 @@ def test_an_error_of_a_thousandth_is_detected_at_every_size(
         assert check.verdict(derivative, result, "cpu").reason == "wrong_answer", kind
 
 
+def many_shifted_reads(x):
+    """Return a function that XLA compiles slowly on a CPU: each step reads shifted elements of the last."""
+    for _ in range(3):
+        rate = (jnp.roll(x, -1) - jnp.roll(x, 2)) * jnp.roll(x, 1) - x
+        x = x + 0.01 * (rate + jnp.sin(jnp.roll(rate, 1)))
+    return x
+
+
+@pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
+def test_an_error_is_detected_in_a_function_that_takes_long_to_compile(mode, compute_result, monkeypatch):
+    monkeypatch.setattr(evaluations, "_SLOW_COMPILATION", 0.0)
+    derivative, got = compute_result(Workload(many_shifted_reads, {"x": normal(8)}, wrt="x"), mode=mode)
+    wrong = got.copy()
+    wrong[1, 2, 3] *= 1.001
+    assert check.verdict(derivative, got, "cpu").reason is None
+    assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
+
+
 def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_result):
     scale = np.array([1.0, 1e-5, 1e-8])
     built = Workload(

@@ -8,6 +8,7 @@ first axis of a per-point input is the axis of the points (batch elements).
 import contextlib
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from scaling.options.reference.random_rounding import with_random_rounding
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
+_SLOW_COMPILATION = 1.0  # seconds
+_UNOPTIMIZED = {"xla_disable_hlo_passes": "fusion", "xla_backend_optimization_level": 0}
 _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 
@@ -39,6 +42,7 @@ class Evaluation:
     summed: bool = False  # whether the function is replaced by the sum of its outputs, of shape (1,)
     transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
     rounding_key: int = 0  # the seed of random rounding errors in all intermediate results, or 0 for none
+    optimized: bool = True  # whether XLA fuses operations and optimizes their code
 
 
 @contextlib.contextmanager
@@ -64,6 +68,17 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the function values at each point as a float64 array of shape (points, outputs)."""
     return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
+
+
+def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
+    """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function.
+
+    On a CPU, fusion repeats an operation for each consumer that reads other elements of its result, such as
+    shifted ones. In a long function the number of operations grows exponentially, and compiling takes minutes.
+    """
+    start = time.perf_counter()
+    values(evaluation, arrays)
+    return dataclasses.replace(evaluation, optimized=time.perf_counter() - start < _SLOW_COMPILATION)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
@@ -102,7 +117,7 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the Jacobian at each point, using reverse mode if outputs are far fewer than inputs."""
-    outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
+    outputs = _trace(evaluation, arrays, "values").shape[1]
     has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
     if has_few_rows and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
@@ -124,10 +139,16 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, kind: str) -> bool
     """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
-        jax.eval_shape(_jitted(evaluation, kind), *_cast(evaluation, first_point), np.zeros(1, np.int32))
+        _trace(evaluation, first_point, kind, np.zeros(1, np.int32))
     except Exception:
         return False
     return True
+
+
+def _trace(evaluation: Evaluation, arrays: InputArrays, kind: str, *seeds: np.ndarray) -> Any:
+    """Return the shape and dtype of the quantity `kind`, without compiling."""
+    traced = dataclasses.replace(evaluation, optimized=True)  # a traced function has no compiler options
+    return jax.eval_shape(_jitted(traced, kind), *_cast(evaluation, arrays), *seeds)
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
@@ -225,7 +246,7 @@ def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
         function = with_random_rounding(batched, key) if evaluation.rounding_key else batched
         return function(*arguments)
 
-    return jax.jit(at_points)
+    return jax.jit(at_points, compiler_options=None if evaluation.optimized else _UNOPTIMIZED)
 
 
 def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
