@@ -4,7 +4,6 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scaling.analysis import curves, forecast, ranking, size_series
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
@@ -13,7 +12,6 @@ from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, label
-from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -113,11 +111,10 @@ def read(
         loaded: The records of the folder. If None, they are read.
         efficiency: The smallest acceptable parallel efficiency.
     """
-    loaded, study = loaded or store.load(folder), store.read_json(folder / "study.json")
-    study = study if isinstance(study, dict) else {}
-    kinds = curves.stated_kinds(study)
+    loaded = loaded or store.load(folder)
     records = [r for r in store.latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
-    expected = store.expected_cases(folder, {record.key: record.case for record in records})
+    study = store.read_study(folder, {record.key: record.case for record in records})
+    kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
     plan_files = {
         p.stem.removeprefix("plan-"): store.read_json(p) for p in sorted(folder.glob("plan-*.json"))
@@ -127,10 +124,10 @@ def read(
     scaling_curves = curves.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
-        name=str(study.get("study") or folder.resolve().name),
+        name=str(study.content.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=_list_missing(expected, records),
+        missing=_list_missing(study.cases, records),
         timings=timings,
         curves=scaling_curves,
         fastest=fastest,
@@ -148,7 +145,7 @@ def read(
         forecasts=forecast.forecasts(loaded.plans, plan_files),
         plan_scores=forecast.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
-        study_problem=store.explain_unreadable_study(folder) or _count_unreadable(study, len(expected)),
+        study_problem=study.problem,
     )
 
 
@@ -161,12 +158,3 @@ def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Re
         for number in range(replicates)
         if (key, number) not in recorded
     ]
-
-
-def _count_unreadable(study: Mapping[str, Any], readable: int) -> str:
-    """Return a clause that counts the cases in study.json that cannot be read, or '' if there are none."""
-    cases = study.get("cases")
-    entries = cases if isinstance(cases, list) else []
-    count = len({str(entry.get("key") if isinstance(entry, dict) else entry) for entry in entries}) - readable
-    unreadable = f"{count_of(count, 'case')} in study.json cannot be read, and may have no record"
-    return f"{unreadable}; the same `scaling run` writes it again" if count > 0 else ""

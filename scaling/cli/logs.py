@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from scaling.cli import streams
-from scaling.cluster import lost_cases, submission_files
+from scaling.cluster import lost_cases
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import hide_secrets
@@ -50,12 +50,12 @@ def load_cases(results: Path) -> StudyCases:
     records = store.load(results).records
     records += lost_cases.make_failed_records(tasks, records)
     cases = {record.key: record.case for record in records}
-    cases |= {key: case for key, (case, _) in store.expected_cases(results, cases).items()}
+    cases |= {key: case for key, (case, _) in store.read_study(results, cases).cases.items()}
     keys: dict[Path, set[str]] = {task.entry.path: set() for task in tasks}
-    for path in keys:
+    for task in tasks:
         with contextlib.suppress(Refusal):  # the task file is missing or malformed
-            by_key = {item.case.key: item.case for item in submission_files.read_task(path).items}
-            keys[path] = set(by_key)
+            by_key = {item.case.key: item.case for item in task.definition.items}
+            keys[task.entry.path] = set(by_key)
             cases |= by_key
     return StudyCases(results, records, tasks, keys, cases)
 

@@ -53,8 +53,9 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
             raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
     store.check_schemas(target)
     results_folder.create_results(target, "--output ")
-    if problem := store.explain_unreadable_study(target):
-        raise Refusal(f"{target}: {problem}, or remove it")
+    study = store.read_study(target)
+    if study.problem and not study.content:
+        raise Refusal(f"{target}: {study.problem}, or remove it")
     with store.locked(target, seconds=_LOCK_SECONDS):
         return list(_copy_folders([each for each in folders if each.resolve() != resolved], target))
 
@@ -65,7 +66,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
     yield from [_copy_records(folder, target, records) for folder in folders]
-    yield from filter(None, (store.explain_unreadable_study(folder) for folder in folders))
+    yield from filter(None, (store.read_study(folder).problem for folder in folders))
     _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         study = store.read_json(path)

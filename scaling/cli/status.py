@@ -13,7 +13,7 @@ from rich.table import Table
 
 from scaling.cli import streams
 from scaling.cli.verbs import FAILED, INTERRUPTED, OK
-from scaling.cluster import lost_cases, status_table, submission_files, wait
+from scaling.cluster import lost_cases, status_table, wait
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, Refusal, label
@@ -101,16 +101,16 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     loaded = store.load(folder)
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
     records = store.newest_by_replicate(every_record).values()
-    expected = store.expected_cases(folder, {record.key: record.case for record in records})
+    study = store.read_study(folder, {record.key: record.case for record in records})
     candidates = [
         StatusLine("missing", case, "", replicate)
-        for case, replicates in expected.values()
+        for case, replicates in study.cases.values()
         for replicate in range(replicates)
     ]
     candidates += [*_ended_lines(records, tasks), *_live_lines(tasks, loaded.records)]
     # Later lines replace earlier ones.
     lines = {(line.case.key, line.replicate): line for line in candidates}
-    notes = [*notes, *filter(None, [store.explain_unreadable_study(folder)])]
+    notes = [*notes, *lost_cases.describe_unreadable(tasks), *filter(None, [study.problem])]
     notes += streams.damaged_notes(loaded.damaged)
     if loaded.plans:
         notes.append(f"{len(loaded.plans)} records of `scaling plan`, which `scaling report` shows")
@@ -133,12 +133,11 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name}"
         begun = {attempt.replicate_key for attempt in running} | task.journal.ended
-        with contextlib.suppress(Refusal):  # the task file is missing or malformed
-            definition = submission_files.read_task(task.entry.path)
-            for item in lost_cases.remaining_cases(definition, records):
+        with contextlib.suppress(Refusal):  # `describe_unreadable` reports a task file that cannot be read
+            for item in lost_cases.remaining_cases(task.definition, records):
                 if item.replicate_key not in begun:
                     yield StatusLine("queued", item.case, task_name, item.replicate)
-            cases = {item.case.key: item.case for item in definition.items}
+            cases = {item.case.key: item.case for item in task.definition.items}
             for attempt in [attempt for attempt in running if attempt.key in cases]:
                 time = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
                 words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, {task_name}"

@@ -14,7 +14,7 @@ from scaling.cluster import slurm, submission_files
 from scaling.cluster.cluster_settings import SLURM, SUBMISSIONS
 from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
 from scaling.cluster.slurm import LOST, UNKNOWN, JobState
-from scaling.cluster.submission_files import Submission, SubmittedTask
+from scaling.cluster.submission_files import Submission, SubmittedTask, TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.results import store
@@ -54,6 +54,11 @@ class TaskState:
     def journal(self) -> TaskJournal:
         """Return the events that the task has written to disk so far. The files are read only once."""
         return read_journal(self.entry.path)
+
+    @cached_property
+    def definition(self) -> TaskDefinition:
+        """Return the content of the task file. Raise `Refusal` if the file is missing or malformed."""
+        return submission_files.read_task(self.entry.path)
 
     @property
     def may_run(self) -> bool:
@@ -254,8 +259,7 @@ def _read_command(pid: int | str) -> bytes:
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
     """Return (case key, replicate number) of each case in the tasks that may be pending or running."""
-    definitions = [submission_files.read_task(task.entry.path) for task in tasks if task.may_run]
-    return {item.replicate_key for definition in definitions for item in definition.items}
+    return {item.replicate_key for task in tasks if task.may_run for item in task.definition.items}
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:

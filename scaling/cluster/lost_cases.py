@@ -11,6 +11,7 @@ from scaling.cluster.job_state import END_REASONS, TaskState, find_state_in_log,
 from scaling.cluster.journal import read_journal
 from scaling.core import environment
 from scaling.core.case import Refusal
+from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers import child_process, schedule
@@ -39,10 +40,27 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
     lost: list[Record] = []
     for task in tasks:
         if not task.may_run and (explanation := explain_end(task)):
-            with contextlib.suppress(Refusal):  # the task file was removed
-                definition = submission_files.read_task(task.entry.path)
-                lost += make_failed_records_of_task(records, task.entry.path, definition, *explanation)
+            with contextlib.suppress(Refusal):  # the task file cannot be read, see `describe_unreadable`
+                lost += make_failed_records_of_task(records, task.entry.path, task.definition, *explanation)
     return lost
+
+
+def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
+    """Return a note on the task files that cannot be read, or [] if there are none.
+
+    The cases in such a file are neither known to be queued nor recorded as failed.
+    """
+    cases, refusals = 0, list[str]()
+    for task in tasks:
+        try:
+            if task.may_run or explain_end(task):
+                _ = task.definition
+        except Refusal as refusal:
+            refusals.append(str(refusal))
+            cases += task.entry.cases
+    more = f" (and {len(refusals) - 1} more task files)" if len(refusals) > 1 else ""
+    note = f"{count_of(cases, 'case')} may be shown as missing"
+    return [f"{refusals[0]}{more}; until then, {note}"] if refusals else []
 
 
 def make_failed_records_of_task(

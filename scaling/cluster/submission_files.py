@@ -171,7 +171,9 @@ def read_task(task: Path) -> TaskDefinition:
         return _task_from_json(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = "it is missing or contains no JSON" if content is None else str(error)
-        raise Refusal(f"{task.name} is not a valid task file: {why}") from None
+        file = f"{SUBMISSIONS}/{task.parent.name}/{task.name}"
+        fix = "restore it, or end its job with `scaling cancel`, and the same `scaling run` continues"
+        raise Refusal(f"{file} is not a valid task file ({why}): {fix}") from None
 
 
 def _task_from_json(content: Any) -> TaskDefinition:

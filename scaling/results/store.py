@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import time
+import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Case, Refusal, from_dict
+from scaling.core.formatting import count_of
 from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
@@ -93,20 +95,33 @@ def count_replicates(entry: Mapping[str, Any]) -> int:
     return min(count, 10_000) if isinstance(count, int) and count >= 1 else 1
 
 
-def expected_cases(folder: Path, parsed: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return the valid cases in study.json, as a dict from case key to (case, number of replicates).
+class Study(NamedTuple):
+    """The content of study.json, which lists the cases of the last study in a results folder."""
 
-    `parsed` is a mapping from key to case. Its cases are not parsed again.
-    """
-    study = read_json(folder / "study.json")
-    entries = study.get("cases") if isinstance(study, dict) else None
-    cases = {}
-    for entry in entries if isinstance(entries, list) else []:
-        with contextlib.suppress(Refusal, TypeError, KeyError, AttributeError):
-            known_case = parsed.get(entry.get("key"))
+    content: dict[str, Any]  # {} if the file is absent or cannot be read
+    cases: dict[str, tuple[Case, int]]  # key -> (case, number of replicates), of the readable cases
+    problem: str  # why the file or some of its cases cannot be read, or ""
+
+
+def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
+    """Return the content of study.json. `known` maps keys to cases that need not be parsed again."""
+    path = folder / "study.json"
+    content = read_json(path) if path.exists() else {}
+    entries = content.get("cases", []) if isinstance(content, dict) else None
+    again = "the same `scaling run` writes it again"
+    if not isinstance(entries, list):
+        return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {again}")
+    cases, unreadable = dict[str, tuple[Case, int]](), set[str]()
+    for entry in entries:
+        try:
+            known_case = known.get(entry.get("key"))
             case = known_case or from_dict(entry["case"])
             cases[entry["key"] if known_case else case.key] = case, count_replicates(entry)
-    return cases
+        except (Refusal, TypeError, KeyError, AttributeError):
+            unreadable.add(str(entry.get("key") if isinstance(entry, dict) else entry))
+    count = count_of(len(unreadable - cases.keys()), "case")
+    problem = f"{count} in study.json cannot be read, and may have no record; {again}"
+    return Study(content, cases, problem if unreadable - cases.keys() else "")
 
 
 @contextlib.contextmanager
@@ -194,15 +209,6 @@ def read_json(path: Path) -> Any:
         return _parse_json(read_file(path))
     except OSError:
         return None
-
-
-def explain_unreadable_study(folder: Path) -> str:
-    """Return one line that says that study.json cannot be read, or "" if it is absent or valid."""
-    path = folder / "study.json"
-    content = read_json(path)
-    if not path.exists() or (isinstance(content, dict) and isinstance(content.get("cases", []), list)):
-        return ""
-    return "study.json cannot be read: missing cases are unknown; the same `scaling run` writes it again"
 
 
 def _parse_json(text: bytes) -> Any:

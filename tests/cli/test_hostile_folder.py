@@ -10,6 +10,7 @@ import pytest
 
 import scaling
 from scaling.cli import main, status
+from scaling.core.case import to_dict
 from scaling.core.record import SCHEMA, to_line
 from scaling.results import store
 from tests.support.verbs import VERBS, verb_arguments
@@ -143,7 +144,7 @@ def test_status_report_and_lint_say_that_the_study_cannot_be_read(content, folde
     folder, _ = folders
     path = folder / "study.json"
     path.unlink(missing_ok=True)
-    assert store.explain_unreadable_study(folder) == ""
+    assert store.read_study(folder).problem == ""
     if content is None:
         path.mkdir()
     else:
@@ -151,6 +152,15 @@ def test_status_report_and_lint_say_that_the_study_cannot_be_read(content, folde
     line = "study.json cannot be read: missing cases are unknown; the same `scaling run` writes"
     for verb, text in (("status", line), ("lint", line), ("report", "study.json that cannot be read (1)")):
         assert text in scaling_command([verb, "DIR"]).stdout, verb
+
+
+def test_status_report_and_lint_count_the_cases_of_the_study_that_cannot_be_read(folders, scaling_command):
+    folder, record = folders
+    entries = [{"key": record.key, "case": to_dict(record.case)}, {"key": "newer", "case": {"field": 1}}, 3]
+    store.write_json(folder / "study.json", store.schema_and_version() | {"study": "mine", "cases": entries})
+    for verb in ("status", "lint"):
+        assert "2 cases in study.json cannot be read, and may have" in scaling_command([verb, "DIR"]).stdout
+    assert "study.json that cannot be read (1)" in scaling_command(["report", "DIR"]).stdout
 
 
 @pytest.mark.parametrize("verb", [["export", "DIR"], ["publish", "DIR", "--mode", "disabled"]])

@@ -305,6 +305,18 @@ def test_status_and_logs_work_without_a_scheduler(make_study, make_record, monke
     assert code == 2 and "is not installed on this host" in err
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "TIMEOUT"])
+def test_status_says_why_the_cases_of_damaged_task_files_are_missing(state, make_study, make_record):
+    study = make_study(4).start(0).finish(0, 0, make_record).start(1).finish(1, 2, make_record)
+    for entry in study.submission.entries:
+        entry.path.write_text('{"jobs"')
+    summary = status.summarize_status(study.folder, study.states(state, state))
+    (note,) = summary.notes
+    assert count(summary)["missing"] == 2 and "jobs/20261121T201500-3f2a/0001.json is not a valid" in note
+    assert note.endswith("(and 1 more task files); until then, 4 cases may be shown as missing")
+    assert status.summarize_status(study.folder, study.states("COMPLETED", "COMPLETED")).notes == []
+
+
 def test_status_imports_no_slow_package(make_study, make_record):
     study = make_study(2).start(0).finish(0, 0, make_record).save_states(JobState("COMPLETED"))
     code = f"from scaling.cli import main as cli; cli.main(['status', {str(study.folder)!r}])"
