@@ -5,11 +5,11 @@ inherit the binding.
 """
 
 import contextlib
-import json
 import os
 import statistics
 import sys
 from collections.abc import Callable
+from json import dumps, loads  # bound here, because a user's module may replace them
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
         "cores": group.cores, "devices": len(local_devices),
         "kind": environment.processor() if group.platform == "cpu" else kind,
     }  # fmt: skip
-    processes = [json.loads(text) for text in timing.gather_text(group.gather, json.dumps(this_process))]
+    processes = [loads(text) for text in timing.gather_text(group.gather, dumps(this_process))]
     nodes, shape = list(dict.fromkeys(process["node"] for process in processes)), header["shape"]
     per_process = shape["devices"] // shape["processes"], header["device_kind"] or processes[0]["kind"]
     is_complete = (len(nodes), len(processes)) == (shape["nodes"], shape["processes"])
@@ -147,7 +147,7 @@ class CaseLoop:
     def run(self) -> None:
         """Execute requests until the launcher closes the pipe."""
         for line in self.channel.requests:
-            request = json.loads(line)
+            request = loads(line)
             key, action, has_enough_samples = request["key"], request["do"], False
             if action == "prepare":
                 self._prepare(key, request)

@@ -19,7 +19,6 @@ sends it to all processes.
 import contextlib
 import ctypes
 import gc
-import json
 import math
 import os
 import select
@@ -29,6 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from json import dumps, loads  # bound here, because a user's module may replace them
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Channel:
     def send_event(self, **event: Any) -> None:
         """Send the keyword arguments to the launcher as one JSON object."""
         self.exit_if_forked()
-        line = f"\n{json.dumps(event)}\n".encode()  # the leading newline ends any partial line
+        line = f"\n{dumps(event)}\n".encode()  # the leading newline ends any partial line
         while line:
             line = line[os.write(self._out, line) :]
 
@@ -87,7 +87,7 @@ def die_with_parent(parent: int) -> None:
 def main() -> int:
     """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
     channel = Channel()
-    header = json.loads(channel.requests.readline())
+    header = loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
     rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
     _end_with_launcher(header, channel.requests.fileno())
@@ -96,7 +96,7 @@ def main() -> int:
         if rank == 0:
             address = _find_free_address(header["shape"]["nodes"])
             channel.send_event(event="meet", address=address)
-        return json.loads(channel.requests.readline())["coordinator"]
+        return loads(channel.requests.readline())["coordinator"]
 
     channel.send_event(event="here")
     with contextlib.ExitStack() as claims:

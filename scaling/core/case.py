@@ -7,11 +7,11 @@ import dataclasses
 import difflib
 import functools
 import hashlib
-import json
 import re
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from json import dumps  # bound here, because a user's module may replace them
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -160,7 +160,7 @@ class Case:
     @property
     def key(self) -> str:
         """Return a hash of the fields that differ from their defaults, as 16 hexadecimal digits."""
-        return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (from_dict, (to_dict(self),))

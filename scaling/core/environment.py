@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import os
 import platform as machine
 import re
@@ -11,6 +10,7 @@ import socket
 import subprocess
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from json import dumps  # bound here, because a user's module may replace them
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def _versions() -> dict[str, str]:
 
 def _digest(environment: Mapping[str, Any]) -> str:
     hashed = {name: environment[name] for name in _DIGEST_FIELDS if name in environment}
-    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(dumps(hashed, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @functools.cache
@@ -239,7 +239,7 @@ def _secrets() -> list[tuple[str, str]]:
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
         if not _SECRET.search(name) or value.strip().isdecimal():
             continue
-        quoted = (repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote_plus(value))
+        quoted = (repr(value)[1:-1], dumps(value)[1:-1], urllib.parse.quote_plus(value))
         for text in (value, " ".join(value.split()), *quoted, *value.splitlines()):
             if len(text.strip()) >= _MIN_SECRET_CHARACTERS:
                 names[text.strip()] = name

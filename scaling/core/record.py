@@ -8,12 +8,12 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import json
 import os
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json import dumps  # bound here, because a user's module may replace them
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def to_line(record: Record) -> str:
     """Return a record as one line of strict JSON. NaN, infinity and too large numbers become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
-    return json.dumps(fields, allow_nan=False)
+    return dumps(fields, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

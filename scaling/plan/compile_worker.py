@@ -8,7 +8,6 @@ The process allocates no memory on devices. Environment variables (compile_pool.
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import re
@@ -16,6 +15,7 @@ import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from json import dumps, loads  # bound here, because a user's module may replace them
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 def main() -> None:
     """Read requests from standard input, and reply to each, until the input ends."""
     channel = Channel()
-    header = json.loads(channel.requests.readline())
+    header = loads(channel.requests.readline())
     die_with_parent(header["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process
     os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
@@ -56,7 +56,7 @@ def main() -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     channel.send_event(event="started")
     for line in channel.requests:
-        case = from_dict(json.loads(line)["case"])
+        case = from_dict(loads(line)["case"])
         jax.config.update("jax_enable_x64", case.dtype == "float64")
         try:
             fields = BuiltCase(header, case).compile()
@@ -99,9 +99,7 @@ def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
     """Return the given fields as a protocol buffer in text format."""
     return " ".join(
-        f"{name} {{ {_to_text_proto(value)} }}"
-        if isinstance(value, Mapping)
-        else f"{name}: {json.dumps(value)}"
+        f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
     )
 

@@ -9,9 +9,9 @@ If a user's module exits, runs out of memory or changes settings of JAX, the rep
 """
 
 import functools
-import json
 import os
 from collections.abc import Callable
+from json import loads  # bound here, because a user's module may replace them
 from typing import Any
 
 import jax
@@ -37,12 +37,12 @@ _MAX_TEXT = 300  # maximum length of an exception message, in characters
 def main() -> None:
     """Reply to requests on standard input until it ends."""
     channel = Channel()
-    die_with_parent(json.loads(channel.requests.readline())["parent"])
+    die_with_parent(loads(channel.requests.readline())["parent"])
     environment.limit_process()
     changes = module_side_effects.watch_for_changes()
     channel.send_event(event="started")
     for line in channel.requests:
-        request = json.loads(line)
+        request = loads(line)
         cell = GridCell(from_dict(request["case"]), request["scaling"])
         handle = check_cell if request["do"] == "answer" else _import_modules
         event = _call_user_code(cell.case.workload, functools.partial(handle, cell))

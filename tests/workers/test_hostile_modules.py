@@ -70,6 +70,7 @@ CONTAINED = {  # effects that end with the process and do not change the measure
         "os.environ.clear()",
         "if RUNNING: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
     ),
+    "replaces_functions_of_json": ("json.dumps = lambda value, **options: b'{}'\njson.loads = str", ""),
     "disturbs_its_end": (
         "atexit.register(time.sleep, 1000)\n"
         "for s in range(1, 20):\n    try: os.write(s, b'\\xff{')\n    except OSError: pass",
