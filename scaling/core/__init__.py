@@ -3,7 +3,7 @@
 scaling/study expands a file of conf/study to cases. A worker (scaling/worker.py) passes each of them to
 run_case, which returns a record. analysis/curves.py joins records that differ only in devices to a curve.
 
-Read the modules in this order: case, modes, reductions, workload, inputs, derivative, jacobian, layout,
+Read the modules in this order: case, modes, reductions, workload, inputs, derivative, layout,
 compile_case, reference, check, timing, record, run_case (which lists the calls). They import no other folder
 of the package: `load_option` imports modules that only some cases need.
 """
@@ -23,7 +23,6 @@ _OPTIONS = {
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # target=laplacian
-    "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
     "nonzeros": "scaling.options.sparse.nonzeros",  # seeds=colored
     "peers": "scaling.peers.interface",  # engine
     "pmap": "scaling.options.pmap",  # api=pmap

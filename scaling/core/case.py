@@ -50,6 +50,14 @@ class Refusal(ValueError):
     """An exception for invalid user input. Its message states the value, the valid values and a fix."""
 
 
+class TooLarge(Exception):
+    """An exception for a case that needs too much memory. `needs` is a dict from record field to bytes."""
+
+    def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
+        super().__init__(text)
+        self.needs = dict(needs or {})
+
+
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     """Return a `Refusal` that lists the valid names. `what` is the kind of name, such as "workload"."""
     names = [str(name) for name in valid_names]

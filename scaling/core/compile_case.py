@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import layout, load_option
-from scaling.core.case import AUTO, Case
-from scaling.core.derivative import Derivative, TooLarge, ceil_div, describe_derivative, input_structs
+from scaling.core.case import AUTO, Case, TooLarge
+from scaling.core.derivative import Derivative, ceil_div, describe_derivative
 from scaling.core.environment import available_bytes
 from scaling.core.formatting import format_bytes
+from scaling.core.inputs import input_structs
 from scaling.core.record import bytes_while_running
 from scaling.core.timing import time_once
 from scaling.core.workload import Workload
@@ -84,10 +85,6 @@ CompileProgram = Callable[[layout.Program], Stages]
 DescribeShortage = Callable[[CompiledCase], str | None]  # returns an error message if memory is too small
 
 
-def _compile_with_abstract_arguments(program: layout.Program) -> Stages:
-    return compile_stages(program.function, list(program.arguments.values()))
-
-
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
@@ -126,7 +123,7 @@ def describe_and_color(case: Case, workload: Workload, describe_shortage: Descri
 def compile_case(
     derivative: Derivative,
     devices: Sequence[Any],
-    compile_program: CompileProgram = _compile_with_abstract_arguments,
+    compile_program: CompileProgram = lambda p: compile_stages(p.function, list(p.arguments.values())),
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:

@@ -1,12 +1,16 @@
-"""Describe the derivative of a case (`Derivative`): count its outputs, inputs, seeds and linear maps.
+"""Describe the derivative of a case (`Derivative`): its shape, seeds, linear maps; compute it on one device.
 
-The derivative is not computed: functions are evaluated with abstract arrays, without devices.
+An AD mode with seeds provides a linear map from a seed (a tangent or cotangent) to one slice (a column or
+row) of the Jacobian of f at x. The seeds are the rows of the identity matrix, or with seeds=colored, the sums
+of all rows with the same color. A device computes the slices in chunks of seeds, and reduces them. layout.py
+partitions the points (batch elements), the seeds, or both over the devices. `describe_derivative` evaluates
+functions with abstract arrays only, and needs no devices.
 """
 
-import os
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +18,12 @@ import numpy as np
 
 from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
-from scaling.core.formatting import innermost_location
+from scaling.core.inputs import input_structs, point_structs
 from scaling.core.modes import BOTH, MODES, TANGENT
-from scaling.core.workload import InputSpec, Workload
+from scaling.core.reductions import TRACE, WHOLE, Reduction
+from scaling.core.workload import Workload, evaluate_shape, select_leaves
 
 NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
-
-
-class TooLarge(Exception):
-    """An exception for a case that needs too much memory. `needs` is a dict from record field to bytes."""
-
-    def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
-        super().__init__(text)
-        self.needs = dict(needs or {})
 
 
 @dataclass(frozen=True)
@@ -115,27 +112,10 @@ class Derivative:
         return case.points, *self.workload.reduction.shape(outputs, self.inputs)
 
 
-def input_structs(case: Case, workload: Workload) -> tuple[NamedArrays, NamedArrays]:
-    """Return two dicts of abstract arrays by input name: the inputs of all points, and the shared inputs."""
-
-    def struct(spec: InputSpec, *axes: int) -> jax.ShapeDtypeStruct:
-        dtype = jnp.dtype(jnp.int32 if spec.integer else case.dtype)
-        return jax.ShapeDtypeStruct((*axes, *spec.shape), dtype)
-
-    points = {name: struct(spec, case.points) for name, spec in workload.points.items()}
-    return points, {name: struct(spec) for name, spec in workload.shared.items()}
-
-
-def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shape and dtype of each input at one point, as a dict by input name."""
-    points, shared = input_structs(case, workload)
-    return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
-
-
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
     """Return the `Derivative` of a case. With seeds=colored, `coloring` determines the seeds."""
     one_point = point_structs(case, workload)
-    value = _evaluate_shape(case, workload.function, one_point)
+    value = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
     if not value.size or not inputs:
         text = f"has nothing to differentiate: {inputs} inputs, {value.size} outputs"
@@ -144,7 +124,7 @@ def describe_derivative(case: Case, workload: Workload, coloring: Any = None) ->
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
         arguments, batch = {**points, **shared}, (case.points, *value.shape)
-        result = _evaluate_shape(case, workload.whole, arguments)
+        result = evaluate_shape(case, workload.whole, arguments)
         if result.shape not in ((), batch):
             raise Refusal(f"whole of {case.workload} must return {batch} or one number, not {result.shape}")
     summed, outputs = case.batch == "whole" and result.shape == (), value.size
@@ -169,7 +149,7 @@ def _linear_maps(
     if mode.seed == TANGENT or (mode.seed == BOTH and len(names) == 1):
         forward_names = names
     elif mode.seed == BOTH:
-        forward_names = load_option("mixed_mode").forward_inputs(case, input_sizes)
+        forward_names = _forward_inputs(case, input_sizes)
     reverse_names = tuple(name for name in names if name not in forward_names)
     parts = []
     if forward_names:
@@ -184,35 +164,23 @@ def _linear_maps(
     return tuple(parts)
 
 
+def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the inputs that mode=mixed differentiates in forward mode, by default all but the largest."""
+    if case.forward is None:
+        largest = max(input_sizes, key=lambda name: input_sizes[name])
+        return tuple(name for name in input_sizes if name != largest)
+    what = f"input to take forward (forward), of wrt={case.wrt},"
+    forward = select_leaves("forward", what, case.forward, input_sizes)
+    if len(forward) == len(input_sizes):
+        raise Refusal(
+            f"forward={case.forward} names all inputs of wrt={case.wrt}: leave some to reverse mode"
+        )
+    return tuple(forward)
+
+
 def ceil_div(count: int, divisor: int) -> int:
     """Return count / divisor, rounded up to an integer."""
     return -(-count // divisor)
-
-
-def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: NamedArrays) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function, or raise `Refusal` or `TooLarge`."""
-    try:
-        out = jax.eval_shape(lambda named: function(**named), dict(inputs))
-    except Refusal:
-        raise
-    except (MemoryError, OverflowError) as error:
-        array_bytes = getattr(error, "_total_size", 0)  # an attribute of NumPy's MemoryError
-        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if isinstance(error, MemoryError) and array_bytes < host_bytes:
-            raise  # the host has this memory, but it is in use
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
-    except Exception as error:
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        location = innermost_location(error)
-        text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
-        what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
-        raise Refusal(f"workload {case.workload!r} {what}: {text}") from None
-    if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
-        returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        text = "must return an array of real numbers, or a pytree of them"
-        raise Refusal(f"workload {case.workload!r} {text}, not {returned}")
-    return out
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
@@ -220,3 +188,241 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense
+
+
+class DevicePosition(NamedTuple):
+    """The indices of a device in the device mesh, its seeds, and its communication with other devices."""
+
+    points: Any = 0  # the index of the device along the axis of the points
+    seeds: Any = 0  # the index of the device along the axis of the seeds
+    start: Any = 0  # the first seed of this step, if storage=host computes the seeds in steps
+    sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
+    # With seeds=colored, two arrays for each linear map: the color of each column or row of the Jacobian, and
+    # the flat index of each nonzero in the compressed Jacobian, which has one slice per color.
+    colorings: Sequence[tuple[Any, Any]] = ()
+
+
+@dataclass(frozen=True)
+class SeedRange:
+    """A range of consecutive seeds (tangents or cotangents), computed in chunks."""
+
+    first: Any  # the index of the first seed
+    count: int
+    chunk: int | None = None  # the number of seeds computed at a time, or None for all
+
+    @property
+    def numbers(self) -> Any:
+        """Return the indices of the seeds as an array of shape (count,)."""
+        return self.first + jnp.arange(self.count)
+
+    @property
+    def is_one_chunk(self) -> bool:
+        """Return whether the slices of all seeds are computed at once, without a loop."""
+        return self.chunk is None or self.chunk >= self.count
+
+
+class Slices(NamedTuple):
+    """The rows or columns of the Jacobian that a device computes with one linear map."""
+
+    part: LinearMapPart
+    # Maps the index of a seed to a row or column. For the Laplacian, maps an array of seed indices to the sum
+    # of v^T H v over these seeds v, where H is the Hessian.
+    compute: Callable[[Any], Any]
+    seeds: SeedRange
+    x: tuple[Any, ...]  # the differentiated inputs
+
+
+def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
+    """Return a function f(points, shared, position) that computes a derivative on one device.
+
+    The function returns a tuple with an array or a list of arrays per linear map. Without seeds, it returns
+    one array. `points` and `shared` are dicts of the per-point and the shared inputs on this device.
+    """
+    case, workload = derivative.case, derivative.workload
+    if case.target == LAPLACIAN:
+        load_option("laplacian")  # imported here, so that the time of tracing does not include the import
+
+    def compute(points: NamedArrays, shared: NamedArrays, position: DevicePosition) -> Any:
+        with jax.default_matmul_precision(case.precision):
+            if case.mode in workload.whole_modes:
+                return _workload_derivative(derivative, {**points, **shared}, position)
+            if workload.reduction.sums_points:
+                return load_option("data_parallel").sum_derivative(derivative, points, shared, position)
+            evaluate = functools.partial(_value_or_slices, derivative, position)
+            if case.batch == "whole":
+                assert workload.whole is not None
+                return evaluate(workload.whole, {**points, **shared})
+            at_point = lambda point: evaluate(workload.function, {**point, **shared})  # noqa: E731
+            if case.block is None:
+                return jax.vmap(at_point)(points)
+            return jax.lax.map(at_point, points, batch_size=case.block)
+
+    return compute
+
+
+def _value_or_slices(
+    derivative: Derivative, position: DevicePosition, function: Callable[..., Any], inputs: NamedArrays
+) -> Any:
+    case = derivative.case
+    if case.ad_mode.is_value:
+        return function(**inputs)
+    if position.colorings:
+        entries = []
+        for part, (colors, positions) in zip(derivative.parts, position.colorings, strict=True):
+            slices = apply_linear_map(case, part, function, inputs, position, colors)
+            entries.append(load_option("nonzeros").read_entries(slices, colors, positions))
+        return tuple(entries)
+    batch = case.points if case.batch == "whole" and not derivative.summed else None
+    slices_of_parts = (apply_linear_map(case, part, function, inputs, position) for part in derivative.parts)
+    arguments = derivative.workload.reduction, derivative.outputs, derivative.inputs, batch
+    return tuple(reduce_slices(slices, *arguments) for slices in slices_of_parts)
+
+
+def _workload_derivative(derivative: Derivative, inputs: NamedArrays, position: DevicePosition) -> Any:
+    workload = derivative.workload
+    result = workload.whole_modes[derivative.case.mode](**inputs)
+    if workload.reduction.sums_points:
+        return position.sum_over_devices(result)
+    if workload.default_reduce or workload.reduction in (WHOLE, TRACE):
+        return result
+    points = next(inputs[name].shape[0] for name in workload.points)
+    batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]
+    x = [jnp.broadcast_to(a.reshape(a.shape[0], -1), (points, a[0].size)) for a in batched]
+    J = result.reshape(points, derivative.outputs, derivative.inputs)
+    return workload.reduction.of_jacobians(J, jnp.concatenate(x, axis=1))
+
+
+def apply_linear_map(
+    case: Case,
+    part: LinearMapPart,
+    function: Callable[..., Any],
+    inputs: NamedArrays,
+    position: DevicePosition,
+    colors: Any = None,
+) -> Slices:
+    """Return the rows or columns of the Jacobian of `function` that a device computes with one linear map."""
+    x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
+
+    def f(*z: Any) -> Any:
+        y = function(**{**inputs, **dict(zip(part.names, z, strict=True))})
+        return jnp.sum(y) if mode.sums_outputs else y
+
+    if case.remat and mode.uses_reverse:
+        f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
+    count = ceil_div(part.seeds, case.mesh_shape[1])
+    chunk = case.chunk if isinstance(case.chunk, int) else None
+    seeds = SeedRange(position.start + position.seeds * count, count, chunk)
+    if case.target == LAPLACIAN:
+        sum_forms = mode.sum_quadratic_forms(f, x)
+        return Slices(part, lambda numbers: sum_forms(jax.vmap(lambda n: make_seed(x, n))(numbers)), seeds, x)
+    assert mode.linear_map is not None
+    linear_map = mode.linear_map(f, x)
+    if part.along:
+        direction = tuple(inputs[name] for name in part.along)
+        return Slices(part, lambda _: linear_map(direction), SeedRange(0, 1), x)
+    like = x if part.computes_columns else (jax.eval_shape(f, *x),)
+    # A constant seed saves XLA a multiplication.
+    is_scalar = case.mesh_shape[1] == 1 and sum(a.size for a in like) == 1
+
+    def compute(number: Any) -> Any:
+        seed = make_seed(like, number, colors)
+        if is_scalar:
+            seed = tuple(jnp.ones(a.shape, a.dtype) for a in like)
+        return linear_map(seed) if part.computes_columns else linear_map(*seed)
+
+    return Slices(part, compute, seeds, x)
+
+
+def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
+    """Return a seed like `like`: row `number` of the identity, or the sum of the rows with color `number`."""
+    seed, start = [], 0
+    for a in like:
+        stop = start + a.size
+        nonzero = number == start + jnp.arange(a.size) if colors is None else colors[start:stop] == number
+        seed.append(nonzero.astype(a.dtype).reshape(a.shape))
+        start = stop
+    return tuple(seed)
+
+
+def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
+    """Apply a function to the index of each seed in a range, and stack the results along `axis`."""
+    if seeds.is_one_chunk:
+        return jax.vmap(function, out_axes=axis)(seeds.numbers)
+    stacked = jax.lax.map(function, seeds.numbers, batch_size=seeds.chunk)
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), stacked)
+
+
+def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
+    """Return the sum of `sum_of(indices)` over chunks of seeds, accumulating in float32 or a wider dtype."""
+    if seeds.is_one_chunk:
+        return sum_of(seeds.numbers)
+    chunk = seeds.chunk or seeds.count
+    chunks, remainder = divmod(seeds.count, chunk)
+
+    def sum_range(start: Any, length: int) -> Any:
+        total = sum_of(seeds.first + start + jnp.arange(length))
+        return jax.tree.map(lambda a: a.astype(jnp.promote_types(a.dtype, jnp.float32)), total)
+
+    add = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
+    total = sum_range(0, chunk)
+    if chunks > 1:
+        total = jax.lax.fori_loop(1, chunks, lambda k, total: add(total, sum_range(k * chunk, chunk)), total)
+    total = add(total, sum_range(chunks * chunk, remainder)) if remainder else total
+    like = jax.eval_shape(lambda: sum_of(seeds.first + jnp.arange(chunk)))
+    return jax.tree.map(lambda a, b: a.astype(b.dtype), total, like)
+
+
+def reduce_slices(
+    slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
+) -> Any:
+    """Apply a reduction to rows or columns of the Jacobian at one point, or at `batch` points at once."""
+    if slices.part.computes_columns:
+        return _reduce_columns(slices, reduction, inputs, batch)
+    return _reduce_rows(slices, reduction, outputs, batch)
+
+
+def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
+    if reduction is TRACE:
+        return sum_over_seeds(slices.compute, slices.seeds)
+    shape = (-1,) if batch is None else (batch, -1)
+    column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
+    step, function, seeds = reduction.columns, reduction.columns.function, slices.seeds
+    if slices.part.along:
+        return column(0)
+    if step.products:
+        return load_option("gram").multiply_columns(column, seeds, inputs)
+    reduced = slices.compute if function is None else lambda number: function(column(number))
+    if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
+        return reduced(seeds.first)
+    if step.sums_seeds:
+        return sum_over_seeds(lambda numbers: jnp.sum(jax.vmap(reduced)(numbers), axis=0), seeds)
+    return map_seeds(reduced, seeds, axis=-1)
+
+
+def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
+    step, seeds = reduction.rows, slices.seeds
+    if step.products:
+        return load_option("gram").multiply_rows(slices.compute, seeds)
+    function, row = step.function, slices.compute
+    reduced = row if function is None else lambda number: function(row(number), slices.x)
+    if not step.sums_seeds:
+        return reduced(seeds.first) if seeds.count == 1 else map_seeds(reduced, seeds)
+    leaves = lambda number: jax.tree.leaves(reduced(number))  # noqa: E731
+    if batch is not None:
+        return _sum_by_point(leaves, seeds, batch, outputs)
+    if seeds.count == 1:
+        return leaves(seeds.first)
+    return sum_over_seeds(lambda numbers: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(numbers)], seeds)
+
+
+def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
+    """Return the sum of the `outputs` rows at each of `batch` points, as one array (batch, ...) per input."""
+    if seeds.is_one_chunk and seeds.count == batch * outputs:
+        by_seed = jax.vmap(rows)(seeds.numbers)
+        return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]
+
+    def sum_of(numbers: Any) -> list[Any]:
+        zeros = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype)  # noqa: E731
+        return [zeros(a).at[numbers // outputs].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
+
+    return sum_over_seeds(sum_of, seeds)

@@ -168,3 +168,23 @@ def input_arrays(case: Case, workload: "Workload", start: int = 0, stop: int | N
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
     """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
+
+
+def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
+    """Return the shape and dtype of each input at one point, as a dict from name to `ShapeDtypeStruct`."""
+    from jax import ShapeDtypeStruct
+    from jax.numpy import dtype as jax_dtype
+
+    dtypes = {False: jax_dtype(case.dtype), True: jax_dtype("int32")}
+    return {
+        name: ShapeDtypeStruct(spec.shape, dtypes[spec.integer]) for name, spec in workload.inputs.items()
+    }
+
+
+def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return two dicts of abstract arrays by input name: the inputs of all points, and the shared inputs."""
+    structs = point_structs(case, workload)
+    points = {
+        name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points
+    }
+    return points, {name: structs[name] for name in workload.shared}

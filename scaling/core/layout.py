@@ -17,14 +17,13 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.core import load_option
 from scaling.core.case import Case, Refusal
-from scaling.core.derivative import Derivative, LinearMapPart, NamedArrays, ceil_div, input_structs
-from scaling.core.inputs import point_rows, shared_input
-from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
+from scaling.core.derivative import Derivative, DevicePosition, LinearMapPart, ceil_div, local_derivative
+from scaling.core.inputs import input_structs, point_rows, shared_input
 from scaling.core.workload import Workload
 
 POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
 # The names of the arguments that are not inputs: the colors and the positions of each linear map
-# (`jacobian.PartColoring`), and the number of the first seed. The name of an input contains no "+".
+# (`DevicePosition.colorings`), and the number of the first seed. The name of an input contains no "+".
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last axis
@@ -80,7 +79,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
     return Program(derivative, function, structs, collect, pieces, seed_arguments)
 
 
-def _program_arguments(derivative: Derivative, seed_arguments: NamedArrays) -> dict[str, Argument]:
+def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]) -> dict[str, Argument]:
     case = derivative.case
     points, shared = input_structs(case, derivative.workload)
     count = ceil_div(case.points, case.mesh_shape[0])
@@ -102,7 +101,7 @@ def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
         points = {name: named[name] for name in workload.points}
         shared = {name: named[name] for name in workload.shared}
         colorings = [
-            PartColoring(named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])
+            (named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])
             for number in range(len(derivative.parts) if derivative.coloring is not None else 0)
         ]
         start = named.get(START, 0)
@@ -113,7 +112,7 @@ def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
 
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], NamedArrays]:
+) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     device = SingleDeviceSharding(devices[0])
     structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for name, x in arguments.items()}
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
@@ -122,7 +121,7 @@ def _wrap_jit(
 
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], NamedArrays]:
+) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     mesh = Mesh(np.array(devices).reshape(case.mesh_shape), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:

@@ -329,9 +329,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
     determining_fields = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
-        "batch": "whole"
-        if derivative.summed and derivative.outputs > 1
-        else "vmap",  # whole: sums over outputs
+        "batch": "whole" if derivative.summed and derivative.outputs > 1 else "vmap",  # whole: sums outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
     key = (dataclasses.replace(case, **_RESET_FIELDS | determining_fields), spec.rounding, spec.workload_key)
@@ -373,9 +371,7 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
     columns = derivative.outputs if spec.case.target in SECOND else derivative.inputs
     reference = _evaluate_form(spec, workload.reference, start, stop, (derivative.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms
-    if (
-        derivative.summed and workload.reduce is not None
-    ):  # the reduction of the derivative of a sum over outputs
+    if derivative.summed and workload.reduce is not None:  # reduces the derivative of a sum over outputs
         return Jacobians(J.sum(axis=1, keepdims=True)), at_least(np.abs(J), floor).sum(axis=1).max(axis=1)
     return Jacobians(J), floor
 

@@ -31,9 +31,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from scaling.core import check, compile_case, layout, load_option, timing, workload
-from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
+from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal, TooLarge
 from scaling.core.compile_case import CompiledCase, Stages
-from scaling.core.derivative import Derivative, TooLarge, describe_derivative
+from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.environment import is_out_of_memory, scrub
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.inputs import uniform

@@ -18,8 +18,9 @@ import functools
 import hashlib
 import importlib
 import math
+import os
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.core import load_option
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, built_in, unknown_name
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, TooLarge, built_in, unknown_name
+from scaling.core.formatting import innermost_location
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
@@ -123,13 +125,32 @@ class Workload:
         return self._list_leaves(self.direction or self.wrt)
 
     def _list_leaves(self, joined: str) -> tuple[str, ...]:
-        leaves = (leaf for name in joined.split("+") for leaf in _float_leaves(name, self.inputs))
-        return tuple(leaf for leaf in leaves if math.prod(self.inputs[leaf].shape))
+        nonempty = [leaf for leaf in _float_leaves(self.inputs) if math.prod(self.inputs[leaf].shape)]
+        return tuple(leaf for name in joined.split("+") for leaf in _leaves_of(name, nonempty))
 
 
-def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
-    leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
-    return [leaf for leaf in leaves if not inputs[leaf].integer]
+def _float_leaves(inputs: Mapping[str, InputSpec]) -> list[str]:
+    return [leaf for leaf, spec in inputs.items() if not spec.integer]
+
+
+def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
+    return [leaf for leaf in leaves if leaf == name or leaf.startswith(f"{name}.")]
+
+
+def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
+    """Return the leaves of the inputs that are named in `joined`, whose names are separated by "+".
+
+    The name of a pytree selects all its leaves. `what` describes the kind of name in an error message. Raise
+    `Refusal` if a name is unknown, or if a leaf is selected twice.
+    """
+    selected: list[str] = []
+    for name in joined.split("+"):
+        if not (leaves_of_name := _leaves_of(name, leaves)):
+            raise unknown_name(what, name, dict.fromkeys([*_top_level_names(leaves), *leaves]))
+        selected += leaves_of_name
+    if len(set(selected)) < len(selected):
+        raise Refusal(f"{field_name}={joined!r} names an input twice")
+    return selected
 
 
 def module(name: str) -> types.ModuleType:
@@ -241,25 +262,44 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 def _settle_wrt(case: Case, workload: Workload) -> str:
     """Return the names of the differentiated inputs, joined by "+": `case.wrt`, or else a default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
-    leaves = _select_leaves(case, wrt, workload.inputs)
-    shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
+    what = f"input to differentiate {case.workload} by (wrt)"
+    leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
+    shared = _top_level_names(_float_leaves(workload.shared))
     # A sum over points is differentiated with respect to all shared inputs by default.
     if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
         return "+".join(shared)
     return wrt
 
 
-def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
-    leaves: list[str] = []
-    for name in wrt.split("+"):
-        leaves += (selected := _float_leaves(name, inputs))
-        if not selected:
-            floating = [leaf for leaf in inputs if not inputs[leaf].integer]
-            valid = dict.fromkeys([*_top_level_names(floating), *floating])
-            raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, valid)
-    if len(set(leaves)) != len(leaves):
-        raise Refusal(f"wrt={wrt!r} names an input twice")
-    return set(leaves)
+def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
+    """Return the abstract result of a function of a workload. `inputs` is a dict of abstract arrays by name.
+
+    Raise `Refusal` if the function fails or returns no real numbers, and `TooLarge` if an array is too large.
+    """
+    import jax
+
+    try:
+        out = jax.eval_shape(lambda named: function(**named), dict(inputs))
+    except Refusal:
+        raise
+    except (MemoryError, OverflowError) as error:
+        array_bytes = getattr(error, "_total_size", 0)  # an attribute of NumPy's MemoryError
+        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if isinstance(error, MemoryError) and array_bytes < host_bytes:
+            raise  # the host has this memory, but it is in use
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        location = innermost_location(error)
+        text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
+        what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
+        raise Refusal(f"workload {case.workload!r} {what}: {text}") from None
+    if not isinstance(out, jax.ShapeDtypeStruct) or not jax.numpy.issubdtype(out.dtype, jax.numpy.floating):
+        returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
+        text = "must return an array of real numbers, or a pytree of them"
+        raise Refusal(f"workload {case.workload!r} {text}, not {returned}")
+    return out
 
 
 def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int | None = None) -> Any:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core.case import DEVICE, HOST
+from scaling.core.case import DEVICE, HOST, TooLarge
 from scaling.core.compile_case import CompiledCase, DescribeShortage
-from scaling.core.derivative import Derivative, TooLarge, ceil_div
+from scaling.core.derivative import Derivative, ceil_div
 from scaling.core.formatting import count_of, format_bytes
 
 

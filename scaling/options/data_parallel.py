@@ -18,8 +18,17 @@ import numpy as np
 from scaling.core import inputs
 from scaling.core.case import Case
 from scaling.core.check import EntryComparison, PointsComparison
-from scaling.core.derivative import Derivative, LinearMapPart, NamedArrays, ceil_div
-from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
+from scaling.core.derivative import (
+    Derivative,
+    DevicePosition,
+    LinearMapPart,
+    NamedArrays,
+    SeedRange,
+    apply_linear_map,
+    ceil_div,
+    reduce_slices,
+    sum_over_seeds,
+)
 from scaling.core.layout import split_inputs
 from scaling.core.reference import (
     ReferenceSpec,

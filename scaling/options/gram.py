@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core.derivative import Derivative, ceil_div
-from scaling.core.jacobian import SeedRange, map_seeds, sum_over_seeds
+from scaling.core.derivative import Derivative, SeedRange, ceil_div, map_seeds, sum_over_seeds
 from scaling.core.reductions import ReferenceTerms
 from scaling.core.reference import Jacobians, SizedEntries
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from scaling.core import layout
 from scaling.core.compile_case import CompiledCase, count_bytes
-from scaling.core.derivative import Derivative, ceil_div, input_structs
-from scaling.core.inputs import point_rows
+from scaling.core.derivative import Derivative, ceil_div
+from scaling.core.inputs import input_structs, point_rows
 from scaling.core.layout import is_summed_on_host
 
 

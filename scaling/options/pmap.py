@@ -13,8 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from scaling.core.case import Case
-from scaling.core.derivative import NamedArrays, ceil_div
-from scaling.core.jacobian import DevicePosition
+from scaling.core.derivative import DevicePosition, NamedArrays, ceil_div
 from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_devices
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from scaling.core import compile_case, derivative, environment, layout, record, workload
-from scaling.core.case import AUTO, Case, Refusal, from_dict
+from scaling.core import compile_case, environment, layout, record, workload
+from scaling.core.case import AUTO, Case, Refusal, TooLarge, from_dict
 from scaling.core.compile_case import Stages, compile_stages, program_bytes
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
@@ -67,7 +67,7 @@ def main() -> None:
 
 def describe_failure(error: Exception) -> RecordFields:
     """Return the record fields of a case whose compilation raised an exception."""
-    if isinstance(error, derivative.TooLarge):
+    if isinstance(error, TooLarge):
         needs = error.needs | {"peak_bytes": record.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
     if isinstance(error, Refusal):
@@ -146,7 +146,7 @@ class BuiltCase:
             compiled_case = compile_case.compile_case(
                 self.derivative, self.devices, self._compile_stages, self._missing_memory
             )
-        except derivative.TooLarge as error:
+        except TooLarge as error:
             return fields | describe_failure(error)
         operations = getattr(compiled_case.stages, "operations", None)
         program = hlo.read(compiled_case.stages.compiled.as_text())

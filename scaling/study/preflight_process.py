@@ -17,9 +17,10 @@ from typing import Any
 import jax
 
 from scaling.core import environment, workload
-from scaling.core.case import Case, Refusal, from_dict, to_dict
-from scaling.core.derivative import TooLarge, describe_derivative, input_structs, point_structs
+from scaling.core.case import Case, Refusal, TooLarge, from_dict, to_dict
+from scaling.core.derivative import describe_derivative
 from scaling.core.environment import hide_secrets, scrub
+from scaling.core.inputs import input_structs, point_structs
 from scaling.options.program_stats import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable

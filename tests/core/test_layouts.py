@@ -18,7 +18,8 @@ from jax.sharding import AxisType, Mesh
 
 from scaling.core import compile_case, layout, run_case, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
-from scaling.core.derivative import describe_derivative, input_structs
+from scaling.core.derivative import describe_derivative
+from scaling.core.inputs import input_structs
 from scaling.core.record import Record
 from scaling.study import completion
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core import compile_case, inputs, run_case, workload
-from scaling.core.case import REDUCTIONS, Case, Refusal
-from scaling.core.derivative import TooLarge, describe_derivative
+from scaling.core.case import REDUCTIONS, Case, Refusal, TooLarge
+from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
 from scaling.results.store import load

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from scaling.core.case import Case
-from scaling.core.derivative import Derivative, LinearMapPart, TooLarge
+from scaling.core.case import Case, TooLarge
+from scaling.core.derivative import Derivative, LinearMapPart
 from scaling.core.workload import Workload, uniform
 from scaling.options.autochunk import BlockSizes, MemoryNeed, compile_largest, find_blocks
 

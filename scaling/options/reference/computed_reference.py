@@ -19,8 +19,7 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
-from scaling.core.derivative import point_structs
-from scaling.core.inputs import InputArrays
+from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
 from scaling.core.workload import Workload, cached
 from scaling.options.reference import evaluations, fd_check

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
-from scaling.core.derivative import Pattern, point_structs
+from scaling.core.derivative import Pattern
+from scaling.core.inputs import point_structs
 from scaling.core.modes import BOTH, TANGENT, gradient_in_any_mode
 from scaling.core.workload import Workload, cached, fingerprint
 from scaling.options.sparse.pattern import detect_pattern

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.derivative import Derivative, LinearMapPart, ceil_div
-from scaling.core.jacobian import Slices, map_seeds
+from scaling.core.derivative import Derivative, LinearMapPart, Slices, ceil_div, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
 from scaling.options.sparse.coloring import Coloring
 
