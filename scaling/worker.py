@@ -19,7 +19,6 @@ sends it to all processes.
 import contextlib
 import ctypes
 import gc
-import math
 import os
 import select
 import signal
@@ -160,7 +159,7 @@ def _bind_to_cores(
         from scaling.workers import cores
 
         # A timeout prevents a deadlock of two cases that wait for each other's nodes.
-        timeout = math.inf if shape["nodes"] == 1 else _CLAIM_SECONDS
+        timeout = cores.WAIT_SECONDS if shape["nodes"] == 1 else _CLAIM_SECONDS
         claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)
         claimed = claims.enter_context(claim)
     first = rank % per_node * per_process

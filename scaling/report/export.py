@@ -1,17 +1,19 @@
 """Write a results folder as CSV, Parquet, Extra-P or image files (`write_exports`), and parse `--format`."""
 
 import importlib.util
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.formatting import count_of
-from scaling.results.store import Loaded, load, replace_file, replacing
+from scaling.results.store import Loaded, load, read_json, replace_file, replacing, write_json
 
+_LIST = ".exported.json"  # file in the output folder that lists the files of each format
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
@@ -47,7 +49,21 @@ def write_exports(
     written = {name: FORMATS[name](findings, target) for name in dict.fromkeys(formats)}
     if not any(written.values()):
         raise Refusal(describe_empty(written))
+    _remove_earlier(target, written)
     return written
+
+
+def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
+    """Remove the files that an earlier export wrote in the same formats, but this export did not."""
+    content = read_json(output / _LIST)
+    listed: dict[str, Any] = content if isinstance(content, dict) else {}
+    for name, paths in written.items():
+        earlier = listed[name] if isinstance(listed.get(name), list) else []
+        for path in {*output.glob(f"*.{name}"), *output.glob("extrap/*.txt")}.difference(paths):
+            if str(path.relative_to(output)) in earlier:
+                path.unlink()
+        listed[name] = [str(path.relative_to(output)) for path in paths]
+    write_json(output / _LIST, listed)
 
 
 def describe_empty(formats: Collection[str]) -> str:

@@ -6,7 +6,6 @@ network namespace, such as the namespace of a container.
 """
 
 import contextlib
-import math
 import os
 import random
 import socket
@@ -16,7 +15,9 @@ from collections.abc import Callable, Iterator
 
 from scaling.core import environment
 from scaling.core.environment import contents
+from scaling.core.formatting import format_wait
 
+WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
 _POLL_SECONDS = 0.3
 # The prefix of the abstract socket names. Tests with different AD_SCALING_CLAIMS do not wait for each other.
 _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
@@ -44,7 +45,7 @@ def claim_cores(
     owner: str,
     report_wait: Callable[[str], None] = lambda _: None,
     node: str = "",
-    timeout: float = math.inf,
+    timeout: float = WAIT_SECONDS,
 ) -> Iterator[list[int]]:
     """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
@@ -58,7 +59,8 @@ def claim_cores(
     with contextlib.ExitStack() as claims:
         while (cores := _try_claim(usable, count, owner, node, claims)) is None:
             if not reported:
-                report_wait(_describe_wait(usable, node))
+                hint = "Ctrl-C or `scaling cancel` ends the wait, and bind=false does not wait"
+                report_wait(f"{_describe_wait(usable, node)}, for up to {format_wait(timeout)}; {hint}")
                 reported = True
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{_describe_wait(usable, node)}: timed out after {timeout:g} s")

@@ -16,6 +16,7 @@ from scaling.core.case import AUTO, Case, non_default_fields, user_modules
 from scaling.core.record import Record, Writer
 from scaling.results import store
 from scaling.workers import cores, worker_group
+from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
 from scaling.workers.transport import Transport
@@ -120,7 +121,10 @@ class _Run:
                 claimed_cores = None
                 if claims_cores:
                     claim = cores.claim_cores(first.devices, self.owner, self._report_wait)
-                    claimed_cores = stack.enter_context(claim)
+                    try:
+                        claimed_cores = stack.enter_context(claim)
+                    except TimeoutError as error:
+                        raise AllocationLost(str(error)) from None
                 workers: dict[int, WorkerGroup] = {}
                 for variant in {work.variant for group in waiting for work in group}:
                     try:

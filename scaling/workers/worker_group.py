@@ -13,13 +13,12 @@ from typing import Any
 
 from scaling.core import environment
 from scaling.core.formatting import TRACEBACK_MARK
-from scaling.workers import child_process, transport
+from scaling.workers import child_process, cores, transport
 from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.machine import AllocationLost, ProcessShape
 from scaling.workers.transport import Transport
 
 _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
-_WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
 _EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
 _STEP_SECONDS = 30.0  # time for Slurm to end a job step
 _LAUNCHER_PREFIXES = ("srun:", "slurmstepd", "ssh:")  # of messages that a worker did not write
@@ -89,7 +88,7 @@ class WorkerGroup:
             if event["event"] not in _INTERMEDIATE_EVENTS:
                 return
             if event["event"] == "waiting":
-                deadline = time.monotonic() + _WAIT_SECONDS
+                deadline = time.monotonic() + cores.WAIT_SECONDS + _START_SECONDS
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]

@@ -1,6 +1,7 @@
 """Tests of cores: the cores that a process may use, claims of cores by studies, and binding workers to them."""
 
 import contextlib
+import functools
 import os
 import socket
 import subprocess
@@ -12,7 +13,9 @@ import types
 import pytest
 
 from scaling import worker
+from scaling.cli import main
 from scaling.core import environment
+from scaling.results import store
 from scaling.workers import cores
 
 CORES = cores.usable_cores()
@@ -85,7 +88,8 @@ def test_a_claim_waits_for_free_cores_and_reports_it_once():
         time.sleep(3 * cores._POLL_SECONDS)
         assert not results
     thread.join(timeout=30)
-    assert results == [sorted(CORES)] and len(waits) == 1 and f"(process {os.getpid()})" in waits[0]
+    assert results == [sorted(CORES)] and len(waits) == 1
+    assert f"holds them (process {os.getpid()}), for up to 24 h 00 min; Ctrl-C or" in waits[0]
 
 
 def test_claims_of_one_owner_share_cores_if_none_are_free():
@@ -157,6 +161,17 @@ def test_a_claim_raises_an_error_after_its_timeout():
         cores.claim_cores(len(CORES), "two", timeout=0.5),
     ):
         pass
+
+
+def test_a_run_that_waits_too_long_for_cores_ends_with_one_line_and_no_record(tmp_path, monkeypatch, capsys):
+    claim = functools.partial(cores.claim_cores, timeout=0.2)
+    words = ["run", "study=function", "workload=linear", "devices=1", "mode=jacrev", f"results={tmp_path}"]
+    with cores.claim_cores(len(CORES), "one"):
+        monkeypatch.setattr(cores, "claim_cores", claim)
+        assert main.main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"(process {os.getpid()}): timed out after 0.2 s" in line and "same command continues" in line
+    assert not store.load(tmp_path).records
 
 
 def test_a_wait_is_described_even_if_more_processes_have_asked_than_can_queue():
