@@ -17,12 +17,14 @@ from scaling.advice.advice import Advice
 from scaling.advice.problem import make_problem, registered
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, check_names
+from scaling.core.compile_case import Stages
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.plan.compile_pool import RecordFields, find_compiler
 from scaling.plan.hardware import Hardware
 
+_COMPILING_SECONDS = 30.0  # seconds after which no compilation begins, unless half of the budget is longer
 _OPTIONS = ("budget", "devices", "hardware", "cores", "compiling_cores", "note")
 
 
@@ -94,13 +96,15 @@ def advise_case(
     entries = f"{derivative.outputs:,} x {derivative.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
+    stages: Mapping[Case, Stages] = {}
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
-        fields = prediction.predict_candidates(cases, model, cores, compiling_cores, note)
+        seconds = max(_COMPILING_SECONDS, budget / 2)
+        fields, stages = prediction.predict_candidates(cases, model, cores, compiling_cores, note, seconds)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     warning = "" if other_machine else _warn_of_wrong_fusions()
     records: Mapping[Case, Record] = {}
     if budget and not other_machine and len(fields) == len(cases):  # not interrupted
-        records = measurement.measure_candidates(fields, budget, cores, note)
+        records = measurement.measure_candidates(fields, stages, budget, cores, note)
     return Advice(tuple(cases), excluded, derivative, fields, records, machine, warning)
 
 
@@ -142,7 +146,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     if model is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
-    fields = prediction.predict_candidates(cases, model, group.cores)
+    fields, _ = prediction.predict_candidates(cases, model, group.cores)
     try:
         return Advice(tuple(cases), excluded, derivative, fields, {}, model.title).best
     except Refusal as error:

@@ -13,6 +13,7 @@ import jax
 
 from scaling.core import run_case
 from scaling.core.case import Case
+from scaling.core.compile_case import Stages
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
@@ -20,7 +21,8 @@ from scaling.core.timing import Sampling, ratio_interval
 from scaling.plan.compile_pool import RecordFields
 
 CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
-_PREPARING = 0.6  # fraction of the budget after which no further candidate is compiled and checked
+_PREPARING = 0.6  # fraction of the budget after which no third candidate is checked
+_LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take
 _MOST_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
 _MOST_PREDICTED = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
@@ -28,27 +30,31 @@ _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, 
 
 def measure_candidates(
     fields: Mapping[Case, RecordFields],
+    stages: Mapping[Case, Stages],
     budget: float,
     cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
     """Measure cases until the fastest is known or `budget` seconds are spent. Return the record of each case.
 
-    `fields` contains the record fields of each case. Cases that were not run are omitted, also after Ctrl-C.
-    This process is bound to `cores`. `note` is called with text about the progress.
+    `fields` contains the record fields of each case, and `stages` the programs that are already compiled.
+    Cases that were not run are omitted, also after Ctrl-C. This process is bound to `cores`. `note` is called
+    with text about the progress.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
     try:
         for case in ordered:
-            remaining = deadline - time.monotonic()
-            is_late = remaining < max((1 - _PREPARING) * budget, _predicted_seconds(fields[case]))
-            if is_late and not all(attempt.ended for attempt in attempts.values()):
+            remaining, seconds = deadline - time.monotonic(), _predicted_seconds(fields[case])
+            count = sum(not attempt.ended for attempt in attempts.values())
+            is_late = remaining < max((1 - _PREPARING) * budget, seconds)
+            if is_late and (count > 1 or (count == 1 and seconds > _LONGEST_CALL * budget)):
                 continue
-            note(f"compiling and checking candidate {len(attempts) + 1} of {len(ordered)}")
+            note(f"checking candidate {len(attempts) + 1} of {len(ordered)}")
             devices = jax.devices()[: case.devices]
             group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
-            attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
+            blank, compiled = Record(case, "failed", {}), stages.get(case)
+            attempts[case] = run_case.prepare_case(blank, group, _SAMPLING, stages=compiled)
         _take_turns(attempts, deadline, note)
     except KeyboardInterrupt:
         note("interrupted: the advice so far")

@@ -5,7 +5,8 @@ Processes are not used, because a function defined in a notebook cannot be sent 
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import jax
@@ -14,6 +15,7 @@ from scaling.advice import local_peaks
 from scaling.advice.candidates import CODED, sum_operations
 from scaling.core import environment
 from scaling.core.case import Case
+from scaling.core.compile_case import Stages
 from scaling.plan import time_model
 from scaling.plan.compile_pool import RecordFields, worker_header
 from scaling.plan.compile_worker import BuiltCase, describe_failure
@@ -22,6 +24,7 @@ from scaling.workers.cores import usable_cores
 
 # A candidate with this many times the counted operations of another one is not compiled.
 _MOST_WORK = 10.0
+_LEAST_COMPILED = 2  # number of candidates that are compiled, however long it takes
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
@@ -44,27 +47,35 @@ def predict_candidates(
     cores: Sequence[int] | None = None,
     compiling_cores: Sequence[int] | None = None,
     note: Callable[[str], None] = lambda text: None,
-) -> dict[Case, RecordFields]:
-    """Compile cases for a machine, and return the record fields of each case, including a predicted time.
+    seconds: float = math.inf,
+) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
+    """Compile cases for a machine, and return their record fields, with a predicted time, and their programs.
 
     If a case does not fit into memory or is not compiled, its field `status` is not "planned", and `text`
-    states the reason. After Ctrl-C, the result contains only the cases that were compiled before.
+    states the reason. After Ctrl-C, the result contains only the cases that were compiled before. The
+    programs are only those that can run in this process.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
         cores: the processor cores that this process is bound to, or None.
         compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of text about the progress.
+        seconds: the time after which no compilation begins, except of the first two candidates.
     """
-    fields = _compile_candidates(cases, model, compiling_cores or usable_cores(), note)
+    fields, stages = _compile_candidates(cases, model, compiling_cores or usable_cores(), note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
         model = local_peaks.add_rates(model, fields, cores)
-    return {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
+    predicted = {case: time_model.predict(case, model, fields[case]) for case in cases if case in fields}
+    return predicted, stages if model.platform == "cpu" else {}
 
 
 def _compile_candidates(
-    cases: Sequence[Case], hardware: Hardware, cores: Sequence[int], note: Callable[[str], None]
-) -> dict[Case, RecordFields]:
+    cases: Sequence[Case],
+    hardware: Hardware,
+    cores: Sequence[int],
+    note: Callable[[str], None],
+    seconds: float,
+) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     fields: dict[Case, RecordFields] = {}
     built: dict[Case, BuiltCase] = {}
     work: dict[Case, float] = {}
@@ -84,25 +95,50 @@ def _compile_candidates(
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del built[case]
     try:
-        for number, (case, compiled) in enumerate(_compile_in_threads(list(built.values()), cores), 1):
+        ordered = [built[case] for case in _order_to_compile(built, work)]
+        for number, (case, compiled) in enumerate(_compile_in_threads(ordered, cores, seconds), 1):
             fields[case] = ({"text": excess[case]} if case in excess else {}) | compiled
             note(f"compiled {number} of {len(built)} candidates")
     except KeyboardInterrupt:
         note("interrupted: advice from the candidates that are compiled")
-    return fields
+    return fields, {case: each.stages for case, each in built.items() if each.stages}
+
+
+def _order_to_compile(cases: Collection[Case], work: Mapping[Case, float]) -> list[Case]:
+    """Return the cases in the order to compile them: plain modes first, and each by its operations.
+
+    The blocks and chunks of a mode have about its operations. Blocks come first, as they are often faster.
+    """
+    is_variant = lambda case: bool(case.block or case.chunk)  # noqa: E731
+    plain = {(case.mode, case.devices): work[case] for case in cases if not is_variant(case)}
+
+    def key(case: Case) -> tuple[bool, float, bool]:
+        return is_variant(case), plain.get((case.mode, case.devices), work[case]), case.block is None
+
+    return sorted(cases, key=key)
 
 
 def _compile_in_threads(
-    built: Sequence[BuiltCase], cores: Sequence[int]
+    built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield each case with its record fields when it is compiled."""
+    """Compile programs in threads, and yield each case with its record fields when it is compiled.
+
+    After the given seconds, no compilation begins, except of the first `_LEAST_COMPILED` cases.
+    """
+    deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
+    skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
+
+    def compile_in_time(each: BuiltCase) -> RecordFields:
+        is_late = time.monotonic() > deadline and each not in built[:_LEAST_COMPILED]
+        return skipped if is_late else each.compile()
+
     # This process is bound to the cores that it measures, and these threads may use more of them.
     pool = ThreadPoolExecutor(len(cores), initializer=os.sched_setaffinity, initargs=(0, cores))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        cases = {pool.submit(each.compile): each.case for each in built}
+        cases = {pool.submit(compile_in_time, each): each.case for each in built}
         for future in as_completed(cases):
             try:
                 fields = future.result()

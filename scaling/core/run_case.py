@@ -81,6 +81,7 @@ class Attempt:
     sampling: Sampling
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
     turns: Iterator[Samples] | None = None  # yields the samples of the current compilation after each turn
+    stages: Stages | None = None  # of the program, if it is already compiled
     earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
     correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
     ended: bool = False  # whether the attempt failed or was skipped
@@ -104,13 +105,15 @@ def prepare_case(
     sampling: Sampling,
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
+    stages: Stages | None = None,
 ) -> Attempt:
     """Compile the case of `blank`, a record without measurements, run the program once and check the result.
 
     An error ends the returned attempt. `known_blocks` is the field `blocks` of an earlier record, or None.
-    `expected_digest` is the hash of the workload's source when the case was requested, or None.
+    `expected_digest` is the hash of the workload's source when the case was requested, or None. `stages` are
+    those of its program for these devices, if it is already compiled, or None.
     """
-    attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
+    attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
         if expected_digest not in (None, blank.environment.get("workload_digest")):
             text = f"{blank.case.workload} has changed since this case was asked for; run the study again"
@@ -240,7 +243,8 @@ def _compile_jax_program(
     note(passes=derivative.passes or None, padding=derivative.padding_share)
     if derivative.coloring is not None:
         note(**load_option("coloring").coloring_fields(derivative.coloring))
-    compile_program = functools.partial(_compile_program, group)
+    stages = attempt.stages
+    compile_program = functools.partial(_compile_program, group) if stages is None else lambda _: stages
     compiled = compile_case.compile_case(
         derivative, group.devices, compile_program, describe_shortage, known_blocks
     )
@@ -352,7 +356,7 @@ def _compile_again(attempt: Attempt) -> None:
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
     record = attempt.record
-    again = dataclasses.replace(attempt)  # `record` keeps the first compilation
+    again = dataclasses.replace(attempt, stages=None)  # `record` keeps the first compilation
     attempt.program = _compile_and_check(again, record.blocks)
     stages = {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
     attempt.note(compilations=[*record.compilations, stages])

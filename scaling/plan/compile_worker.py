@@ -113,6 +113,7 @@ class BuiltCase:
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
         self.traced_program: layout.Program | None = None
+        self.stages: Stages | None = None  # of the compiled program, which fits into memory
         self.devices = _absent_devices(header, case.devices)
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
@@ -148,7 +149,8 @@ class BuiltCase:
             )
         except TooLarge as error:
             return fields | describe_failure(error)
-        operations = getattr(compiled_case.stages, "operations", None)
+        self.stages = compiled_case.stages
+        operations = getattr(self.stages, "operations", None)
         program = hlo.read(compiled_case.stages.compiled.as_text())
         kernels = kernel_work.count_kernels(program, operations)
         fields |= {

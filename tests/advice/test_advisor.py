@@ -10,6 +10,7 @@ import pytest
 
 import scaling
 from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
+from scaling.core import run_case
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from scaling.plan import cpu_overhead
@@ -202,6 +203,22 @@ def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():
     forward = {case.chunk: advice.reason(case) for case in advice.cases if case.mode == "jacfwd"}
     assert forward[16].startswith("not compiled: it counts") and advice.best.mode == "jacrev"
     assert forward[None].startswith("it counts") and "plain jacfwd takes" in str(advice)
+
+
+def test_without_time_two_plain_modes_are_compiled_and_the_others_are_counted(monkeypatch):
+    monkeypatch.setattr(advisor, "_COMPILING_SECONDS", 0.0)
+    advice = scaling.advise(lambda x: jnp.sin(x), {"x": np.ones((9, 64), np.float32)}, budget=0)
+    compiled = [case for case in advice.cases if advice.seconds(case)]
+    assert len(compiled) == 2 and not any(case.chunk for case in compiled) and len(advice.cases) > 3
+    left_out = [row["left_out"] for row in advice.rows]
+    assert left_out[:2] == [None, None] and {text[:12] for text in left_out[2:]} == {"not compiled"}
+    assert f"{len(left_out) - 2} candidates not compiled, for lack of time: raise budget" in str(advice)
+
+
+def test_a_measured_program_is_compiled_once(monkeypatch):
+    monkeypatch.setattr(run_case, "_compile_program", None)
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=1)
+    assert advice.records[advice.best].seconds and advice.records[advice.best].compile_seconds
 
 
 def test_a_function_without_operations_excludes_no_candidate():
