@@ -27,7 +27,7 @@ from scaling.core.derivative import describe_derivative
 from scaling.core.formatting import format_duration
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
-from scaling.options.sparse.coloring import Coloring, find_coloring, validate_coloring
+from scaling.options.coloring import Coloring, find_coloring, validate_coloring
 from scaling.study import completion
 
 NAME = "brusselator"

@@ -13,7 +13,7 @@ from scaling.core.derivative import Derivative
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record, bytes_while_running
 from scaling.core.timing import median_interval, ratio_interval
-from scaling.options.sparse.coloring import Coloring
+from scaling.options.coloring import Coloring
 from scaling.plan.compile_pool import RecordFields
 
 if TYPE_CHECKING:

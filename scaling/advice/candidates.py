@@ -13,7 +13,7 @@ from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.inputs import point_structs
 from scaling.options import program_stats
-from scaling.options.sparse.coloring import Coloring, detect_coloring, why_unavailable
+from scaling.options.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.study import applicability, completion
 
 _SECOND_MODES = {

@@ -16,7 +16,7 @@ import numpy as np
 from scaling.advice.candidates import CODED
 from scaling.advice.problem import PRODUCTS, TARGETS, Problem
 from scaling.core.case import Case
-from scaling.options.sparse.coloring import Coloring
+from scaling.options.coloring import Coloring
 
 _IMPORTS = {  # regular expression for a name that the code uses -> import line that the name needs
     r"\bbase64\.": "import base64\nimport zlib\n",

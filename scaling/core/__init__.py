@@ -14,7 +14,7 @@ from typing import Any
 _OPTIONS = {
     "advisor": "scaling.advice.advisor",  # mode=auto
     "autochunk": "scaling.options.autochunk",  # chunk=auto
-    "coloring": "scaling.options.sparse.coloring",  # seeds=colored
+    "coloring": "scaling.options.coloring",  # seeds=colored
     "compilation_cache": "scaling.options.compilation_cache",  # cache
     "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form
     "data_parallel": "scaling.options.data_parallel",  # reduce=points
@@ -23,14 +23,13 @@ _OPTIONS = {
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # target=laplacian
-    "nonzeros": "scaling.options.sparse.nonzeros",  # seeds=colored
     "peers": "scaling.peers.interface",  # engine
     "pmap": "scaling.options.pmap",  # api=pmap
     "program_stats": "scaling.options.program_stats",
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "rounding_check": "scaling.options.reference.rounding_check",  # errors over their tolerance
     "sampled_check": "scaling.options.reference.sampled_check",  # a slow reference
-    "sparsity_pattern": "scaling.options.sparse.pattern",  # seeds=colored, or a workload with a pattern
+    "sparse_jacobians": "scaling.options.sparse_jacobians",  # seeds=colored, or a workload with a pattern
     "workload_sources": "scaling.options.workload_sources",  # a workload of the user
 }
 

@@ -62,7 +62,9 @@ class Derivative:
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
     parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
-    coloring: Any = None  # the `Coloring` (options/sparse) of the Jacobian with seeds=colored, otherwise None
+    coloring: Any = (
+        None  # the `Coloring` (options/coloring.py) of the Jacobian with seeds=colored, otherwise None
+    )
 
     @property
     def seeds(self) -> int:
@@ -270,7 +272,7 @@ def _value_or_slices(
         entries = []
         for part, (colors, positions) in zip(derivative.parts, position.colorings, strict=True):
             slices = apply_linear_map(case, part, function, inputs, position, colors)
-            entries.append(load_option("nonzeros").read_entries(slices, colors, positions))
+            entries.append(load_option("sparse_jacobians").read_entries(slices, colors, positions))
         return tuple(entries)
     batch = case.points if case.batch == "whole" and not derivative.summed else None
     slices_of_parts = (apply_linear_map(case, part, function, inputs, position) for part in derivative.parts)

@@ -57,7 +57,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
     indices = None
     if derivative.coloring is not None:
-        indices = load_option("nonzeros").gather_indices(derivative)
+        indices = load_option("sparse_jacobians").gather_indices(derivative)
         seed_arguments = indices.arguments | seed_arguments
     arguments = _program_arguments(derivative, seed_arguments)
     on_device = _device_function(derivative, list(arguments))
@@ -69,7 +69,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
     def pieces(result: Any) -> Pieces:
         on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[axes:]), result)
         if indices is not None:
-            return [load_option("nonzeros").gather_entries(indices, host_shape, on_mesh)]
+            return [load_option("sparse_jacobians").gather_entries(indices, host_shape, on_mesh)]
         return gather_pieces(derivative, on_mesh)
 
     def collect(result: Any) -> np.ndarray:

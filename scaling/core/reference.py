@@ -131,7 +131,7 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The dense Jacobians at some points. The subclass `SparseJacobians` (options/sparse) stores nonzeros."""
+    """The dense Jacobians at some points. The subclass `SparseJacobians` stores only nonzeros."""
 
     values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
@@ -206,7 +206,7 @@ class ReferenceSpec:
     reduction: Reduction  # maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
-    common: Any  # the `CommonEntries` of these two patterns (options/sparse), or None if one is missing
+    common: Any  # the `CommonEntries` of these two patterns, or None if one is missing
     computed: Any  # the `ComputedReference` of a function without a closed form (options/reference), or None
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding
@@ -254,7 +254,7 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
     workload_key = fingerprint((*forms, workload.wrt, specs))
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
-        patterns = load_option("sparsity_pattern").match_patterns(derivative, reduction)
+        patterns = load_option("sparse_jacobians").match_patterns(derivative, reduction)
         own_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
@@ -367,7 +367,7 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
-        return load_option("sparsity_pattern").SparseJacobians(entries, spec.nonzeros_pattern), floor
+        return load_option("sparse_jacobians").SparseJacobians(entries, spec.nonzeros_pattern), floor
     columns = derivative.outputs if spec.case.target in SECOND else derivative.inputs
     reference = _evaluate_form(spec, workload.reference, start, stop, (derivative.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms

@@ -30,7 +30,7 @@ from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
 from scaling.core.reductions import ReferenceTerms
 from scaling.core.reference import SizedEntries
-from scaling.options.jaxpr_evaluation import bind, evaluate_inlined
+from scaling.options.program_stats import bind, evaluate_inlined
 
 # Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
 _ELEMENTWISE = {

@@ -1,4 +1,4 @@
-"""Count the operations of a compiled case in its jaxpr, and the memory traffic and collectives in its HLO.
+"""Count the operations of a jaxpr, evaluate it equation by equation, and measure the work of a program.
 
 The operations are counted one equation at a time, before XLA optimizes the program. Dead code is not counted,
 and the body of a loop is counted once per iteration. plan/kernel_work.py counts the optimized program.
@@ -220,3 +220,43 @@ def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any])
     """Return the second operand of each equation `results = primitive(first, second)` in a jaxpr."""
     wanted = primitive, [first], results
     return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == wanted]
+
+
+def evaluate(
+    jaxpr: Any, arguments: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Return the outputs of a closed jaxpr, or of an open jaxpr without constants, for the given arguments.
+
+    `apply(equation, operands)` returns the sequence of results of one equation.
+    """
+    constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    for equation in jaxpr.eqns:
+        results = apply(equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def evaluate_inlined(
+    jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Return the outputs of a jaxpr, with inlining of the functions that the primitives `calls` call.
+
+    `apply(equation, operands)` returns a list of the results of any other equation.
+    """
+
+    def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
+        if equation.primitive.name not in calls:
+            return apply(equation, operands)
+        params = equation.params
+        return evaluate(params.get("jaxpr") or params["call_jaxpr"], operands, inline_or_apply)
+
+    return evaluate(jaxpr, inputs, inline_or_apply)
+
+
+def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a jaxpr equation, evaluated by JAX. The operands are arrays or tracers."""
+    primitive = equation.primitive
+    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]

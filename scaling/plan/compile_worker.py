@@ -28,7 +28,7 @@ from scaling.core.compile_case import Stages, compile_stages, program_bytes
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options import hlo, program_stats
-from scaling.options.sparse.coloring import coloring_fields
+from scaling.options.coloring import coloring_fields
 from scaling.plan import kernel_work, llvm_instructions
 from scaling.plan.compile_pool import RecordFields
 from scaling.plan.kernel_work import KernelWork

@@ -2,15 +2,21 @@
 
 The time of a kernel is the longer of its memory time and its arithmetic time at the rates of the machine (the
 roofline model). On a CPU, the operations are counted in the LLVM IR (llvm_instructions.py), and an
-overhead is added (cpu_overhead.py). Kernels and messages do not overlap, and all devices wait for the
+overhead is added (kernel_work.py). Kernels and messages do not overlap, and all devices wait for the
 slowest. Caches affect only the table of bandwidths and the CPU kernels that move few bytes.
+
+Within a host and between hosts, a collective uses the faster of a ring and a tree, as communication libraries
+do. On a torus, all axes transfer simultaneously. Other traffic is ignored. The cost of a collective is a
+NumPy array with two times in seconds: the latency, and the transfer time at full bandwidth.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor,
 all log-uniform. The time of each device has a random lognormal factor. A small fraction of devices, the
 stragglers, is slower by a fixed factor.
 
-Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+Sources: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009; R. Thakur,
+R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005;
+for a torus, N. Jouppi and others, "TPU v4", ISCA 2023.
 """
 
 import dataclasses
@@ -22,15 +28,17 @@ import numpy as np
 from scipy.special import ndtr
 
 from scaling.core.case import Case
-from scaling.plan import network
 from scaling.plan.compile_pool import RecordFields
-from scaling.plan.hardware import Hardware, Rates
+from scaling.plan.hardware import Hardware, Level, Rates
 
 DRAWS = 2000  # number of random machines
 _RECORDED_DRAWS = 100  # number of random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 _CACHE_BYTES = 2**19  # bytes of a kernel that a CPU core keeps in its cache
+
+# An all-reduce is a reduce-scatter followed by an all-gather.
+PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 
 # Fields of a `KernelWork` (kernel_work.py) or a `Message` (options/hlo.py) by name. A missing field is 0,
 # except that `times` is 1.
@@ -186,11 +194,65 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
     """Return the predicted (latency, transfer time) of all executions of a collective."""
     group, kind = int(message["group"]), str(message.get("kind", ""))
-    if kind not in network.PARTS_OF_ALL_REDUCE:
+    if kind not in PARTS_OF_ALL_REDUCE:
         raise _UnknownTime(f"the time of {kind} between devices is not modeled")
     shape = hardware.slice_shape(group) or ()
-    cost = network.collective(kind, message.get("bytes", 0), group, rates.network, shape)
+    cost = collective_cost(kind, message.get("bytes", 0), group, rates.network, shape)
     return cost * message.get("times", 1)
+
+
+def collective_cost(
+    kind: str, size: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Return the predicted (latency, transfer time) in seconds of a collective.
+
+    Args:
+        kind: HLO opcode of the collective, a key of `PARTS_OF_ALL_REDUCE`.
+        size: Bytes of the input or the output per device, whichever is larger.
+        levels: Levels of the network, innermost first.
+        shape: Shape of the torus in chips, or () if there is no torus.
+    """
+    return PARTS_OF_ALL_REDUCE[kind] * _all_reduce_cost(size, devices, levels, shape)
+
+
+def _all_reduce_cost(
+    size: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return the cost of an all-reduce, summed over all levels of the network."""
+    if devices < 2 or not levels:
+        return np.zeros(2)
+    level, *outer = levels
+    within = min(devices, level.devices or devices)
+    torus = level.shape == "torus" and shape
+    cost = _torus_cost(size, shape, level) if torus else _ring_or_tree_cost(size, within, level)
+    # On the outer levels, a group of `within` devices acts as one device, with 1 / `within` of the bytes.
+    groups = [
+        dataclasses.replace(level, devices=level.devices and math.ceil(level.devices / within))
+        for level in outer
+    ]
+    return cost + _all_reduce_cost(size / within, math.ceil(devices / within), groups, ())
+
+
+def _ring_or_tree_cost(size: float, devices: int, level: Level) -> np.ndarray:
+    """Return the cost of an all-reduce on a ring or a binary tree, whichever is faster."""
+    steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
+    ring = np.array([steps * level.latency, steps / devices * size / level.bandwidth])
+    tree = np.array([2 * depth * level.latency, 2 * size / level.bandwidth])
+    return min(ring, tree, key=np.sum)
+
+
+def _torus_cost(size: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
+    """Return the cost of an all-reduce on a torus, whose axes transfer equal parts simultaneously.
+
+    An axis that is a ring sends in both directions and thus has twice the bandwidth of a line.
+    """
+    hops, links, chips = 0, 0, math.prod(shape)
+    for length in (length for length in shape if length > 1):
+        is_ring = length % level.wraps == 0
+        hops += 2 * (length // 2 if is_ring else length - 1)
+        links += 2 if is_ring else 1
+    transfer = 2 * (chips - 1) / chips * size / (max(1, links) * level.bandwidth)
+    return np.array([hops * level.latency, transfer])
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from scaling.advice import advisor, candidates, local_peaks, measurement, predic
 from scaling.core import run_case
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
-from scaling.plan import cpu_overhead
+from scaling.plan import kernel_work
 from tests.support import ceilings, devices  # noqa: F401
 from tests.support.paths import TOP
 
@@ -318,7 +318,7 @@ def test_a_function_with_a_routine_of_lapack_is_predicted_and_one_with_an_unknow
 
     advice = scaling.advise(solve, {"x": X}, {"k": K}, budget=0)
     assert advice.seconds(advice.best) > 0
-    monkeypatch.setattr(cpu_overhead, "ROUTINES", {})
+    monkeypatch.setattr(kernel_work, "ROUTINE_ELEMENTS", {})
     with pytest.raises(Refusal, match=r"work of \w+ is not known.*budget=30"):
         str(scaling.advise(solve, {"x": X}, {"k": K}, budget=0))
 

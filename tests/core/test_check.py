@@ -15,7 +15,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern, describe_derivative
 from scaling.core.inputs import InputSpec
 from scaling.core.workload import Reference, Workload, normal, uniform
-from scaling.options.sparse import coloring
+from scaling.options import coloring
 from scaling.study import completion
 from tests.support.devices import run_once
 from tests.support.problems import PROBLEMS

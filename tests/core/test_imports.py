@@ -64,7 +64,7 @@ def test_the_core_imports_only_jax_numpy_and_itself(path):
         ({}, None),
         ({"chunk": "auto"}, "scaling.options.autochunk"),
         ({"storage": "host", "block": 2}, "scaling.options.host_offload"),
-        ({"seeds": "colored", "reduce": "whole"}, "scaling.options.sparse.coloring"),
+        ({"seeds": "colored", "reduce": "whole"}, "scaling.options.coloring"),
         ({"engine": "numpy", "mode": "finite_difference"}, "scaling.peers.numpy"),
     ],
     ids=str,

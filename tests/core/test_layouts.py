@@ -453,7 +453,7 @@ def test_hessians_can_use_colored_seeds():
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_coloring_that_lacks_an_entry_gives_a_wrong_answer(batch, monkeypatch):
-    from scaling.options.sparse import coloring as colorings
+    from scaling.options import coloring as colorings
 
     find_coloring = colorings.find_coloring
 

@@ -5,19 +5,19 @@ import pytest
 
 from scaling.core.case import Refusal
 from scaling.core.derivative import to_dense
-from scaling.options.sparse import pattern as sparsity_pattern
+from scaling.options import sparse_jacobians
 
 
 def draw_pattern(generator, outputs=6, inputs=9):
     rows, cols = np.nonzero(generator.random((outputs, inputs)) < 0.4)
-    return sparsity_pattern.validated_pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
+    return sparse_jacobians.validated_pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
 def test_common_entries_of_two_patterns_are_located_and_lacking_ones_reported():
     generator = np.random.default_rng(1)
     for _ in range(50):
         first, second = draw_pattern(generator), draw_pattern(generator)
-        common = sparsity_pattern.common_entries(first, second)
+        common = sparse_jacobians.common_entries(first, second)
         first_entries = set(zip(first.rows.tolist(), first.cols.tolist(), strict=True))
         second_entries = list(zip(second.rows.tolist(), second.cols.tolist(), strict=True))
         assert [
@@ -31,15 +31,15 @@ def test_common_entries_of_two_patterns_are_located_and_lacking_ones_reported():
 def test_flat_indices_beyond_32_bits_are_distinguished():
     rows, cols = np.array([0, 30_000], np.int32), np.array([2, 2], np.int32)
     first, second = (
-        sparsity_pattern.validated_pattern(rows, cols, 100_000, 90_000),
-        sparsity_pattern.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
+        sparse_jacobians.validated_pattern(rows, cols, 100_000, 90_000),
+        sparse_jacobians.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
     )
-    common = sparsity_pattern.common_entries(second, first)
+    common = sparse_jacobians.common_entries(second, first)
     assert common.lacking.tolist() == [0] and common.at.tolist() == [1]
 
 
 def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
-    pattern = sparsity_pattern.validated_pattern(np.array([0, 2]), np.array([1, 0]), 3, 2)
+    pattern = sparse_jacobians.validated_pattern(np.array([0, 2]), np.array([1, 0]), 3, 2)
     assert to_dense(pattern, np.array([[5.0, 7.0]])).tolist() == [[[0, 5], [0, 0], [7, 0]]]
 
 
@@ -57,4 +57,4 @@ def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
 )
 def test_an_invalid_pattern_is_rejected(rows, cols):
     with pytest.raises(Refusal, match=r"the 3 x 2 Jacobian.*each entry once, row by row"):
-        sparsity_pattern.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)
+        sparse_jacobians.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)

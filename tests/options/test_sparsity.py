@@ -14,8 +14,8 @@ from scaling.core import inputs, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern
 from scaling.core.workload import Workload, uniform
-from scaling.options.sparse import coloring as colorings
-from scaling.options.sparse.coloring import Coloring, color
+from scaling.options import coloring as colorings
+from scaling.options.coloring import Coloring, color
 
 pytestmark = pytest.mark.thin(20, "thorough")
 

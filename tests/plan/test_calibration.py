@@ -10,7 +10,7 @@ from scaling.analysis.timings import pool_processes
 from scaling.core.case import Refusal
 from scaling.plan import calibration, plan_study, time_model
 from scaling.plan.hardware import from_config
-from scaling.plan.network import collective
+from scaling.plan.time_model import collective_cost
 from tests.support.ceilings import CALL, COLLECTIVE, SPEEDS, all_of, ceiling
 from tests.support.made_up import case_of, machine, timed
 from tests.support.paths import CONF
@@ -73,10 +73,10 @@ def test_every_device_count_has_its_own_rates_and_network():
     assert [rates.devices for rates in hardware.rates] == [1, 2, 8]
     assert [hardware.rates_at(n).devices for n in (1, 2, 3, 7, 8, 64)] == [1, 2, 2, 2, 8, 8]
     assert [rates.turned / SPEEDS["transpose"] for rates in hardware.rates] == pytest.approx([1, 0.8, 0.5])
-    sum_of_two = collective("all-reduce", 2048, 2, hardware.rates_at(2).network)
+    sum_of_two = collective_cost("all-reduce", 2048, 2, hardware.rates_at(2).network)
     # An all-reduce over two devices takes the measured time.
     assert sum_of_two.sum() == pytest.approx(2048 / (0.8 * SPEEDS["all_reduce"]) + COLLECTIVE - CALL)
-    assert collective("all-reduce", 1e9, 8, hardware.rates_at(8).network)[1] == pytest.approx(
+    assert collective_cost("all-reduce", 1e9, 8, hardware.rates_at(8).network)[1] == pytest.approx(
         1e9 / (0.5 * SPEEDS["all_reduce"])
     )
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from scaling.options import hlo
-from scaling.plan import cpu_overhead as co
 from scaling.plan import kernel_work, llvm_instructions
 from tests.support.hlo_text import fusion_text
 
@@ -31,40 +30,41 @@ def compiled_products(function, *arguments):
 def test_plans_for_accelerators_have_no_overhead_of_a_cpu():
     text = fusion_text("f32[5,7]{1,0} parameter(0)", "f32[5,7]{1,0} negate(%p)")
     overheads = [count_kernels(text, operations)[0].overhead for operations in (None, {})]
-    assert overheads == [0, co.START]
+    assert overheads == [0, kernel_work.KERNEL_START]
 
 
 def test_a_fusion_within_a_fusion_is_not_a_further_start():
     inner = "%inner (q: f32[5,7]) -> f32[5,7] {\n  %q = f32[5,7]{1,0} parameter(0)\n  ROOT %s = f32[5,7]{1,0} negate(%q)\n}\n\n"
     outer = fusion_text("f32[5,7]{1,0} parameter(0)", "f32[5,7]{1,0} fusion(%p), kind=kLoop, calls=%inner")
     (kernel,) = count_kernels(inner + outer, {})
-    assert kernel.overhead == co.START
+    assert kernel.overhead == kernel_work.KERNEL_START
 
 
 def test_a_kernel_starts_faster_in_a_loop():
     step = lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.sin(y @ y), x)  # noqa: E731
     (in_loop,) = compiled_products(step, jnp.ones((5, 5)))
     (alone,) = compiled_products(lambda x: x @ x, jnp.ones((5, 5)))
-    assert alone - in_loop == co.START - co.START_IN_LOOP > 0
+    assert alone - in_loop == kernel_work.KERNEL_START - kernel_work.KERNEL_START_IN_LOOP > 0
 
 
 PRODUCTS = {  # result, operands, attributes -> overhead
     "two matrices": (
         "f32[5,3]{1,0}", "f32[5,7]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        co.PRODUCT + co.PACKED * (5 * 7 + 7 * 3 + 5 * 3)),
+        kernel_work.PRODUCT_START + kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
     "a batch of them": (
         "f32[9,5,3]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,3]{2,1,0}",
         "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
-        9 * co.PRODUCT + 9 * co.PACKED * (5 * 7 + 7 * 3 + 5 * 3)),
+        9 * kernel_work.PRODUCT_START + 9 * kernel_work.PACKED_ELEMENT * (5 * 7 + 7 * 3 + 5 * 3)),
     "a convolution": (
         "f32[7,9,4]{2,1,0}", "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}", "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
-        7 * 9 * co.PATCH),
+        7 * 9 * kernel_work.CONVOLUTION_PATCH),
     "top k": (
-        "f32[5,2]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", 'custom_call_target="TopK"', 2 * 5 * 8 * co.ROUTINES["TopK"]),
+        "f32[5,2]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", 'custom_call_target="TopK"',
+        2 * 5 * 8 * kernel_work.ROUTINE_ELEMENTS["TopK"]),
     "a sort": (
-        "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * co.SORT),
+        "f32[5,8]{1,0}", "f32[5,8]{1,0}", "f32[5,8]{1,0}", "dimensions={1}, to_apply=%less", 5 * 8 * 3 * kernel_work.SORT_COMPARISON),
     "a Fourier transform": (
-        "c64[5,8]{1,0}", "c64[5,8]{1,0}", "c64[5,8]{1,0}", "fft_type=FFT, fft_length={8}", 5 * 5 * 8 * 3 * co.FFT),
+        "c64[5,8]{1,0}", "c64[5,8]{1,0}", "c64[5,8]{1,0}", "fft_type=FFT, fft_length={8}", 5 * 5 * 8 * 3 * kernel_work.FFT_OPERATION),
     "random bits": ("u32[5,8]{1,0}", "u32[5,8]{1,0}", "u32[5,8]{1,0}", "algorithm=rng_default", 0),
 }  # fmt: skip
 OPCODES = {
@@ -85,14 +85,16 @@ ENTRY %main (a: {first}, b: {second}) -> {result} {{
 }}
 """
     (in_library,), (in_loops,) = (count_kernels(text, operations) for operations in ({}, {"r": 1000.0}))
-    assert (in_library.overhead, in_library.operations) == (co.START + expected, 0)
-    assert (in_loops.overhead, in_loops.operations) == (co.START, 1000)
+    assert (in_library.overhead, in_library.operations) == (kernel_work.KERNEL_START + expected, 0)
+    assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 1000)
     assert (in_library.library, in_loops.library) == (opcode if name == "random bits" else "", "")
 
 
-@pytest.mark.parametrize(("operations", "slowdown"), [(5000, 1), (12_000, co.SLOWDOWN_OF_SCALAR_CONVOLUTION)])
+@pytest.mark.parametrize(
+    ("operations", "slowdown"), [(5000, 1), (12_000, kernel_work.SLOWDOWN_OF_SCALAR_CONVOLUTION)]
+)
 def test_additions_of_a_convolution_wait_for_each_other_in_scalar_loops_only(operations, slowdown):
-    assert co.convolution_slowdown(operations, 1000) == slowdown
+    assert kernel_work._convolution_slowdown(operations, 1000) == slowdown
 
 
 def test_a_fusion_of_the_library_has_the_time_of_its_start():
@@ -108,9 +110,9 @@ ENTRY %main (a: f32[8,4]) -> f32[8,4] {
 }
 """
     (kernel,) = count_kernels(text, {})
-    assert kernel.overhead == co.YNN_FUSION
+    assert kernel.overhead == kernel_work.YNN_FUSION_START
     (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {"f": 10.0})
-    assert (in_loops.overhead, in_loops.operations) == (co.START, 10)
+    assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 10)
 
 
 def test_reductions_and_broadcasts_of_a_fusion_take_longer_in_the_library_only():
@@ -139,8 +141,11 @@ ENTRY %main (a: f32[6,4], c: f32[6,3,4]) -> f32[6,3] {
 """
     (in_library,) = count_kernels(text, {})
     (in_loops,) = count_kernels(text.replace("__ynn_fusion", "another"), {})
-    assert in_library.overhead == co.YNN_FUSION + 6 * 3 * co.YNN_SUM + 6 * co.YNN_BROADCAST
-    assert in_loops.overhead == co.START
+    assert (
+        in_library.overhead
+        == kernel_work.YNN_FUSION_START + 6 * 3 * kernel_work.YNN_SUM + 6 * kernel_work.YNN_BROADCAST
+    )
+    assert in_loops.overhead == kernel_work.KERNEL_START
 
 
 def test_a_fusion_of_the_library_starts_faster_in_a_loop():
@@ -173,8 +178,10 @@ ENTRY %main (a: f32[8]) -> (s32[], f32[8]) {
 }
 """
     overheads = {(kernel.times, kernel.overhead) for kernel in count_kernels(text, {})}
-    assert (5, co.YNN_FUSION_IN_LOOP) in overheads
-    assert co.START_IN_LOOP < co.YNN_FUSION_IN_LOOP < co.YNN_FUSION
+    assert (5, kernel_work.YNN_FUSION_START_IN_LOOP) in overheads
+    assert (
+        kernel_work.KERNEL_START_IN_LOOP < kernel_work.YNN_FUSION_START_IN_LOOP < kernel_work.YNN_FUSION_START
+    )
 
 
 CONVOLUTIONS = {  # the layouts of the arrays -> whether XLA computes the convolution in loops
@@ -199,4 +206,4 @@ def test_a_convolution_in_a_loop_executes_the_operations_of_its_code(layouts, tm
         if kernel.products
     ]
     assert (found.operations > 0) == CONVOLUTIONS[layouts]
-    assert (found.overhead == co.START_IN_LOOP) == CONVOLUTIONS[layouts]
+    assert (found.overhead == kernel_work.KERNEL_START_IN_LOOP) == CONVOLUTIONS[layouts]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scaling.plan.hardware import Level
-from scaling.plan.network import PARTS_OF_ALL_REDUCE, collective
+from scaling.plan.time_model import PARTS_OF_ALL_REDUCE, collective_cost
 
 BYTES = 6e6
 SWITCH, TREE = Level("switch", 8, 2e9, 1e-6), Level("tree", None, 5e8, 1e-4)
@@ -20,49 +20,51 @@ def approx(latency, transfer):
 
 def test_large_all_reduces_use_a_ring_and_small_ones_a_tree():
     # A ring of 8: seven steps to reduce and seven to gather, each of an eighth of the bytes.
-    assert collective("all-reduce", BYTES, 8, (SWITCH,)) == approx(14e-6, 14 / 8 * BYTES / 2e9)
+    assert collective_cost("all-reduce", BYTES, 8, (SWITCH,)) == approx(14e-6, 14 / 8 * BYTES / 2e9)
     # A tree: three steps up and three down, each of all the bytes.
-    assert collective("all-reduce", 64.0, 8, (SWITCH,)) == approx(6e-6, 2 * 64 / 2e9)
-    assert collective("all-reduce", 64.0, 5, (SWITCH,)) == approx(6e-6, 2 * 64 / 2e9)
+    assert collective_cost("all-reduce", 64.0, 8, (SWITCH,)) == approx(6e-6, 2 * 64 / 2e9)
+    assert collective_cost("all-reduce", 64.0, 5, (SWITCH,)) == approx(6e-6, 2 * 64 / 2e9)
 
 
 def test_an_all_reduce_over_hosts_sends_the_shard_of_each_device_between_hosts():
     # Reduce-scatter over eight devices, all-reduce of an eighth over four hosts (ring or tree), all-gather.
-    inside = collective("all-reduce", BYTES, 8, (SWITCH,))
+    inside = collective_cost("all-reduce", BYTES, 8, (SWITCH,))
     eighth = BYTES / 8
     ring = np.array([6e-4, 6 / 4 * eighth / 5e8])
     tree = np.array([4e-4, 2 * eighth / 5e8])
-    cost = collective("all-reduce", BYTES, 32, (SWITCH, TREE))
+    cost = collective_cost("all-reduce", BYTES, 32, (SWITCH, TREE))
     assert cost == approx(*inside + min(ring, tree, key=np.sum))
-    larger = collective("all-reduce", BYTES, 33, (SWITCH, TREE))
+    larger = collective_cost("all-reduce", BYTES, 33, (SWITCH, TREE))
     assert larger.sum() > cost.sum(), "a partly used host counts as one host"
 
 
 def test_each_of_three_network_levels_connects_its_number_of_devices():
     # 64 devices: eight per host, 32 (four hosts) per rack, and two racks.
-    inside = collective("all-reduce", BYTES, 8, (SWITCH,))
+    inside = collective_cost("all-reduce", BYTES, 8, (SWITCH,))
     rack = Level("switch", 32, 1e9, 1e-5)
-    among_hosts = collective("all-reduce", BYTES / 8, 4, (rack,))
-    among_racks = collective("all-reduce", BYTES / 32, 2, (TREE,))
-    cost = collective("all-reduce", BYTES, 64, (SWITCH, rack, TREE))
+    among_hosts = collective_cost("all-reduce", BYTES / 8, 4, (rack,))
+    among_racks = collective_cost("all-reduce", BYTES / 32, 2, (TREE,))
+    cost = collective_cost("all-reduce", BYTES, 64, (SWITCH, rack, TREE))
     assert cost == approx(*inside + among_hosts + among_racks)
 
 
 def test_a_torus_axis_is_a_ring_or_a_line():
     # 4 x 8: both axes are rings with two links each, 2 x (2 + 4) hops; the bytes use four links at once.
-    assert collective("all-reduce", BYTES, 32, (TORUS,), (4, 8)) == approx(12e-6, 2 * 31 / 32 * BYTES / 4e9)
+    assert collective_cost("all-reduce", BYTES, 32, (TORUS,), (4, 8)) == approx(
+        12e-6, 2 * 31 / 32 * BYTES / 4e9
+    )
     # 2 x 8: two is not a multiple of four, so that axis is a line with one link and one hop.
-    assert collective("all-reduce", BYTES, 16, (TORUS,), (2, 8)) == approx(
+    assert collective_cost("all-reduce", BYTES, 16, (TORUS,), (2, 8)) == approx(
         (2 + 8) * 1e-6, 2 * 15 / 16 * BYTES / 3e9
     )
     # An axis of 6 is a line of five hops; an axis of 1 has no hops.
-    assert collective("all-reduce", BYTES, 6, (TORUS,), (1, 6)) == approx(10e-6, 2 * 5 / 6 * BYTES / 1e9)
+    assert collective_cost("all-reduce", BYTES, 6, (TORUS,), (1, 6)) == approx(10e-6, 2 * 5 / 6 * BYTES / 1e9)
 
 
 def test_beyond_one_torus_the_shards_are_sent_over_the_next_level():
-    inside = collective("all-reduce", BYTES, 256, (TORUS,), (16, 16))
-    outside = collective("all-reduce", BYTES / 256, 4, (TREE,))
-    cost = collective("all-reduce", BYTES, 1024, (TORUS, TREE), (16, 16))
+    inside = collective_cost("all-reduce", BYTES, 256, (TORUS,), (16, 16))
+    outside = collective_cost("all-reduce", BYTES / 256, 4, (TREE,))
+    cost = collective_cost("all-reduce", BYTES, 1024, (TORUS, TREE), (16, 16))
     assert cost == approx(*inside + outside)
 
 
@@ -70,7 +72,7 @@ def test_beyond_one_torus_the_shards_are_sent_over_the_next_level():
 @pytest.mark.parametrize(("devices", "shape"), [(8, ()), (64, ()), (32, (4, 8))])
 def test_all_gather_and_reduce_scatter_cost_half_of_an_all_reduce(kind, devices, shape):
     levels = (TORUS,) if shape else (SWITCH, TREE)
-    whole, half = (collective(name, BYTES, devices, levels, shape) for name in ("all-reduce", kind))
+    whole, half = (collective_cost(name, BYTES, devices, levels, shape) for name in ("all-reduce", kind))
     assert half == approx(*whole / 2)
 
 
@@ -78,7 +80,7 @@ def test_all_gather_and_reduce_scatter_cost_half_of_an_all_reduce(kind, devices,
 @pytest.mark.parametrize("size", [0.0, 8.0, BYTES, 1e12])
 def test_more_devices_never_cost_less(kind, size):
     costs = [
-        collective(kind, size, n, (Level("switch", None, 2e9, 1e-6),)).sum()
+        collective_cost(kind, size, n, (Level("switch", None, 2e9, 1e-6),)).sum()
         for n in (*range(1, 70), 10**3, 10**6)
     ]
     assert all(fewer <= more for fewer, more in itertools.pairwise(costs))
@@ -91,11 +93,11 @@ def test_more_devices_never_cost_less(kind, size):
 )
 def test_a_collective_of_zero_bytes_costs_only_its_latency(kind, levels, shape):
     devices = math.prod(shape) if shape else 8
-    cost = collective(kind, 0.0, devices, levels, shape)
+    cost = collective_cost(kind, 0.0, devices, levels, shape)
     assert cost[1] == 0 < cost[0]
-    assert collective(kind, BYTES, devices, levels, shape)[1] > 0
+    assert collective_cost(kind, BYTES, devices, levels, shape)[1] > 0
 
 
 def test_one_device_or_no_network_costs_nothing():
-    assert not collective("all-reduce", BYTES, 1, (SWITCH,)).any()
-    assert not collective("all-reduce", BYTES, 4, ()).any()
+    assert not collective_cost("all-reduce", BYTES, 1, (SWITCH,)).any()
+    assert not collective_cost("all-reduce", BYTES, 4, ()).any()

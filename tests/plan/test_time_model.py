@@ -8,7 +8,7 @@ import pytest
 
 from scaling.core.case import Case
 from scaling.plan import time_model
-from scaling.plan.network import collective
+from scaling.plan.time_model import collective_cost
 from tests.support.machines import (
     ARITHMETIC,
     BANDWIDTH,
@@ -68,7 +68,7 @@ def test_times_of_kernels_and_messages_are_added():
     assert seconds(first, second) == pytest.approx(seconds(first) + seconds(second), rel=1e-5)
     message = {"kind": "all-reduce", "bytes": 10**5, "group": 4, "times": 5.0}
     with_message = estimate([first], [message], devices=4)
-    expected = 5 * collective("all-reduce", 1e5, 4, machine().rates[0].network).sum()
+    expected = 5 * collective_cost("all-reduce", 1e5, 4, machine().rates[0].network).sum()
     assert with_message.communication == pytest.approx(expected)
     assert with_message.seconds - estimate([first], devices=4).seconds == pytest.approx(expected)
 

@@ -24,7 +24,7 @@ from scaling.core.reference import ROUNDOFF
 from scaling.core.workload import Workload, cached
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
-from scaling.options.reference.summed_terms import RoundingProperties, has_custom_rules, rounding_properties
+from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_custom_rules, rounding_properties
 
 _POINTS = 16  # the number of points, and of suspect points, at which the derivative is verified
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the elements of the intermediate results of all points of a call

@@ -19,7 +19,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from scaling.core.inputs import InputArrays
-from scaling.options.reference.random_rounding import with_random_rounding
+from scaling.options.reference.jaxpr_rounding import with_random_rounding
 
 ArrayFunction = Callable[[Any], jax.Array]
 

@@ -1,7 +1,7 @@
 """Reevaluate entries that failed the check, with random rounding errors, and record which are wrong.
 
 The derivative is evaluated several times in the dtype of the case, with different random rounding errors in
-all intermediate results (random_rounding.py). An entry passes if its error is at most the tolerance plus a
+all intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
 multiple of the range of the reevaluated values.
 """
 

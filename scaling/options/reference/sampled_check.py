@@ -19,7 +19,7 @@ from scaling.core.reference import Jacobians, ReferenceSpec, flatten_inputs, poi
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
-from scaling.options.sparse.pattern import SparseJacobians
+from scaling.options.sparse_jacobians import SparseJacobians
 
 _DIRECTIONS = 4  # the number of random vectors that multiply the derivative of each input
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared

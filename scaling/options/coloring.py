@@ -1,8 +1,9 @@
-"""Color the columns and rows of a sparsity pattern, so that few seeds compute all nonzeros of a Jacobian.
+"""Detect the sparsity pattern of a Jacobian, and color it, so that few seeds compute all its nonzeros.
 
-One seed (tangent or cotangent) computes a compressed slice: the sum of all columns, or of all rows, that have
-the same color. Each nonzero is read from one compressed slice. Two columns must have different colors if a
-row contains nonzeros of both that are read from columns. The same applies to rows.
+The package asdex propagates dependencies through the jaxpr of a function, so that a detected pattern is valid
+for all inputs. One seed (tangent or cotangent) computes a compressed slice: the sum of all columns, or of all
+rows, that have the same color. Each nonzero is read from one compressed slice. Two columns must have
+different colors if a row contains nonzeros of both that are read from columns. The same applies to rows.
 
 With `mode=mixed`, the nonzeros of the fullest rows are read from rows and all others from columns, or the
 nonzeros of the fullest columns are read from columns and all others from rows. This is a special case of the
@@ -12,6 +13,7 @@ automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest
 
 import dataclasses
 import functools
+import gc
 import importlib.util
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -26,7 +28,6 @@ from scaling.core.derivative import Pattern
 from scaling.core.inputs import point_structs
 from scaling.core.modes import BOTH, TANGENT, gradient_in_any_mode
 from scaling.core.workload import Workload, cached, fingerprint
-from scaling.options.sparse.pattern import detect_pattern
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
@@ -120,15 +121,53 @@ def _prepare_libraries() -> None:
     try:
         import asdex
 
-        from scaling.options.sparse import saturation
+        from scaling.options import dsatur
     except ImportError as error:
         raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
     except RuntimeError as error:
         fix = "set NUMBA_CACHE_DIR to a folder that can be written"
         raise Refusal(f"seeds=colored needs numba, which cannot start ({error}): {fix}") from None
     rows, cols = np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32)
-    saturation.color_columns(rows, cols, 3, 2)
+    dsatur.color_columns(rows, cols, 3, 2)
     asdex.color_cols(asdex.SparsityPattern.from_coo(rows, cols, (2, 3)))
+
+
+def detect_pattern(
+    function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
+) -> tuple[Pattern, float]:
+    """Detect the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
+
+    Return the pattern and the detection time in seconds. Raise `Refusal` if asdex cannot analyze the
+    function, or if the Jacobian has no nonzeros.
+    """
+    import asdex
+
+    start, gc_was_enabled = time.perf_counter(), gc.isenabled()
+    samples = [np.zeros(a.shape, a.dtype) for a in (*x, *y)]
+    gc.disable()  # it would traverse the many index sets of asdex again and again
+    try:
+        detected = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
+    except MemoryError:
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise Refusal(
+            "asdex cannot determine the sparsity pattern of this function, "
+            f"which seeds=identity does not need: {message}"
+        ) from None
+    finally:
+        if gc_was_enabled:
+            gc.enable()
+    outputs, inputs = detected.shape
+    indices = np.unique(np.asarray(detected.rows, np.int64) * inputs + np.asarray(detected.cols))
+    if not indices.size:
+        raise Refusal(
+            "the function does not depend on the inputs of wrt, so that its Jacobian has no nonzeros "
+            "to color; use seeds=identity"
+        )
+    rows, cols = np.divmod(indices, inputs)
+    pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
+    return pattern, time.perf_counter() - start
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
@@ -171,7 +210,7 @@ def _color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the colors of the columns (see `saturation.color_columns`), and the number of colors.
+    """Return the colors of the columns (see `dsatur.color_columns`), and the number of colors.
 
     The colors are None if there are no entries. Raise `Refusal` if coloring would take minutes.
     """
@@ -179,7 +218,7 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
         return None, 0
     import asdex
 
-    from scaling.options.sparse import saturation
+    from scaling.options import dsatur
 
     has_color, in_row = np.bincount(cols, minlength=inputs) > 0, np.bincount(rows)
     least = int(in_row.max())  # the columns of the fullest row conflict with each other
@@ -190,7 +229,7 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
         raise Refusal(f"seeds=colored takes minutes to find {least:,} or more colors here: {fix}")
     colors, max_colors = None, _MAX_COLOR_RATIO * least
     if inputs * max_colors <= _MAX_SATURATION_SIZE:
-        colors = saturation.color_columns(rows, cols, inputs, max_colors)
+        colors = dsatur.color_columns(rows, cols, inputs, max_colors)
     if colors is None:  # a greedy algorithm, whose memory does not grow with the number of colors
         pattern = asdex.SparsityPattern.from_coo(rows, cols, (len(in_row), inputs))
         colors = np.where(has_color, asdex.color_cols(pattern)[0], -1).astype(np.int32)
