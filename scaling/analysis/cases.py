@@ -1,6 +1,7 @@
 """Derive names and keys from cases (`Method`, `Subject`) and environments, and group items by key."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -63,9 +64,15 @@ def _at_a_time(count: int | None, noun: str) -> str:
     return f"{count_of(count, noun)} at a time" if count else ""
 
 
+@functools.lru_cache(maxsize=32_768)  # cases are compared in many ways, and each copy is checked
+def with_fields(case: Case, **fields: Any) -> Case:
+    """Return a copy of a case with other values of the given fields."""
+    return dataclasses.replace(case, **fields)
+
+
 def without_memory_setting(case: Case) -> Case:
     """Return a copy of a case with the default memory setting (all seeds and points at once)."""
-    return dataclasses.replace(case, **defaults(MEMORY_FIELDS))
+    return with_fields(case, **defaults(MEMORY_FIELDS))
 
 
 def method_of(case: Case) -> Method:
@@ -111,7 +118,7 @@ def curve_case(case: Case, kind: str) -> Case:
     For weak scaling (`kind="weak"`), the number of points is divided by the number of devices.
     """
     points = case.points if kind == "strong" else case.points // case.devices
-    return dataclasses.replace(case, devices=1, mesh=None, points=points)
+    return with_fields(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:

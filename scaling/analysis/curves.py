@@ -1,11 +1,18 @@
 """Build strong and weak scaling curves (`Curve`, `CurvePoint`), and select curves of the largest problems."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analysis.cases import Subject, curve_case, group_by, is_candidate, least_by, size_name
+from scaling.analysis.cases import (
+    Subject,
+    curve_case,
+    group_by,
+    is_candidate,
+    least_by,
+    size_name,
+    with_fields,
+)
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label
@@ -143,7 +150,7 @@ def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
     """Return the timing of the fastest device mesh for each program and device count."""
-    programs = group_by(timings, lambda t: (t.environment, t.honest, dataclasses.replace(t.case, mesh=None)))
+    programs = group_by(timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)))
     return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
 
 
@@ -184,8 +191,7 @@ def build_curve(
         points.append(
             CurvePoint(timing, count, speedup.scaled(work), speedup.scaled(work / more), against_jit)
         )
-    case = dataclasses.replace(base.case, mesh=None)
-    return Curve(case, base.environment, base.honest, kind, tuple(points))
+    return Curve(with_fields(base.case, mesh=None), base.environment, base.honest, kind, tuple(points))
 
 
 def curve_name(kind: str, case: Case) -> str:

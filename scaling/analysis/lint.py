@@ -153,9 +153,9 @@ def _mixed_environments(findings: Findings) -> list[str]:
     remarks = []
     for workload, same in group_by(findings.case_timings, lambda t: t.case.workload).items():
         groups = group_by((record for t in same for record in t.records), lambda r: r.setting)
-        facts = environment_differences(groups.values())
-        differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]
         if len(groups) > 1:
+            facts = environment_differences(groups.values())
+            differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]
             remarks.append(f"{workload}: {len(groups)} environments that differ in {', '.join(differ)}")
     return remarks
 

@@ -4,12 +4,18 @@ The compared settings are device meshes, forward inputs and overlap (`SettingCom
 (`ColoringGain`) and memory settings (`ParetoFront`).
 """
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from scaling.analysis.cases import Subject, group_by, is_candidate, least_by, without_memory_setting
+from scaling.analysis.cases import (
+    Subject,
+    group_by,
+    is_candidate,
+    least_by,
+    with_fields,
+    without_memory_setting,
+)
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import (
     Timing,
@@ -19,7 +25,7 @@ from scaling.analysis.timings import (
     reasons_for_doubt,
     time_ratio,
 )
-from scaling.core.case import Case, defaults
+from scaling.core.case import defaults
 from scaling.core.formatting import count_of
 from scaling.core.record import bytes_while_running
 
@@ -138,18 +144,14 @@ class SettingComparison(Ranking):
     timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
 
 
-def _subject_with(fields: Mapping[str, Any], timing: Timing) -> tuple[Case, str, bool]:
-    return replace(timing.case, **fields), timing.environment, timing.honest
-
-
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
     """Return a comparison for each program measured with several meshes, forward inputs or overlaps."""
     comparisons = []
     for field in _COMPARED_FIELDS:
-        default = defaults([field])
-        programs = group_by(timings, functools.partial(_subject_with, default))
-        for subject, group in programs.items():
-            first, *others = sorted(group, key=lambda timing: timing.median)
+        cases = (with_fields(timing.case, **defaults([field])) for timing in timings)
+        pairs = group_by(zip(cases, timings, strict=True), lambda p: (p[0], p[1].environment, p[1].honest))
+        for subject, group in pairs.items():
+            first, *others = sorted((timing for _, timing in group), key=lambda timing: timing.median)
             second, ratio = find_runner_up(first, others)
             if second:
                 comparisons.append(SettingComparison(*subject, first, second, ratio, field, (first, *others)))

@@ -9,13 +9,14 @@ Intervals are Student's t intervals on logarithms, for unequal variances (Welch)
 variance of the median comes from order statistics, without an assumption on the distribution.
 """
 
+import functools
 import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
@@ -76,9 +77,9 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
     Its interval describes the variation of jobs, of processes, or of the compilations of one process. With
     one compilation it is that of the median, widened for autocorrelation, and unknown with too few samples.
     """
-    level = _estimate_time(records)
+    level = _estimate_time(tuple(records))
     if level.members or len(samples_by_compilation(records[0])) > 1:
-        return _t_interval(level)
+        return _t_interval(level.value, level.error or 0.0, level.freedom)
     seconds = records[0].seconds
     widening = interval_widening(seconds) or 1.0
     interval = [level.value * (end / level.value) ** widening for end in median_interval(seconds) or ()]
@@ -96,29 +97,29 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     if len(pairs) > 1:
         levels = [_estimate_from_members(_average_by_process_or_job(pairs))]
     else:
-        levels = [_estimate_time(top), _estimate_time(bottom)]
+        levels = [_estimate_time(tuple(top)), _estimate_time(tuple(bottom))]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
-    ratio = Ratio(value, pairs=len(pairs))
     errors = [level.error for level in levels if level.error is not None]
     if len(errors) < len(levels):
-        return ratio
+        return Ratio(value, pairs=len(pairs))
     floored = [max(error, LEAST_VARIANCE) for error in errors]
     terms = (error**2 / level.freedom for error, level in zip(floored, levels, strict=True))
-    ratio = replace(ratio, error=sum(errors), freedom=sum(floored) ** 2 / sum(terms))
-    if all(level.members for level in levels):
-        deviations: dict[Hashable, float] = {
-            (side, name): log - math.log(level.value)
-            for side, level in enumerate(levels)
-            for name, log in level.members.items()
-        }
-        count = statistics.harmonic_mean([len(level.members) for level in levels])
-        ratio = replace(ratio, error=sum(floored), count=count, deviations=deviations)
-    return _with_interval(ratio)
+    freedom, several = sum(floored) ** 2 / sum(terms), all(level.members for level in levels)
+    deviations: dict[Hashable, float] = {
+        (side, name): log - math.log(level.value)
+        for side, level in enumerate(levels if several else ())
+        for name, log in level.members.items()
+    }
+    count = statistics.harmonic_mean([len(level.members) for level in levels]) if several else 0.0
+    error = sum(floored if several else errors)
+    _, low, high = _t_interval(value, error, freedom)
+    return Ratio(value, low, high, len(pairs), error, freedom, count, deviations)
 
 
-def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
+@functools.lru_cache(maxsize=16_384)
+def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
     """Return the time of a case, with its error from the highest level of nesting with several members."""
-    members = _average_by_process_or_job([(record,) for record in records])
+    members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
         return _estimate_from_members(members)
     compilations = _log_medians(records[0])
@@ -144,7 +145,7 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
     rank, ordered = max(1, round((count + 1) / 2 - math.sqrt(count))), sorted(seconds)
     normal = -float(ndtri(bdtr(rank - 1, count, 0.5)))
     error = math.log(ordered[-rank] / ordered[rank - 1]) / (2 * normal)
-    return _LevelEstimate(median, (error * spread_factor(seconds)) ** 2, count - 1, {})
+    return _LevelEstimate(median, (error * _autocorrelation(seconds)[1]) ** 2, count - 1, {})
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
@@ -171,14 +172,9 @@ def _log_medians(record: Record) -> list[float]:
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
-def _t_interval(level: _LevelEstimate | Ratio) -> Estimate:
-    factor = math.exp(float(stdtrit(level.freedom, 0.975)) * math.sqrt(level.error or 0.0))
-    return Estimate(level.value, level.value / factor, level.value * factor)
-
-
-def _with_interval(ratio: Ratio) -> Ratio:
-    _, low, high = _t_interval(ratio)
-    return replace(ratio, low=low, high=high)
+def _t_interval(value: float, error: float, freedom: float) -> Estimate:
+    factor = math.exp(float(stdtrit(freedom, 0.975)) * math.sqrt(error))
+    return Estimate(value, value / factor, value * factor)
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
@@ -218,7 +214,8 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     def moderate(ratio: Ratio) -> Ratio:
         total = prior + ratio.freedom
         pooled = (prior * common / ratio.count + ratio.freedom * ratio.error) / total
-        return _with_interval(replace(ratio, error=pooled, freedom=total))
+        _, low, high = _t_interval(ratio.value, pooled, total)
+        return replace(ratio, low=low, high=high, error=pooled, freedom=total)
 
     return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
 
@@ -242,16 +239,17 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     Return None with fewer than three samples, if the change is at most `least`, or if Spearman's rank
     correlation with the sample index is not significant at the 0.1 % level.
     """
-    from scipy.stats import spearmanr  # a slow import, which other functions do not need
-
     count = len(samples)
     if count < 3 or min(samples) == max(samples):
         return None
-    first, last = (float(np.median(part)) for part in (samples[: count // 3], samples[-(count // 3) :]))
-    change = (last - first) / float(np.median(samples))
-    if abs(change) <= least or spearmanr(samples, range(count)).pvalue > _SIGNIFICANCE:
+    first, last = (statistics.median(part) for part in (samples[: count // 3], samples[-(count // 3) :]))
+    change = (last - first) / statistics.median(samples)
+    if abs(change) <= least:
         return None
-    return change
+    ranks, index = _centered_ranks(samples), np.arange(count) - (count - 1) / 2
+    determination = (ranks @ index) ** 2 / (ranks @ ranks) / (index @ index)  # the squared correlation
+    critical = stdtrit(count - 2, _SIGNIFICANCE / 2) ** 2
+    return change if determination * (count - 2) >= critical * (1 - determination) else None
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:
@@ -260,21 +258,23 @@ def interval_widening(samples: Sequence[float]) -> float | None:
     Return None if the autocorrelation is not significant at the 0.1 % level. Source: Bartels 1982, the rank
     version of von Neumann's ratio test and its variance.
     """
-    n, correlation = len(samples), _lag_one_correlation(samples)
+    n = len(samples)
     if n < 3:
         return None
+    correlation, factor = _autocorrelation(samples)
     spread = math.sqrt((n - 2) * (5 * n**2 - 2 * n - 9) / (5 * n * (n + 1) * (n - 1) ** 2))
-    return spread_factor(samples) if correlation > -ndtri(_SIGNIFICANCE) * spread else None
+    return factor if correlation > -ndtri(_SIGNIFICANCE) * spread else None
 
 
-def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor by which autocorrelation, even if insignificant, widens the median's interval."""
-    correlation = max(0.0, _lag_one_correlation(samples))
-    return min(math.sqrt((1 + correlation) / (1 - correlation)), math.sqrt(len(samples)))
+def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the rank correlation of successive samples, and the factor by which it widens the interval."""
+    ranks = _centered_ranks(samples)
+    correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
+    positive = max(0.0, float(correlation))
+    return float(correlation), min(math.sqrt((1 + positive) / (1 - positive)), math.sqrt(len(samples)))
 
 
-def _lag_one_correlation(samples: Sequence[float]) -> float:
+def _centered_ranks(samples: Sequence[float]) -> Any:
+    """Return the ranks of the samples relative to the mean rank. Equal samples have equal ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
-    # Ranks relative to their mean. Equal samples have equal ranks.
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2
-    return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
+    return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

@@ -5,12 +5,11 @@ does not prove that a law holds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from scaling.analysis.curves import Curve
@@ -19,7 +18,8 @@ from scaling.analysis.ratios import LEAST_VARIANCE
 from scaling.analysis.timings import is_empty_call
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_ROUNDING, _TOLERANCE = 1e-10, 1e-12  # a smaller descent at 0 is rounding; error of a parameter's cube root
+_ROUNDING = 1e-10  # a smaller descent at 0 is rounding
+_LAST_STEP = 1e-6  # relative size of a step after which Newton's method has converged to 1e-12
 
 
 @dataclass(frozen=True)
@@ -128,55 +128,76 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
     The interval contains all values that an F test at the 5 % level does not reject.
     """
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
-    best = _best_parts(form, target, {})
-    squares = _sum_of_squares(form, target, {})
-    limit = _acceptance_limit(squares, freedom)
+    best = _least_squares(form, target, {})
+    limit = _acceptance_limit(best.squares, freedom)
     parts = {}
-    for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
+    for index, (name, value) in enumerate(zip(form.parts, map(float, best.parts), strict=True)):
         low, high = (_profile_end(form, target, index, value, end, limit) for end in (0.0, 1.0))
         parts[name] = Estimate(value, low, high)
-    seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best))))
-    return ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
+    seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best.parts))))
+    return ScalingFit(form.name, parts, seconds, math.sqrt(best.squares / freedom), best=False)
 
 
-def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    residuals = target - np.log1p(form.columns @ parts)
-    return residuals - residuals.mean()
+class _Minimum(NamedTuple):
+    """The parameters of a law, and the sum of squared residuals there with half its negative derivatives."""
+
+    parts: Any  # an array of shape (parameters,)
+    squares: float
+    descents: Any  # positive where the sum of squares falls with the parameter
+    curvatures: Any  # half the second derivatives, an array of shape (parameters, parameters)
 
 
-def _best_parts(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
-    """Return the least-squares parameters, each between 0 and 1, as an array of shape (parameters,).
+def _least_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> _Minimum:
+    """Find the least-squares parameters, each between 0 and 1.
 
     A parameter is 0 if this value fits equally well. `fixed` maps indices of parameters to constant values.
     """
     free = [index for index in range(len(form.parts)) if index not in fixed]
     if not free:
-        return np.array([fixed[index] for index in range(len(form.parts))])
+        return _evaluate(form, target, np.array([fixed[index] for index in range(len(form.parts))]))
+    index, *others = free
 
-    # The search is in the cube root, because values such as 1e-7 matter on thousands of devices.
-    def fit(root: float) -> Any:
-        return _best_parts(form, target, {**fixed, free[0]: root**3})
+    def descent(value: float) -> tuple[float, float]:
+        minimum = _least_squares(form, target, {**fixed, index: value})
+        curvature = minimum.curvatures[index, index]
+        for other in others:  # which the search has adapted to the value, unless it is at a bound
+            if 0 < minimum.parts[other] < 1:
+                curvature -= minimum.curvatures[index, other] ** 2 / minimum.curvatures[other, other]
+        return minimum.descents[index], -curvature
 
-    def descent(root: float) -> float:  # positive where the sum of squares falls with the parameter
-        parts = fit(root)
-        return float(
-            _residuals(form, target, parts) @ (form.columns[:, free[0]] / (1 + form.columns @ parts))
-        )
-
-    if descent(0.0) <= _ROUNDING:
-        return fit(0.0)
-    return fit(1.0 if descent(1.0) >= 0 else brentq(descent, 0.0, 1.0, xtol=_TOLERANCE))
+    best = 0.0 if descent(0.0)[0] <= _ROUNDING else _find_root(descent, 0.0, 1.0)
+    return _least_squares(form, target, {**fixed, index: best})
 
 
-def _sum_of_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> float:
-    residuals = _residuals(form, target, _best_parts(form, target, fixed))
-    return float(residuals @ residuals)
+def _evaluate(form: _LinearLaw, target: Any, parts: Any) -> _Minimum:
+    growth = form.columns @ parts
+    residuals, slopes = target - np.log1p(growth), form.columns / (1 + growth)[:, None]
+    residuals, centered = (array - array.sum(axis=0) / len(target) for array in (residuals, slopes))
+    curvatures = centered.T @ centered + (slopes.T * residuals) @ slopes
+    return _Minimum(parts, float(residuals @ residuals), residuals @ slopes, curvatures)
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
     """Return a 95 % interval's lower (`end` = 0) or upper (1) end, where squared residuals sum to `limit`."""
 
-    def excess(root: float) -> float:
-        return _sum_of_squares(form, target, {index: root**3}) - limit
+    def distance(value: float) -> tuple[float, float]:
+        minimum = _least_squares(form, target, {index: value})
+        return limit - minimum.squares, 2 * minimum.descents[index]
 
-    return end if excess(end) <= 0 else brentq(excess, math.cbrt(best), end, xtol=_TOLERANCE) ** 3
+    return end if distance(end)[0] >= 0 else _find_root(distance, best, end)
+
+
+def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
+    """Return a root of a function by Newton's method, safeguarded by bisection.
+
+    `function` returns its value, which is positive at `inside`, and its derivative. Without a root, return
+    `outside`. The bisection is in the cube root, because values such as 1e-7 matter on thousands of devices.
+    """
+    point, previous = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3, math.inf
+    while abs(point - previous) > _LAST_STEP * point:
+        value, slope = function(point)
+        inside, outside = (point, outside) if value > 0 else (inside, point)
+        previous, point = point, point - value / slope if slope else math.inf
+        if not min(inside, outside) < point < max(inside, outside):
+            point = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3
+    return point

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.cases import Method, Subject, group_by, join_words, least_by
+from scaling.analysis.cases import Method, Subject, group_by, join_words, least_by, with_fields
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.ranking import FastestMethod
@@ -119,7 +119,7 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
     sweeps = []
     for (environment, honest, *_), group in groups.items():
         for name, title, fixed_sizes, series in _find_series(group):
-            case = dataclasses.replace(max(series, key=lambda t: t.volume).case, mesh=None)
+            case = with_fields(max(series, key=lambda t: t.volume).case, mesh=None)
             rows = sorted(((t.all_sizes[name], t) for t in series), key=lambda row: row[0])
             methods = sorted(group_by(rows, lambda row: row[1].method).items(), key=lambda line: line[0].name)
             lines = {method: tuple(line) for method, line in methods}

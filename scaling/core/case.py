@@ -144,6 +144,10 @@ class Case:
         object.__setattr__(self, "sizes", MappingProxyType(dict(sorted(self.sizes.items()))))
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
         return hash((*(getattr(self, name) for name in FIELDS if name != "sizes"), *self.sizes.items()))
 
     @property
@@ -165,7 +169,7 @@ class Case:
             return _parse_mesh(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Return a hash of the fields that differ from their defaults, as 16 hexadecimal digits."""
         return hashlib.sha256(dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]

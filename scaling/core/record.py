@@ -7,7 +7,6 @@ records. This module does not import JAX.
 import contextlib
 import dataclasses
 import errno
-import functools
 import os
 import time
 import uuid
@@ -117,7 +116,10 @@ class Record:
     predicted: dict[str, Any] | None = None  # time, interval and parts; see plan/time_model.py
     schema: int = SCHEMA
 
-    @functools.cached_property
+    def __hash__(self) -> int:
+        return hash((self.key, self.replicate, self.attempt, self.started_at))
+
+    @property
     def key(self) -> str:
         """Return `Case.key`, which is a hash of the settings of the case."""
         return self.case.key

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import scaling
-from scaling.core.case import Refusal, from_dict
+from scaling.core.case import Case, Refusal, from_dict
 from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
 
+Check = Callable[[Any], bool]  # tests whether a JSON value is valid
 _LEAST_SECONDS = 1e-12  # least valid time of a sample
 
 
@@ -24,18 +25,19 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
     _require(isinstance(fields, dict), "not a JSON object")
     require_known_schema(fields, path)
     _require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
-    for name, value in fields.items():
-        if name != "case":  # the data seed and the sizes of a case have no limit
-            _check_numbers(name, value)
     key, _ = fields.pop("key", None), fields.pop("kind", None)
     try:
-        fields["case"] = from_dict(fields["case"])
-        record = Record(**fields)
+        record = Record(**fields | {"case": _parse_case(json.dumps(fields["case"]))})
     except (TypeError, KeyError, AttributeError, Refusal) as error:
         raise ValueError(f"not a record: {error}") from None
     _require(key == record.key, "its key does not belong to its case")
     _check_record(record)
     return record
+
+
+@functools.lru_cache(maxsize=4096)  # a case has a record for each replicate
+def _parse_case(text: str) -> Case:
+    return from_dict(json.loads(text))
 
 
 def require_known_schema(value: Any, path: Path) -> None:
@@ -59,11 +61,11 @@ def _require(condition: bool, text: str) -> None:
         raise ValueError(text)
 
 
-def type_check(hint: Any) -> Callable[[Any], bool]:
+def type_check(hint: Any) -> Check:
     """Return a function that tests whether a JSON value has the type `hint`, without negative numbers."""
     origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
-        return lambda value: any(matches(value) for matches in inner)
+        return functools.reduce(_check_either, inner)
     if origin is tuple and ... not in typing.get_args(hint):  # a tuple of fixed length
         return lambda value: (
             isinstance(value, tuple)
@@ -81,16 +83,20 @@ def type_check(hint: Any) -> Callable[[Any], bool]:
     return lambda value: hint is Any or isinstance(value, hint)
 
 
+def _check_either(first: Check, second: Check) -> Check:
+    return lambda value: second(value) or first(value)  # the second one is often None
+
+
 @functools.cache
-def _field_checks(dataclass: Any) -> dict[str, Callable[[Any], bool]]:
+def _field_checks(dataclass: Any) -> dict[str, Check]:
     return {name: type_check(hint) for name, hint in typing.get_type_hints(dataclass).items()}
 
 
 def check_types(value: Any) -> Any:
     """Return an instance of a dataclass. Raise ValueError if a field does not have its annotated type."""
     for name, matches in _field_checks(value.__class__).items():
-        field = getattr(value, name)
-        _require(matches(field), f"{name} is {field!s:.60}")
+        if not matches(field := getattr(value, name)):
+            raise ValueError(f"{name} is {field!s:.60}")
     return value
 
 
@@ -113,6 +119,8 @@ _ENTRY_TYPES: dict[str, dict[str, Any]] = {
         "probes": list[dict[str, Any]] | None,
     },
 }  # fmt: skip
+# Fields that may contain numbers at any depth.
+_NESTED_FIELDS = [name for name, hint in typing.get_type_hints(Record).items() if "Any" in str(hint)]
 _ENTRY_CHECKS = {
     name: {entry: type_check(hint) for entry, hint in hints.items()} for name, hints in _ENTRY_TYPES.items()
 }
@@ -129,14 +137,15 @@ def _check_numbers(name: str, value: Any) -> None:
 def check_entries(name: str, value: Any) -> None:
     """Raise ValueError if an entry of the record field `name` does not have the type in `_ENTRY_TYPES`."""
     for entries in value if isinstance(value, list) else [value]:
-        is_valid = entries is None or all(
-            is_type(entries.get(entry)) for entry, is_type in _ENTRY_CHECKS[name].items()
-        )
-        _require(is_valid, f"{name} contains {entries!s:.60}")
+        checks = {} if entries is None else _ENTRY_CHECKS[name]
+        if not all(is_type(entries.get(entry)) for entry, is_type in checks.items()):
+            raise ValueError(f"{name} contains {entries!s:.60}")
 
 
 def _check_record(record: Record) -> None:
     check_types(record)
+    for name in _NESTED_FIELDS:
+        _check_numbers(name, getattr(record, name))
     for name in _ENTRY_CHECKS:
         check_entries(name, getattr(record, name))
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
