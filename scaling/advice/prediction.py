@@ -3,10 +3,11 @@
 Processes are not used, because a function defined in a notebook cannot be sent to another process.
 """
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import jax
@@ -33,12 +34,16 @@ def start_compile_threads(cores: Sequence[int]) -> None:
     XLA starts them at the first compilation, one for each core of the thread that starts them. They run no
     programs. Call `jax.devices()` before.
     """
-    bound = {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
-    for thread in bound:
-        os.sched_setaffinity(thread, cores)
+    threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
+    _bind(threads, cores)
     jax.jit(lambda: jax.numpy.ones(1)).lower().compile()
-    for thread, bound_to in bound.items():
-        os.sched_setaffinity(thread, bound_to)
+    _bind(threads, bound)
+
+
+def _bind(threads: Iterable[str], cores: Iterable[int]) -> None:
+    for thread in threads:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 def predict_candidates(

@@ -182,8 +182,8 @@ def _run_in_process(
 ) -> tuple[float | Refusal | None, bool]:
     """Find the advice in a new process. Return the reply or None, and whether a signal stopped the process.
 
-    If `is_bound`, the process uses one CPU core per device. It reads the request from a temporary file, and
-    appends the reply: the seconds per call, or a `Refusal` that states why there is no advice.
+    If `is_bound`, the process uses one CPU core per device. It reads the file `request` of a folder, and writes
+    the file `reply`: the seconds per call, or a `Refusal` that states why there is no advice.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -191,14 +191,15 @@ def _run_in_process(
     if is_bound or options["hardware"]:
         variables["JAX_PLATFORMS"] = "cpu"
     bound_to, is_stopped = cores.usable_cores()[: options["devices"][0]] if is_bound else None, False
-    with tempfile.TemporaryFile() as file:
-        file.write(pickle.dumps((name, problem, options, bound_to, os.getpid())))
-        end = file.tell()
-        file.seek(0)
+    with tempfile.TemporaryDirectory() as folder:  # of all temporary files, as a signal may interrupt XLA
+        variables["TMPDIR"] = folder
+        Path(folder, "request").write_bytes(pickle.dumps((name, problem, options, bound_to, os.getpid())))
         # In a session of its own, the process receives only signals from this one, once it is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()"]
-        process = subprocess.Popen(command, stdin=file, env=os.environ | variables, start_new_session=True)
+        command = [sys.executable, "-P", "-c", "from scaling.cli.advise import main; main()", folder]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=os.environ | variables, start_new_session=True
+        )
         while process.returncode is None:
             try:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
@@ -206,18 +207,19 @@ def _run_in_process(
             except KeyboardInterrupt:
                 is_stopped = True
                 process.send_signal(signal.SIGINT)  # it prints its advice so far
-        file.seek(end)
-        reply = file.read()
-    if reply or is_stopped:
-        return pickle.loads(reply) if reply else None, is_stopped
+        if (file := Path(folder, "reply")).exists():
+            return pickle.loads(file.read_bytes()), is_stopped
+    if is_stopped:
+        return None, is_stopped
     text = "the process that compiles and measures the function died"
     fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
     return Refusal(f"{text}; {fix}"), False
 
 
 def main() -> None:
-    """Read a request from the file on standard input, find the advice, and append the reply to the file."""
-    name, problem, options, bound_to, parent = pickle.load(sys.stdin.buffer)
+    """Read the file `request` of the folder that is the argument, find the advice, and write the reply."""
+    folder = Path(sys.argv[1])
+    name, problem, options, bound_to, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
     streams.prepare()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent sends it for any signal
@@ -233,7 +235,9 @@ def main() -> None:
         raise
     except BaseException as error:  # of the function, such as SystemExit
         reply = Refusal(f"{name} raised {type(error).__name__}: {error}")
-    os.write(0, pickle.dumps(reply))
+    (folder / "reply").write_bytes(pickle.dumps(reply))
+    sys.stdout.flush()
+    os._exit(0)  # without waiting for a compilation that a signal interrupted
 
 
 def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
