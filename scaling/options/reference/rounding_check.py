@@ -8,6 +8,7 @@ multiple of the range of the reevaluated values.
 import dataclasses
 import functools
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +30,16 @@ _BUDGET_SECONDS = 60.0  # after this time, no further block is evaluated
 Columns = np.ndarray | slice
 
 
+@dataclass(frozen=True)
+class _Suspect:
+    """A comparison with errors over the tolerance, and the function that evaluates its entries again."""
+
+    spec: ReferenceSpec
+    native: Evaluation  # the function of the case in the dtype of the case
+    arrays: InputArrays  # the inputs at the compared points
+    comparison: EntryComparison
+
+
 def reevaluate_failures(progress: CheckProgress) -> None:
     """Reevaluate the entries that failed the check in blocks, and record in `progress` which are wrong.
 
@@ -39,17 +50,16 @@ def reevaluate_failures(progress: CheckProgress) -> None:
     native = spec.computed.native if spec.computed else native_evaluation(spec.case, spec.workload, arrays)
     deadline = time.monotonic() + _BUDGET_SECONDS
     for points, comparison in progress.suspects:
-        _reevaluate_comparison(progress, native, points, comparison, deadline)
+        assert points.inputs is not None
+        suspect = _Suspect(spec, native, points.inputs, comparison)
+        _reevaluate_suspect(progress, suspect, points, deadline)
 
 
-def _reevaluate_comparison(
-    progress: CheckProgress,
-    native: Evaluation,
-    points: PointsComparison,
-    comparison: EntryComparison,
-    deadline: float,
+def _reevaluate_suspect(
+    progress: CheckProgress, suspect: _Suspect, points: PointsComparison, deadline: float
 ) -> None:
-    spec, scale, shape = progress.spec, comparison.scale, comparison.expected.shape
+    spec, comparison = suspect.spec, suspect.comparison
+    scale, shape = comparison.scale, comparison.expected.shape
     # A derivative may cross zero at a point. Its typical size is its root mean square over the points, or
     # over the outputs if there is only one point.
     axes = (0, 1) if len(scale) == 1 and scale.ndim > 1 else 0
@@ -67,16 +77,16 @@ def _reevaluate_comparison(
         if time.monotonic() > deadline:
             progress.skipped_entries += int(is_open.sum())
             break
-        rows, columns = _choose_block(spec, comparison, is_open)
-        block = np.ix_(rows, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        noise, points = _noise_of_block(spec, native, points, comparison, rows, columns, size[block])
+        block_points, columns = _choose_block(spec, comparison, is_open)
+        block = np.ix_(block_points, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
+        noise, points = _noise_of_block(suspect, points, block_points, columns, size[block])
         is_wrong[block] = ~(difference[block] <= limit[block] + noise)
         allowed = spec.tolerance + relative_error(noise, size[block])
         # Noise may hide a small derivative for one input, such as a zero, but not the derivatives for others.
         is_hidden = ~(allowed <= spec.max_tolerance)
         divisor = size[block]
         if (is_hidden & ~is_wrong[block]).any():
-            natural_size = _estimate_size(spec, native, points.inputs, rows, divisor.shape)
+            natural_size = _estimate_size(suspect, block_points, divisor.shape)
             divisor = np.where(is_hidden, np.maximum(row_size[block], natural_size), divisor)
         errors = relative_error(difference[block], divisor)
         is_excluded = is_hidden & ~is_wrong[block] & ~(errors <= tolerance)
@@ -88,13 +98,7 @@ def _reevaluate_comparison(
 
 
 def _noise_of_block(
-    spec: ReferenceSpec,
-    native: Evaluation,
-    points: PointsComparison,
-    comparison: EntryComparison,
-    rows: np.ndarray,
-    columns: Columns,
-    size: np.ndarray,
+    suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, PointsComparison]:
     """Return the rounding error of the entries of a block, and `points` with a note if it is unknown.
 
@@ -103,7 +107,7 @@ def _noise_of_block(
     """
     noise = np.zeros(size.shape)
     try:
-        noise += _estimate_noise(spec, native, points.inputs, comparison, rows, columns)
+        noise += _estimate_noise(suspect, block_points, columns)
     except Exception as failure:  # of the function, or of JAX
         message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
         points = points._replace(note=f"{points.note}; its rounding error is unknown ({message})")
@@ -133,59 +137,46 @@ def _pad(indices: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(invalid="ignore")  # an infinite value minus another
-def _estimate_noise(
-    spec: ReferenceSpec,
-    native: Evaluation,
-    arrays: InputArrays | None,
-    comparison: EntryComparison,
-    points: np.ndarray,
-    columns: Columns,
-) -> np.ndarray:
+def _estimate_noise(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
     """Return the estimated rounding error of the entries at some points and columns.
 
     The error of an entry is three times the range (maximum minus minimum) of its values in evaluations with
     random rounding errors. It is infinite if one of these values is not finite.
     """
+    spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
-    padded = _pad(points)
-    if comparison.measure is not None:
-        measure = functools.partial(comparison.measure, points=padded)
+    padded = _pad(block_points)
+    if suspect.comparison.measure is not None:
+        measure = functools.partial(suspect.comparison.measure, points=padded)
     elif isinstance(columns, slice):
         measure = functools.partial(_evaluate_columns, spec, columns)
     else:
         measure = functools.partial(_evaluate_columns, spec, _pad(columns))
-    arrays = _select_points(spec, native, arrays, padded)
+    arrays = _select_points(suspect, padded)
     with evaluations.evaluation_context(native.dtype):
         pairs = evaluations.with_rounding(native, arrays, relative, generator, _EVALUATIONS)
         rounded = np.array([measure(*pair) for pair in pairs])
     noise = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
     noise[~np.isfinite(noise)] = np.inf
-    return noise[: len(points)] if isinstance(columns, slice) else noise[: len(points), ..., : len(columns)]
+    noise = noise[: len(block_points)]
+    return noise if isinstance(columns, slice) else noise[..., : len(columns)]
 
 
-def _select_points(
-    spec: ReferenceSpec, native: Evaluation, arrays: InputArrays | None, points: np.ndarray
-) -> InputArrays:
-    """Return the inputs at the given points, or at all points if the result is a sum over points."""
-    assert arrays is not None
-    if spec.reduction.sums_points:
+def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
+    """Return the inputs at the points of a block, or at all points if the result is a sum over points."""
+    arrays, per_point = suspect.arrays, suspect.native.per_point
+    if suspect.spec.reduction.sums_points:
         return arrays
-    return {name: x[points] if name in native.per_point else x for name, x in arrays.items()}
+    return {name: x[block_points] if name in per_point else x for name, x in arrays.items()}
 
 
-def _estimate_size(
-    spec: ReferenceSpec,
-    native: Evaluation,
-    arrays: InputArrays | None,
-    points: np.ndarray,
-    shape: tuple[int, ...],
-) -> np.ndarray:
+def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return the natural magnitude of the entries, such as |f(x)| / |x| for the entries of a derivative.
 
     For a reduction of higher degree, it is a power of this ratio. For a function value, or a product of the
     derivative and a vector, it is |f(x)|. The result broadcasts to `shape`, the shape of the entries.
     """
-    arrays = _select_points(spec, native, arrays, points)
+    spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, block_points)
     with evaluations.evaluation_context(native.dtype):
         value = np.nan_to_num(np.abs(evaluations.values(native, arrays)), nan=0.0, posinf=0.0)
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
