@@ -3,8 +3,7 @@
 An AD mode with seeds provides a linear map from a seed (a tangent or cotangent) to one slice (a column or
 row) of the Jacobian of f at x. The seeds are the rows of the identity matrix, or with seeds=colored, the sums
 of all rows with the same color. A device computes the slices in chunks of seeds, and reduces them. layout.py
-partitions the points (batch elements), the seeds, or both over the devices. `describe_derivative` evaluates
-functions with abstract arrays only, and needs no devices.
+partitions the points (batch elements), the seeds, or both over the devices.
 """
 
 import functools
@@ -115,7 +114,7 @@ class Derivative:
 
 
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
-    """Return the `Derivative` of a case. With seeds=colored, `coloring` determines the seeds."""
+    """Return the `Derivative` of a case, without using devices. `coloring` determines colored seeds."""
     one_point = point_structs(case, workload)
     value = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -213,7 +212,7 @@ class SeedRange:
     chunk: int | None = None  # the number of seeds computed at a time, or None for all
 
     @property
-    def numbers(self) -> Any:
+    def indices(self) -> Any:
         """Return the indices of the seeds as an array of shape (count,)."""
         return self.first + jnp.arange(self.count)
 
@@ -272,7 +271,7 @@ def _value_or_slices(
         entries = []
         for part, (colors, positions) in zip(derivative.parts, position.colorings, strict=True):
             slices = apply_linear_map(case, part, function, inputs, position, colors)
-            entries.append(load_option("sparse_jacobians").read_entries(slices, colors, positions))
+            entries.append(load_option("sparse_jacobians").read_nonzeros(slices, colors, positions))
         return tuple(entries)
     batch = case.points if case.batch == "whole" and not derivative.summed else None
     slices_of_parts = (apply_linear_map(case, part, function, inputs, position) for part in derivative.parts)
@@ -316,7 +315,7 @@ def apply_linear_map(
     seeds = SeedRange(position.start + position.seeds * count, count, chunk)
     if case.target == LAPLACIAN:
         sum_forms = mode.sum_quadratic_forms(f, x)
-        return Slices(part, lambda numbers: sum_forms(jax.vmap(lambda n: make_seed(x, n))(numbers)), seeds, x)
+        return Slices(part, lambda indices: sum_forms(jax.vmap(lambda n: make_seed(x, n))(indices)), seeds, x)
     assert mode.linear_map is not None
     linear_map = mode.linear_map(f, x)
     if part.along:
@@ -326,8 +325,8 @@ def apply_linear_map(
     # A constant seed saves XLA a multiplication.
     is_scalar = case.mesh_shape[1] == 1 and sum(a.size for a in like) == 1
 
-    def compute(number: Any) -> Any:
-        seed = make_seed(like, number, colors)
+    def compute(seed_index: Any) -> Any:
+        seed = make_seed(like, seed_index, colors)
         if is_scalar:
             seed = tuple(jnp.ones(a.shape, a.dtype) for a in like)
         return linear_map(seed) if part.computes_columns else linear_map(*seed)
@@ -335,12 +334,12 @@ def apply_linear_map(
     return Slices(part, compute, seeds, x)
 
 
-def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return a seed like `like`: row `number` of the identity, or the sum of the rows with color `number`."""
+def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
+    """Return a seed like `like`: row `index` of the identity, or the sum of the rows with color `index`."""
     seed, start = [], 0
     for a in like:
         stop = start + a.size
-        nonzero = number == start + jnp.arange(a.size) if colors is None else colors[start:stop] == number
+        nonzero = index == start + jnp.arange(a.size) if colors is None else colors[start:stop] == index
         seed.append(nonzero.astype(a.dtype).reshape(a.shape))
         start = stop
     return tuple(seed)
@@ -349,15 +348,15 @@ def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[A
 def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
     """Apply a function to the index of each seed in a range, and stack the results along `axis`."""
     if seeds.is_one_chunk:
-        return jax.vmap(function, out_axes=axis)(seeds.numbers)
-    stacked = jax.lax.map(function, seeds.numbers, batch_size=seeds.chunk)
+        return jax.vmap(function, out_axes=axis)(seeds.indices)
+    stacked = jax.lax.map(function, seeds.indices, batch_size=seeds.chunk)
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), stacked)
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """Return the sum of `sum_of(indices)` over chunks of seeds, accumulating in float32 or a wider dtype."""
     if seeds.is_one_chunk:
-        return sum_of(seeds.numbers)
+        return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count
     chunks, remainder = divmod(seeds.count, chunk)
 
@@ -387,17 +386,17 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     if reduction is TRACE:
         return sum_over_seeds(slices.compute, slices.seeds)
     shape = (-1,) if batch is None else (batch, -1)
-    column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
+    column = lambda seed_index: slices.compute(seed_index).reshape(shape)  # noqa: E731
     step, function, seeds = reduction.columns, reduction.columns.function, slices.seeds
     if slices.part.along:
         return column(0)
     if step.products:
         return load_option("gram").multiply_columns(column, seeds, inputs)
-    reduced = slices.compute if function is None else lambda number: function(column(number))
+    reduced = slices.compute if function is None else lambda seed_index: function(column(seed_index))
     if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
         return reduced(seeds.first)
     if step.sums_seeds:
-        return sum_over_seeds(lambda numbers: jnp.sum(jax.vmap(reduced)(numbers), axis=0), seeds)
+        return sum_over_seeds(lambda indices: jnp.sum(jax.vmap(reduced)(indices), axis=0), seeds)
     return map_seeds(reduced, seeds, axis=-1)
 
 
@@ -406,25 +405,25 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
     if step.products:
         return load_option("gram").multiply_rows(slices.compute, seeds)
     function, row = step.function, slices.compute
-    reduced = row if function is None else lambda number: function(row(number), slices.x)
+    reduced = row if function is None else lambda seed_index: function(row(seed_index), slices.x)
     if not step.sums_seeds:
         return reduced(seeds.first) if seeds.count == 1 else map_seeds(reduced, seeds)
-    leaves = lambda number: jax.tree.leaves(reduced(number))  # noqa: E731
+    leaves = lambda seed_index: jax.tree.leaves(reduced(seed_index))  # noqa: E731
     if batch is not None:
         return _sum_by_point(leaves, seeds, batch, outputs)
     if seeds.count == 1:
         return leaves(seeds.first)
-    return sum_over_seeds(lambda numbers: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(numbers)], seeds)
+    return sum_over_seeds(lambda indices: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(indices)], seeds)
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
     """Return the sum of the `outputs` rows at each of `batch` points, as one array (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
-        by_seed = jax.vmap(rows)(seeds.numbers)
+        by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]
 
-    def sum_of(numbers: Any) -> list[Any]:
+    def sum_of(indices: Any) -> list[Any]:
         zeros = lambda a: jnp.zeros((batch, *a.shape[1:]), a.dtype)  # noqa: E731
-        return [zeros(a).at[numbers // outputs].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
+        return [zeros(a).at[indices // outputs].add(a, mode="drop") for a in jax.vmap(rows)(indices)]
 
     return sum_over_seeds(sum_of, seeds)

@@ -61,7 +61,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
         seed_arguments = indices.arguments | seed_arguments
     arguments = _program_arguments(derivative, seed_arguments)
     on_device = _device_function(derivative, list(arguments))
-    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap
+    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap_in_pmap
     function, structs = wrap(case, on_device, arguments, devices)
     axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # mesh axes at the start of a result
     host_shape = derivative.result_shape
@@ -69,7 +69,7 @@ def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = Fa
     def pieces(result: Any) -> Pieces:
         on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[axes:]), result)
         if indices is not None:
-            return [load_option("sparse_jacobians").gather_entries(indices, host_shape, on_mesh)]
+            return [load_option("sparse_jacobians").gather_nonzeros(indices, host_shape, on_mesh)]
         return gather_pieces(derivative, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
@@ -101,8 +101,8 @@ def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
         points = {name: named[name] for name in workload.points}
         shared = {name: named[name] for name in workload.shared}
         colorings = [
-            (named[f"{COLORS} {number}"], named[f"{POSITIONS} {number}"][0])
-            for number in range(len(derivative.parts) if derivative.coloring is not None else 0)
+            (named[f"{COLORS} {map_index}"], named[f"{POSITIONS} {map_index}"][0])
+            for map_index in range(len(derivative.parts) if derivative.coloring is not None else 0)
         ]
         start = named.get(START, 0)
         return compute(points, shared, position._replace(start=start, colorings=colorings))

@@ -206,7 +206,7 @@ class ReferenceSpec:
     reduction: Reduction  # maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
-    common: Any  # the `CommonEntries` of these two patterns, or None if one is missing
+    common: Any  # the `CommonNonzeros` of these two patterns, or None if one is missing
     computed: Any  # the `ComputedReference` of a function without a closed form (options/reference), or None
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding

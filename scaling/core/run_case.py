@@ -219,11 +219,11 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
         if case.mode == AUTO:
             case = load_option("advisor").choose_case(case, group)
             attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
-        built = workload.build(case)
+        built_workload = workload.build(case)
         if case.engine == JAX:
-            program = _compile_jax_program(attempt, case, built, known_blocks)
+            program = _compile_jax_program(attempt, case, built_workload, known_blocks)
         else:
-            program = load_option("peers").prepare_program(attempt, case, built)
+            program = load_option("peers").prepare_program(attempt, case, built_workload)
         first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
@@ -233,13 +233,13 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
 
 
 def _compile_jax_program(
-    attempt: Attempt, case: Case, built: Workload, known_blocks: Mapping[str, Any] | None
+    attempt: Attempt, case: Case, built_workload: Workload, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
     group, note = attempt.group, attempt.note
     describe_shortage = functools.partial(describe_memory_shortage, group)
     if group.processes > 1 and case.chunk == AUTO:  # several processes cannot offload to the host
         case = dataclasses.replace(case, storage="device")
-    derivative = compile_case.describe_and_color(case, built, describe_shortage)
+    derivative = compile_case.describe_and_color(case, built_workload, describe_shortage)
     note(passes=derivative.passes or None, padding=derivative.padding_share)
     if derivative.coloring is not None:
         note(**load_option("coloring").coloring_fields(derivative.coloring))
@@ -390,8 +390,8 @@ def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: tim
     """Return the time per call, in seconds, of an empty program with the given API and devices."""
     count = len(devices)
     empty = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
-    built = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
-    program = layout.lay_out(describe_derivative(empty, built), devices)
+    negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
+    program = layout.lay_out(describe_derivative(empty, negation), devices)
     arguments = layout.place_inputs(program)
     stages = compile_case.compile_stages(program.function, arguments)
     call = functools.partial(stages.call, *arguments)

@@ -272,10 +272,7 @@ def _settle_wrt(case: Case, workload: Workload) -> str:
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the abstract result of a function of a workload. `inputs` is a dict of abstract arrays by name.
-
-    Raise `Refusal` if the function fails or returns no real numbers, and `TooLarge` if an array is too large.
-    """
+    """Return the abstract result of a function of abstract inputs, or raise `Refusal` or `TooLarge`."""
     import jax
 
     try:

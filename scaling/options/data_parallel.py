@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core import inputs
+from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.check import EntryComparison, PointsComparison
 from scaling.core.derivative import (
@@ -30,16 +31,7 @@ from scaling.core.derivative import (
     sum_over_seeds,
 )
 from scaling.core.layout import split_inputs
-from scaling.core.reference import (
-    ReferenceSpec,
-    Rounding,
-    at_least,
-    point_ranges,
-    reduce_jacobians,
-    reference_jacobians,
-    reference_values,
-    relative_error,
-)
+from scaling.core.reference import ReferenceSpec, Rounding
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds
@@ -173,7 +165,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     rounding, points = spec.rounding, spec.case.points
     at_point = dataclasses.replace(rounding, added=rounding.added // points)
     expected = largest_sum = scale = bound = np.zeros(())
-    for start, stop in point_ranges(spec):
+    for start, stop in references.point_ranges(spec):
         terms, term_scales = _terms_of_sum(spec, at_point, start, stop)
         sums = expected + np.cumsum(terms, axis=0)
         expected, largest_sum = sums[-1], np.maximum(largest_sum, np.abs(sums).max(axis=0))
@@ -191,7 +183,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale, provable=provable)
     few = min(_REEVALUATED_POINTS, points)
     inputs_of_few = inputs.exact_inputs(spec.case, spec.workload, 0, few) if spec.repeatable else None
-    step_error = np.full(len(result), relative_error(bound.max(), largest))
+    step_error = np.full(len(result), references.relative_error(bound.max(), largest))
     return PointsComparison(0, inputs_of_few, [comparison], step_error)
 
 
@@ -203,8 +195,8 @@ def _terms_of_sum(
     Both arrays have the shape (points, inputs), or (points, 1) with mode=value.
     """
     if spec.case.ad_mode.is_value:
-        value, floor = reference_values(spec, start, stop)
-        scale = at_least(np.abs(value), floor)
+        value, floor = references.reference_values(spec, start, stop)
+        scale = references.at_least(np.abs(value), floor)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
         evaluation = dataclasses.replace(spec.computed.evaluation, summed=True)
@@ -212,6 +204,6 @@ def _terms_of_sum(
         kind, count = ("rows", 1) if spec.computed.has_reverse_mode else ("columns", spec.derivative.inputs)
         gradient = evaluations.slices(evaluation, arrays, kind, np.arange(count))[:, 0]
         return gradient, np.abs(gradient)
-    J, floor = reference_jacobians(spec, start, stop)
-    value, scale = reduce_jacobians(spec.reduction, J, rounding, floor)
+    J, floor = references.reference_jacobians(spec, start, stop)
+    value, scale = references.reduce_jacobians(spec.reduction, J, rounding, floor)
     return value[:, 0], scale[:, 0]

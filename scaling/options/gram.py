@@ -32,13 +32,13 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
     J. Unless one chunk contains all columns, all columns are computed again for each chunk of seeds.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
-        C = jax.vmap(column)(seeds.numbers)
-        return C @ C.T
+        chunk_columns = jax.vmap(column)(seeds.indices)
+        return chunk_columns @ chunk_columns.T
     length = min(seeds.chunk or seeds.count, seeds.count)
 
     def multiply_chunk(chunk: Any) -> Any:
-        C = jax.vmap(column)(seeds.first + chunk * length + jnp.arange(length))
-        return map_seeds(lambda k: C @ column(k), SeedRange(0, inputs, seeds.chunk), axis=-1)
+        chunk_columns = jax.vmap(column)(seeds.first + chunk * length + jnp.arange(length))
+        return map_seeds(lambda k: chunk_columns @ column(k), SeedRange(0, inputs, seeds.chunk), axis=-1)
 
     chunks = ceil_div(seeds.count, length)
     return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
@@ -51,18 +51,19 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """
 
     def multiply(numbers: Any) -> Any:
-        R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(row)(numbers)], axis=1)
-        return R.T @ R
+        device_rows = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(row)(numbers)], axis=1)
+        return device_rows.T @ device_rows
 
     return sum_over_seeds(multiply, seeds)
 
 
-def reference_gram(e: SizedEntries) -> ReferenceTerms:
+def reference_gram(entries: SizedEntries) -> ReferenceTerms:
     """Return the expected J^T J at each point, and two arrays that determine the tolerance."""
-    J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
-    second_order = e.rounding.entry * J.shape[1] * largest**2
+    J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
+    columns = magnitude.sum(axis=1)
+    second_order = entries.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
-    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)
+    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, magnitude.transpose(0, 2, 1) @ magnitude)
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:

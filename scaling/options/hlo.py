@@ -49,29 +49,20 @@ class HloInstruction(NamedTuple):
     """An instruction of an HLO computation.
 
     For an asynchronous start, such as "copy-start", the sizes exclude operands that are part of the result.
-
-    Attributes:
-        bytes: the bytes of the result in device memory, with the padding of its layout.
-        unpadded_bytes: the bytes of the result in all memory spaces, without padding.
-        dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
-        minor_axis: the minor-most axis of this array that is longer than one element, or None.
-        operands, called: the names of the operands, and of the computations that the instruction calls.
-        argument_text: the text in the parentheses after the opcode, such as the number of a parameter.
-        attributes: the text after the parentheses, such as ", dimensions={0,1}, to_apply=%add".
     """
 
     name: str
-    bytes: int
-    unpadded_bytes: int
-    dims: tuple[int, ...]
-    dtype: str
-    minor_axis: int | None
+    bytes: int  # the bytes of the result in device memory, with the padding of its layout
+    unpadded_bytes: int  # the bytes of the result in all memory spaces, without padding
+    dims: tuple[int, ...]  # the dimensions of the result, or of the first array of a tuple
+    dtype: str  # the element type of this array
+    minor_axis: int | None  # the minor-most axis of this array that is longer than one element, or None
     opcode: str
-    operands: list[str]
-    called: list[str]
+    operands: list[str]  # the names of the operands
+    called: list[str]  # the names of the computations that the instruction calls
     root: bool
-    argument_text: str
-    attributes: str
+    argument_text: str  # the text in the parentheses after the opcode, such as the number of a parameter
+    attributes: str  # the text after the parentheses, such as ", dimensions={0,1}, to_apply=%add"
 
     @property
     def size(self) -> int:
@@ -91,49 +82,33 @@ class HloInstruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a program, with its HLO instruction and the bytes that one execution reads and writes.
-
-    Attributes:
-        body: the parameters and all instructions that are fused in the kernel, including nested fusions.
-        in_loop: whether the kernel is in a while loop.
-        times: the number of executions, or infinity if it is unknown.
-    """
+    """A kernel of a program, with its HLO instruction and the bytes that one execution reads and writes."""
 
     instruction: HloInstruction
-    body: Instructions
-    in_loop: bool
+    body: Instructions  # the parameters and all instructions that are fused, including nested fusions
+    in_loop: bool  # whether the kernel is in a while loop
     bytes: int
-    times: float = 1.0
+    times: float = 1.0  # the number of executions, or infinity if it is unknown
 
 
 @dataclass(frozen=True)
 class Message:
-    """One execution of a collective operation on one device.
+    """One execution of a collective operation on one device."""
 
-    Attributes:
-        kind: opcode, such as "all-reduce".
-        bytes: bytes of the input or of the output of a device, whichever is larger.
-        group: number of participating devices.
-        times: number of executions, or infinity if it is unknown.
-    """
-
-    kind: str
-    bytes: int
-    group: int
-    times: float = 1.0
+    kind: str  # the opcode, such as "all-reduce"
+    bytes: int  # the bytes of the input or of the output of a device, whichever is larger
+    group: int  # the number of participating devices
+    times: float = 1.0  # the number of executions, or infinity if it is unknown
 
 
 @dataclass(frozen=True)
 class HloProgram:
-    """The kernels and collectives of a program; `kernels` and `messages` are None if they are unknown.
-
-    `collectives` is a dict from each collective opcode, such as "all-reduce", to its number of instructions.
-    """
+    """The kernels and collectives of a program; `kernels` and `messages` are None if they are unknown."""
 
     computations: Computations
     kernels: Sequence[Kernel] | None
     messages: Sequence[Message] | None
-    collectives: dict[str, int]
+    collectives: dict[str, int]  # the opcode of a collective, such as "all-reduce" -> number of instructions
 
     @property
     def hbm_bytes(self) -> int | None:
@@ -162,7 +137,7 @@ def read(text: str) -> HloProgram:
     its kernels and collectives have an infinite number of executions.
     """
     computations, entry = parse(text)
-    opcodes = Counter(x.kind for each in computations.values() for x in each.values())
+    opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
     collectives = {kind: opcodes[kind] for kind in COLLECTIVES}
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
     try:
@@ -183,12 +158,12 @@ def _list_parts(computations: Computations, entry: str, devices: int) -> list[Ke
         for instruction in instructions.values():
             kind, called = instruction.kind, instruction.called
             if kind in ("call", "async"):
-                parts += (part for each in called for part in parts_of(each, in_loop))
+                parts += (part for computation in called for part in parts_of(computation, in_loop))
             elif kind == "conditional":
-                parts += max((parts_of(each, in_loop) for each in called), key=_total_bytes)
+                parts += max((parts_of(branch, in_loop) for branch in called), key=_total_bytes)
             elif kind == "while":
                 trips = _count_trips(instruction, instructions, computations)
-                iteration = [part for each in called for part in parts_of(each, True)]
+                iteration = [part for computation in called for part in parts_of(computation, True)]
                 parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
             elif _executes_kernel(instruction):
                 body = _flatten(_as_fusion(instruction, instructions), computations)
@@ -357,21 +332,9 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
         is_copy = opcode == "copy-start"
         padded = _without_operands(padded, sum(x.bytes for x in included), is_copy)
         unpadded = _without_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
-    dims, dtype, minor_axis = _describe_array(arrays[0]) if arrays else ((), "", None)
-    return HloInstruction(
-        name,
-        padded,
-        unpadded,
-        dims,
-        dtype,
-        minor_axis,
-        opcode,
-        operands,
-        called,
-        bool(root),
-        argument_text,
-        attributes,
-    )
+    described_array = _describe_array(arrays[0]) if arrays else ((), "", None)
+    sizes = (padded, unpadded, *described_array)
+    return HloInstruction(name, *sizes, opcode, operands, called, bool(root), argument_text, attributes)
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:

@@ -51,7 +51,7 @@ _CALLS = "checkpoint", "closed_call", "core_call", "jit", "pjit", "remat", "rema
 _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
 
-class Expanded(NamedTuple):
+class LaplacianValue(NamedTuple):
     """An intermediate result of the forward Laplacian, with its derivatives along the directions."""
 
     value: Any
@@ -112,20 +112,20 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     closed = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
-        inputs = [Expanded(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
-        (result,) = evaluate_inlined(closed, inputs, _CALLS, _apply_expanded)
-        return result.second if isinstance(result, Expanded) else jnp.zeros_like(result)
+        inputs = [LaplacianValue(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
+        (result,) = evaluate_inlined(closed, inputs, _CALLS, _apply_to_laplacian_values)
+        return result.second if isinstance(result, LaplacianValue) else jnp.zeros_like(result)
 
     return propagate
 
 
-def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation for operands that are arrays or `Expanded`.
+def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a jaxpr equation for operands that are arrays or `LaplacianValue`.
 
     A result is an array if it does not depend on the directions or has no inexact dtype (float or complex).
     """
-    positions = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
-    expanded = list({id(operands[number]): operands[number] for number in positions}.values())
+    positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
+    expanded = list({id(operands[k]): operands[k] for k in positions}.values())
 
     def function(*dependent: Any) -> list[Any]:
         replaced = dict(zip(map(id, expanded), dependent, strict=True))
@@ -137,27 +137,27 @@ def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
         return function(*(x.value for x in expanded))
     name = equation.primitive.name
     if name in _ELEMENTWISE:
-        return [_expand_elementwise(lambda x: function(x)[0], operands[0])]
+        return [_propagate_elementwise(lambda x: function(x)[0], operands[0])]
     is_linear = name in _LINEAR or (name in _BILINEAR and len(positions) == 1)
     is_linear |= name == "div" and positions == [0]
-    return _expand(function, expanded, is_inexact, is_linear)
+    return _propagate(function, expanded, is_inexact, is_linear)
 
 
-def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
+def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> LaplacianValue:
     ones = jnp.ones_like(x.value)
     derivative = lambda z: jax.jvp(g, (z,), (ones,))[1]  # noqa: E731
     first, second = jax.jvp(derivative, (x.value,), (ones,))
-    return Expanded(
+    return LaplacianValue(
         g(x.value), first * x.tangents, first * x.second + second * jnp.sum(x.tangents**2, axis=0)
     )
 
 
-def _expand(
-    g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_inexact: Sequence[bool], is_linear: bool
+def _propagate(
+    g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Apply a function g to `Expanded` inputs, and return the results with derivatives along the directions.
+    """Apply a function g to inputs with derivatives, and return the results with derivatives.
 
-    `is_inexact` states for each result whether an `Expanded` or an array without derivatives is returned.
+    `is_inexact` states which results are a `LaplacianValue`; the others are arrays without derivatives.
     `is_linear` states whether g is jointly linear in all inputs.
     """
     values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
@@ -171,7 +171,9 @@ def _expand(
         firsts, curvatures = jax.vmap(push_twice)(*tangents)
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
     parts = zip(firsts, second, strict=True)
-    return [Expanded(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_inexact, strict=True)]
+    return [
+        LaplacianValue(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_inexact, strict=True)
+    ]
 
 
 def reference_trace(e: SizedEntries) -> ReferenceTerms:

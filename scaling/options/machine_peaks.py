@@ -12,7 +12,7 @@ from scaling.core.case import CEILING, JAX, PEAKS, Case
 _TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # terms per element, to be compute-bound
 _DTYPE_DEPENDENT = (*_TERMS, "reduction")  # targets that are measured in float64 for cases in float64
 _MULTI_DEVICE = ("all_reduce", "collective")
-_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
+_BYTES_OF_DTYPE = {"float32": 4, "float64": 8, "bfloat16": 2}
 
 # (points per device, k) of each target; see workloads/ceiling.py. On a CPU, the copy bandwidth depends on
 # whether the arrays fit into a cache, and the allocation of results of 32 MB or more causes page faults.
@@ -56,20 +56,14 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
     (dtype, precision), terms = peak_dtype_and_precision(target, bounded), _TERMS.get(target, 1)
+    target_sizes = (_CPU_SIZES if platform == "cpu" else _ACCELERATOR_SIZES)[target]
     return [
         Case(
-            CEILING,
-            target,
-            sizes={"k": k, "terms": terms},
-            points=points * bounded.devices,
-            mode="value",
-            api=api,
-            devices=bounded.devices,
-            dtype=dtype,
-            precision=precision,
+            CEILING, target, sizes={"k": k, "terms": terms}, points=points * bounded.devices, mode="value",
+            api=api, devices=bounded.devices, dtype=dtype, precision=precision,
         )
-        for points, k in (_CPU_SIZES if platform == "cpu" else _ACCELERATOR_SIZES)[target]
-    ]
+        for points, k in target_sizes
+    ]  # fmt: skip
 
 
 def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
@@ -86,7 +80,7 @@ def peak_work(case: Case) -> int:
     exponentials ("transcendental"), divisions ("division") or summed elements ("reduction").
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
-    row_bytes = k * _BYTES[case.dtype]
+    row_bytes = k * _BYTES_OF_DTYPE[case.dtype]
     work_per_point: dict[str | None, int] = {
         "copy": 2 * row_bytes, "matmul": 2 * k**3, "transcendental": k * terms, "division": k * terms,
         "arithmetic": k * (4 * terms - 1), "reduction": k, "transpose": 2 * k * row_bytes,

@@ -17,7 +17,7 @@ from scaling.core.derivative import DevicePosition, NamedArrays, ceil_div
 from scaling.core.layout import POINTS, POSITIONS, Argument, OnDevice, sum_over_devices
 
 
-def wrap(
+def wrap_in_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], NamedArrays]:
     """Return a `jax.pmap` function that runs `on_device` on all devices, and its abstract arguments.

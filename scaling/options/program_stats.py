@@ -92,22 +92,22 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
     return f"the compiled program {verb}: {dict(collectives)}"
 
 
-def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
+def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
     """Return the operations of a convolution, counting zeros from padding but not zeros from dilation."""
-    kernel = inputs[1]
+    kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-    return 2 * outputs[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
+    return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
-def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
+def _count_lu(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
     """Return the operations of an LU factorization: s^2 (l - s / 3) for a matrix with sides s <= l."""
-    a = inputs[0]
+    a = operands[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // max(1, 3 * long)
 
 
-# Functions f(params, inputs, outputs) that return the number of operations of a jaxpr equation.
-_RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
+# Functions f(params, x, y) that return the number of operations of an equation with operands x and results y.
+_COUNTING_RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
     "per_result": lambda params, x, y: y[0].size,
     "transcendental": lambda params, x, y: y[0].size,
     "per_operand": lambda params, x, y: x[0].size if params.get("axes", True) else 0,
@@ -168,17 +168,17 @@ def _count_equation(equation: Any) -> tuple[int, int]:
     rule = _RULE_OF.get(name, name)
     if rule == "free":
         return 0, 0
-    inner = [] if rule in _RULES else subjaxprs(equation)
+    inner = [] if rule in _COUNTING_RULES else subjaxprs(equation)
     arity = len(equation.invars), len(equation.outvars)
     if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == arity:
         return _count_jaxpr(inner[0])  # a call
-    inputs, outputs = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
-    dtypes = [x.dtype for x in (*inputs, *outputs) if hasattr(x, "dtype")]
+    operands, results = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
+    dtypes = [x.dtype for x in (*operands, *results) if hasattr(x, "dtype")]
     if not any(issubdtype(dtype, np.inexact) for dtype in dtypes):
         return 0, 0
     if any(issubdtype(dtype, np.complexfloating) for dtype in dtypes):
         raise KeyError("complex numbers")
-    count = _RULES[rule](params, inputs, outputs)
+    count = _COUNTING_RULES[rule](params, operands, results)
     return (0, count) if rule == "transcendental" else (count, 0)
 
 
@@ -230,12 +230,12 @@ def evaluate(
     `apply(equation, operands)` returns the sequence of results of one equation.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+    read_atom = lambda atom: atom.val if isinstance(atom, Literal) else value_of_variable[atom]  # noqa: E731
     for equation in jaxpr.eqns:
-        results = apply(equation, [read(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+        results = apply(equation, [read_atom(atom) for atom in equation.invars])
+        value_of_variable.update(zip(equation.outvars, results, strict=True))
+    return [read_atom(atom) for atom in jaxpr.outvars]
 
 
 def evaluate_inlined(

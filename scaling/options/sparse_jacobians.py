@@ -24,16 +24,16 @@ from scaling.options.coloring import Coloring
 
 
 @dataclass(frozen=True)
-class GatherIndices:
+class NonzeroIndices:
     """The indices of each nonzero in the compressed slices of a device and in the sparsity pattern."""
 
     arguments: dict[str, np.ndarray]  # program arguments: the colors, and the positions for each device
     entries: list[list[np.ndarray]]  # for each linear map and device, the pattern indices of the nonzeros
 
 
-def gather_indices(derivative: Derivative) -> GatherIndices:
+def gather_indices(derivative: Derivative) -> NonzeroIndices:
     """Return the indices that each device uses to read nonzeros from its compressed slices."""
-    indices, devices = GatherIndices({}, []), derivative.case.mesh_shape[1]
+    indices, devices = NonzeroIndices({}, []), derivative.case.mesh_shape[1]
     for number, part in enumerate(derivative.parts):
         colors, positions, entries = _indices_of_part(derivative.coloring, part, devices)
         indices.arguments[f"{COLORS} {number}"] = colors
@@ -53,8 +53,8 @@ def _indices_of_part(
     one array for each device, which contains the pattern indices of the device's nonzeros.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
-    entries = np.flatnonzero(coloring.by_row != part.computes_columns)
-    rows, cols = pattern.rows[entries], pattern.cols[entries]
+    nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
+    rows, cols = pattern.rows[nonzeros], pattern.cols[nonzeros]
     if part.computes_columns:
         colors, line, position, length = coloring.columns, cols, rows, pattern.outputs
     else:
@@ -62,15 +62,15 @@ def _indices_of_part(
     assert colors is not None
     device, seed = np.divmod(colors[line], seeds_per_device)
     flat = seed.astype(np.int64) * length + position
-    by_device = [np.flatnonzero(device == number) for number in range(devices)]
+    by_device = [np.flatnonzero(device == index) for index in range(devices)]
     dtype = np.int32 if flat.max(initial=0) < 2**31 else np.int64
     positions = np.zeros((devices, max(map(len, by_device))), dtype)
-    for number, selected in enumerate(by_device):
-        positions[number, : len(selected)] = flat[selected]
-    return np.asarray(colors, np.int32), positions, [entries[selected] for selected in by_device]
+    for index, selected in enumerate(by_device):
+        positions[index, : len(selected)] = flat[selected]
+    return np.asarray(colors, np.int32), positions, [nonzeros[selected] for selected in by_device]
 
 
-def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
+def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
     """Compute the compressed slices of a device, and return the nonzeros at the given flat positions.
 
     `colors` contains the color of each column or row of the Jacobian.
@@ -86,7 +86,9 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
     return jnp.take(flat.reshape(-1), positions, mode="clip")
 
 
-def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
+def gather_nonzeros(
+    indices: NonzeroIndices, shape: tuple[int, int, int], result: Sequence[Any]
+) -> np.ndarray:
     """Return the nonzeros of all devices as one array of the given shape, in the order of the pattern.
 
     `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
@@ -99,12 +101,12 @@ def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: 
         return whole
     gathered = np.zeros((shape[0], shape[2]), parts[0].dtype)
     for part, entries_by_device in zip(parts, indices.entries, strict=True):
-        for device, entries in enumerate(entries_by_device):
-            gathered[:, entries] = join_points(part[:, device])[:, : len(entries)]
+        for device, nonzeros in enumerate(entries_by_device):
+            gathered[:, nonzeros] = join_points(part[:, device])[:, : len(nonzeros)]
     return gathered.reshape(shape)
 
 
-class CommonEntries(NamedTuple):
+class CommonNonzeros(NamedTuple):
     """The indices at which a reference pattern contains the entries of another sparsity pattern."""
 
     at: np.ndarray  # the index of each entry in the reference pattern, arbitrary where `has` is false
@@ -113,7 +115,7 @@ class CommonEntries(NamedTuple):
 
 
 def compare_lacking(
-    common: CommonEntries, expected: np.ndarray, scale: np.ndarray
+    common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
     """Check that the reference entries that a detected pattern lacks are zero.
 
@@ -130,7 +132,7 @@ def compare_lacking(
 
 def match_patterns(
     derivative: Derivative, reduction: Reduction
-) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
+) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
     """Return the sparsity patterns that are used to compare the result of a case with the expected Jacobian.
 
     The first three results are the pattern that the workload defines, the pattern of a result with colored
@@ -138,18 +140,20 @@ def match_patterns(
     pattern contains the entries of the second. A result that does not apply is None.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
-    defined = result = None
+    workload_pattern = result_pattern = None
     if workload.pattern is not None and case.target not in SECOND:
-        defined = validated_pattern(*workload.pattern(), derivative.outputs, derivative.inputs)
+        workload_pattern = validated_pattern(*workload.pattern(), derivative.outputs, derivative.inputs)
     if case.seeds == "colored":
-        result = defined if coloring is None else coloring.pattern
-        if result is None:
+        result_pattern = workload_pattern if coloring is None else coloring.pattern
+        if result_pattern is None:
             raise Refusal(f"{case.workload} has no pattern, so the positions of its entries are not known")
-    needs_dense = result is None and (reduction is WHOLE or reduction.products)
-    is_used = workload.nonzeros is not None and not derivative.summed
-    nonzeros = defined if is_used and (workload.reference is None or not needs_dense) else None
-    common = common_entries(result, nonzeros) if result and nonzeros else None
-    return defined, result, nonzeros, common
+    needs_dense = result_pattern is None and (reduction is WHOLE or reduction.products)
+    reference_pattern = common = None
+    if workload.nonzeros is not None and not derivative.summed and not (workload.reference and needs_dense):
+        reference_pattern = workload_pattern
+    if result_pattern and reference_pattern:
+        common = common_nonzeros(result_pattern, reference_pattern)
+    return workload_pattern, result_pattern, reference_pattern, common
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
@@ -167,13 +171,13 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
     )
 
 
-def common_entries(pattern: Pattern, reference: Pattern) -> CommonEntries:
+def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
     """Return the indices at which a reference pattern of the same shape contains the entries of a pattern."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
     lacking = np.setdiff1d(np.arange(len(reference_indices)), at[has], assume_unique=True)
-    return CommonEntries(at, has, lacking)
+    return CommonNonzeros(at, has, lacking)
 
 
 def _flat_indices(pattern: Pattern) -> np.ndarray:

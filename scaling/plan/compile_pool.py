@@ -77,20 +77,13 @@ def program_of(case: Case) -> Case:
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes that compile cases for absent devices. A thread controls each process.
+    """A pool of worker processes that compile cases for absent devices. A thread controls each process."""
 
-    Attributes:
-        header: The JSON object that each worker receives first: the platform and its devices.
-        size: The number of workers.
-        seconds: The timeout of each compilation, in seconds.
-        report, begin: Functions that are called when a compilation ends (`report`) or begins (`begin`).
-    """
-
-    header: Mapping[str, Any]
-    size: int
-    seconds: float
-    report: Callable[[Case, RecordFields], None]
-    begin: Callable[[Case], None]
+    header: Mapping[str, Any]  # the JSON object that each worker receives first: the platform and devices
+    size: int  # the number of workers
+    seconds: float  # the timeout of each compilation
+    report: Callable[[Case, RecordFields], None]  # called when a compilation ends
+    begin: Callable[[Case], None]  # called when a compilation begins
 
     def compile_all(self, cases: Iterable[Case]) -> None:
         """Compile all cases, in descending order of the number of devices.
@@ -103,12 +96,12 @@ class CompilePool:
             groups.setdefault(program_of(case), []).append(case)
         self._groups = iter(groups.values())  # the groups that have not begun
         # (function, arguments) to call in this thread; None when a thread ends
-        self._calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue()
+        self._pending_calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue()
         for _ in range(self.size):
             threading.Thread(target=self._compile_groups, daemon=True).start()
         try:
             for _ in range(self.size):
-                while call := self._calls.get():
+                while call := self._pending_calls.get():
                     call[0](*call[1])
         finally:
             self._groups = iter(())
@@ -116,36 +109,38 @@ class CompilePool:
     def _compile_groups(self) -> None:
         """Compile cases until none remains, and replace a worker that dies."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
-        group = list[Case]()
+        equal_cases = list[Case]()
         try:
-            while group := group or next(self._groups, []):
+            while equal_cases := equal_cases or next(self._groups, []):
                 with open_worker_group(self.header, variant, ProcessShape(1), None) as worker:
-                    while group and self._compile_first(worker, group):
-                        group = group or next(self._groups, [])
+                    while equal_cases and self._compile_first(worker, equal_cases):
+                        equal_cases = equal_cases or next(self._groups, [])
         except WorkerDied as death:
             error = AllocationLost(f"the compile worker did not start: {death}")
-            self._calls.put((_raise_error, (error,)))
+            self._pending_calls.put((_raise_error, (error,)))
         except BaseException as error:
-            self._calls.put((_raise_error, (error,)))
-        self._calls.put(None)
+            self._pending_calls.put((_raise_error, (error,)))
+        self._pending_calls.put(None)
 
-    def _compile_first(self, worker: WorkerGroup, group: list[Case]) -> bool:
-        """Compile the first case of a group, and return whether the worker is alive.
+    def _compile_first(self, worker: WorkerGroup, equal_cases: list[Case]) -> bool:
+        """Compile the first case in `equal_cases`, and return whether the worker is alive.
 
         Report the result for this case and, unless it failed, for all others. Remove the reported cases.
         """
-        case, is_alive = group.pop(0), True
-        self._calls.put((self.begin, (case,)))
+        case, is_alive = equal_cases.pop(0), True
+        self._pending_calls.put((self.begin, (case,)))
         try:
             event = list(worker.request({"case": non_default_fields(case)}, self.seconds))[-1]
-            fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
+            record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
         except WorkerDied as death:
             text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
-            fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
-        fields["program"] = program_of(case).key
-        self._calls.put((self.report, (case, fields)))
-        while group and fields["status"] != "failed":
-            self._calls.put((self.report, (group.pop(0), fields | {"compiled_as": case.key})))
+            record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
+        record_fields["program"] = program_of(case).key
+        self._pending_calls.put((self.report, (case, record_fields)))
+        while equal_cases and record_fields["status"] != "failed":
+            self._pending_calls.put(
+                (self.report, (equal_cases.pop(0), record_fields | {"compiled_as": case.key}))
+            )
         return is_alive
 
 

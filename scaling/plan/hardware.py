@@ -21,21 +21,13 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the network hierarchy, such as NVLink within a host or InfiniBand between hosts.
+    """A level of the network hierarchy, such as NVLink within a host or InfiniBand between hosts."""
 
-    Attributes:
-        shape: Topology: torus, switch, or tree.
-        devices: Number of devices that the level connects, or None for any number.
-        bandwidth: Bytes per second in one direction, per link of a torus and otherwise per device.
-        latency: Seconds per hop or step.
-        wraps: An axis of a torus is a ring if its length is a multiple of this number, and otherwise a line.
-    """
-
-    shape: str
-    devices: int | None
-    bandwidth: float
-    latency: float
-    wraps: int = 1
+    shape: str  # the topology: torus, switch, or tree
+    devices: int | None  # the number of devices that the level connects, or None for any number
+    bandwidth: float  # bytes per second in one direction, per link of a torus and otherwise per device
+    latency: float  # seconds per hop or step
+    wraps: int = 1  # an axis of a torus is a ring if its length is a multiple of this number, else a line
 
 
 @dataclass(frozen=True)
@@ -43,29 +35,19 @@ class Rates:
     """Rates and latencies of one device of a machine while `devices` devices work at the same time.
 
     The rates are in operations per second, or None if unknown.
-
-    Attributes:
-        bandwidth: Pairs (bytes that a kernel moves, bytes per second), in ascending order of the bytes.
-        products: Rate of matrix products for each dtype and precision.
-        divisions, transcendental, reductions: Rates of these operations for each dtype.
-        arithmetic: Rate of other operations for each dtype.
-        turned: Bytes per second of arrays that a kernel transposes.
-        kernel_seconds: Launch latency of a kernel.
-        call_seconds: Dispatch latency of an empty function for each API. The key "" is for other APIs.
-        network: Levels of the network, innermost first.
     """
 
     devices: int
-    bandwidth: tuple[tuple[float, float], ...]
-    products: Mapping[str, Mapping[str, float | None]]
-    arithmetic: Mapping[str, float | None]
+    bandwidth: tuple[tuple[float, float], ...]  # (bytes that a kernel moves, bytes per second), ascending
+    products: Mapping[str, Mapping[str, float | None]]  # of matrix products, for each dtype and precision
+    arithmetic: Mapping[str, float | None]  # of operations that have no rate of their own, for each dtype
     divisions: Mapping[str, float | None]
     transcendental: Mapping[str, float | None]
     reductions: Mapping[str, float | None]
-    turned: float
-    kernel_seconds: float
-    call_seconds: Mapping[str, float]
-    network: tuple[Level, ...]
+    turned: float  # bytes per second of arrays that a kernel transposes
+    kernel_seconds: float  # the launch latency of a kernel
+    call_seconds: Mapping[str, float]  # API, or "" for other APIs -> dispatch latency of an empty function
+    network: tuple[Level, ...]  # the levels of the network, innermost first
 
     def empty_call(self, api: str) -> float:
         """Return the dispatch latency in seconds of an empty function with an API, such as "pmap"."""
@@ -74,39 +56,26 @@ class Rates:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine for which run times are predicted.
-
-    Attributes:
-        memory: Bytes per device. For a CPU this is the free memory per usable core, or None if unknown.
-        rates: One set of rates per number of working devices, ascending. The rates of a CPU are measured.
-        attained: Lower and upper bound of the fraction of the rates that a program reaches.
-        asking: Lower and upper bound of a factor on the call and kernel latencies.
-        jitter: Standard deviation of the time of one device, as a fraction of the time.
-        stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
-        slices: Torus shapes in chips, beginning with one chip. If empty, use whole hosts or part of one host.
-        most, price: Largest device count; price per device and hour, or None.
-        per_host, per_chip: Devices per host, and devices per chip.
-        target: Target of the compiler: GPU target configuration, or libtpu name of a TPU.
-        config: Configuration (YAML mapping) from which this model was created.
-    """
+    """A machine for which run times are predicted."""
 
     name: str
     title: str
     platform: str
     device_kind: str | None
-    memory: float | None
-    rates: tuple[Rates, ...]
-    attained: tuple[float, float]
-    asking: tuple[float, float]
-    jitter: float
-    stragglers: Mapping[str, float]
-    per_host: int
-    per_chip: int
+    memory: float | None  # bytes per device; for a CPU, free memory per usable core, or None if unknown
+    rates: tuple[Rates, ...]  # one for each number of working devices, ascending; measured on a CPU
+    attained: tuple[float, float]  # the least and the largest fraction of the rates that a program reaches
+    asking: tuple[float, float]  # the least and the largest factor on the call and kernel latencies
+    jitter: float  # the standard deviation of the time of one device, as a fraction of the time
+    stragglers: Mapping[str, float]  # the fraction of slower devices (`share`), and their `slowdown`
+    per_host: int  # devices per host
+    per_chip: int  # devices per chip
+    # Torus shapes in chips, beginning with one chip. If empty, use whole hosts or part of one host.
     slices: tuple[tuple[int, ...], ...]
-    most: int
-    price: float | None
-    target: Any
-    config: Mapping[str, Any] = field(repr=False)
+    most: int  # the largest device count
+    price: float | None  # per device and hour
+    target: Any  # the target of the compiler: a GPU target configuration, or the libtpu name of a TPU
+    config: Mapping[str, Any] = field(repr=False)  # the YAML mapping from which this model was created
 
     @property
     def digest(self) -> str:

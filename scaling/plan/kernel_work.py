@@ -72,32 +72,19 @@ _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """The work of one execution of a kernel on one device.
+    """The work of one execution of a kernel on one device."""
 
-    Attributes:
-        bytes: bytes that are read and written.
-        turned: bytes that transposes move if they change the minor-most axis.
-        products: multiplications and additions in matrix products and convolutions.
-        arithmetic: other operations, including comparisons, selections and conversions.
-        divisions, transcendentals: floating-point divisions, and evaluations of transcendental functions.
-        operations: instructions that a CPU executes (llvm_instructions.py), or 0 if this is unknown.
-        overhead: additional time on a CPU, in the unit of `KERNEL_START`.
-        reductions: terms of sums along the minor-most axis. Other sums are arithmetic.
-        library: name of an instruction or library call whose operations are unknown, or "".
-        times: number of executions, or infinity if it is unknown.
-    """
-
-    bytes: int = 0
-    turned: int = 0
-    products: int = 0
-    arithmetic: int = 0
-    divisions: int = 0
-    transcendentals: int = 0
-    operations: int = 0
-    overhead: int = 0
-    reductions: int = 0
-    library: str = ""
-    times: float = 1.0
+    bytes: int = 0  # bytes that are read and written
+    turned: int = 0  # bytes that transposes move if they change the minor-most axis
+    products: int = 0  # multiplications and additions in matrix products and convolutions
+    arithmetic: int = 0  # other operations, including comparisons, selections and conversions
+    divisions: int = 0  # floating-point divisions
+    transcendentals: int = 0  # evaluations of transcendental functions
+    operations: int = 0  # instructions that a CPU executes (llvm_instructions.py), or 0 if unknown
+    overhead: int = 0  # additional time on a CPU, in the unit of `KERNEL_START`
+    reductions: int = 0  # terms of sums along the minor-most axis; other sums are arithmetic
+    library: str = ""  # an instruction or library call whose operations are unknown, or ""
+    times: float = 1.0  # the number of executions, or infinity if it is unknown
 
     @property
     def flops(self) -> int:

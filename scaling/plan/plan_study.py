@@ -53,29 +53,19 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study whose cases are compiled for other hardware to predict their run times.
-
-    Attributes:
-        folder: Results folder to which the records are written.
-        scaling: Kinds of scaling of the cases, such as "weak".
-        settings: Settings of a later measurement. `case_seconds` also limits each compilation.
-        cases: Cases that are not planned yet.
-        rejected: Cases that cannot be planned, each with the reason and text of its record.
-        done: Number of cases that are already planned.
-        keys: Keys of all cases of the study.
-        environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
-    """
+    """A study whose cases are compiled for other hardware to predict their run times."""
 
     name: str
     title: str | None
     hardware: Hardware
-    folder: Path
-    scaling: frozenset[str]
-    settings: RunSettings
-    cases: tuple[PreflightResult, ...]
-    rejected: tuple[tuple[PreflightResult, str, str], ...]
-    done: int
-    keys: frozenset[str]
+    folder: Path  # the results folder to which the records are written
+    scaling: frozenset[str]  # the kinds of scaling of the cases, such as "weak"
+    settings: RunSettings  # for a later measurement; `case_seconds` also limits each compilation
+    cases: tuple[PreflightResult, ...]  # the cases that are not planned yet
+    rejected: tuple[tuple[PreflightResult, str, str], ...]  # cases that cannot be planned, reason and text
+    done: int  # the number of cases that are already planned
+    keys: frozenset[str]  # the keys of all cases of the study
+    # `PreflightResult.environment_key` -> the hardware and software to record
     environments: Mapping[tuple, dict[str, Any]]
 
 
@@ -92,29 +82,29 @@ def prepare_plan(
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
     compiler, version = compile_pool.find_compiler(hardware)
-    results = preflight.examine_cells(cells, settings.case_seconds, note)
+    checked_cases = preflight.examine_cells(cells, settings.case_seconds, note)
     recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
     platform, flags = hardware.platform, environment.variables(hardware.platform)
     environments = {
-        result.environment_key: environment.describe(
-            platform, hardware.device_kind, flags, result.workload_digest, None, hardware=recorded
+        checked.environment_key: environment.describe(
+            platform, hardware.device_kind, flags, checked.workload_digest, None, hardware=recorded
         )
-        for result in results
+        for checked in checked_cases
     }
     plans = store.load(folder).plans if folder.is_dir() else []
     planned_before = {(plan.key, plan.environment["digest"]) for plan in plans if plan.status != "failed"}
     cases, rejected, done = [], [], 0
-    for result in results:
-        if (result.case.key, environments[result.environment_key]["digest"]) in planned_before:
+    for checked in checked_cases:
+        if (checked.case.key, environments[checked.environment_key]["digest"]) in planned_before:
             done += 1
-        elif rejection := _why_rejected(result):
-            rejected.append((result, *rejection))
+        elif rejection := _why_rejected(checked):
+            rejected.append((checked, *rejection))
         else:
-            cases.append(result)
+            cases.append(checked)
     return PlannedStudy(
         name, config["study"].get("title"), hardware, folder, frozenset(cell.scaling for cell in cells),
-        settings, tuple(cases), tuple(rejected), done, frozenset(result.case.key for result in results),
-        environments,
+        settings, tuple(cases), tuple(rejected), done,
+        frozenset(checked.case.key for checked in checked_cases), environments,
     )  # fmt: skip
 
 
@@ -160,15 +150,15 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
     return [cell for cell in cells if cell.scaling == "weak" or divides_evenly(cell.case)]
 
 
-def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
+def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
     """Return the reason and a message if a case cannot be planned, otherwise None."""
-    if outcome := result.failure or result.inapplicable:
+    if outcome := checked.failure or checked.inapplicable:
         return outcome
-    if result.case.engine != "jax":
-        return "not_offered", f"{result.case.engine} is not compiled by XLA, and only JAX can be planned"
-    if result.case.mode == AUTO:
+    if checked.case.engine != "jax":
+        return "not_offered", f"{checked.case.engine} is not compiled by XLA, and only JAX can be planned"
+    if checked.case.mode == AUTO:
         return "not_defined", "mode=auto is chosen on the machine that runs it; plan the modes themselves"
-    if not result.case.jit:
+    if not checked.case.jit:
         return "not_defined", "a case with jit=false has no program to compile for another machine"
     return None
 
@@ -178,34 +168,34 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
 
     `listener` is called with a dict that describes the event when a case begins or ends.
     """
-    results = {result.case: result for result in study.cases}
+    checked_cases = {checked.case: checked for checked in study.cases}
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
 
-        def write_record(result: PreflightResult, fields: RecordFields) -> None:
+        def write_record(checked: PreflightResult, fields: RecordFields) -> None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-            planned_environment = study.environments[result.environment_key]
-            record = Record(result.case, environment=planned_environment, started_at=now, **fields)
+            planned_environment = study.environments[checked.environment_key]
+            record = Record(checked.case, environment=planned_environment, started_at=now, **fields)
             writer.append(record)
             seconds = [record.predicted["seconds"]] if record.predicted else []
             reported = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
             listener({"event": "end", "seconds": seconds} | reported)
 
         def report(case: Case, fields: RecordFields) -> None:
-            write_record(results[case], time_model.predict(case, study.hardware, fields))
+            write_record(checked_cases[case], time_model.predict(case, study.hardware, fields))
 
         def begin(case: Case) -> None:
             listener({"event": "begin", "key": case.key})
 
         _write_manifest(study)
-        for result, reason, text in study.rejected:
-            status = "failed" if result.failure else "skipped"
-            write_record(result, {"status": status, "reason": reason, "text": text})
-        if results:
-            header = compile_pool.worker_header(study.hardware, {case.devices for case in results})
-            size, seconds = min(len(cores.usable_cores()), len(results)), study.settings.case_seconds
-            compile_pool.CompilePool(header, size, seconds, report, begin).compile_all(results)
+        for checked, reason, text in study.rejected:
+            status = "failed" if checked.failure else "skipped"
+            write_record(checked, {"status": status, "reason": reason, "text": text})
+        if checked_cases:
+            header = compile_pool.worker_header(study.hardware, {case.devices for case in checked_cases})
+            size, seconds = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
+            compile_pool.CompilePool(header, size, seconds, report, begin).compile_all(checked_cases)
 
 
 def _write_manifest(study: PlannedStudy) -> None:

@@ -47,27 +47,17 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The predicted time of a call in seconds: the median, the 95 % interval, and the medians of the parts.
-
-    Attributes:
-        call: Time to dispatch the call and to launch the kernels.
-        compute: Time to execute the kernels on a typical device.
-        communication: Time of the collectives.
-        waiting: Waiting time for the slowest device.
-        bound: Name of the largest part of the kernel time: "memory", "overhead" or a kind of operation. None
-            if there is no work.
-        draws: Times on the first `_RECORDED_DRAWS` random machines, which are the same for every program.
-    """
+    """The predicted time of a call in seconds: the median, the 95 % interval, the medians of the parts."""
 
     seconds: float
     low: float
     high: float
-    call: float
-    compute: float
-    communication: float
-    waiting: float
-    bound: str | None
-    draws: list[float]
+    call: float  # the time to dispatch the call and to launch the kernels
+    compute: float  # the time to execute the kernels on a typical device
+    communication: float  # the time of the collectives
+    waiting: float  # the time to wait for the slowest device
+    bound: str | None  # the largest part of the kernel time: "memory", "overhead" or a kind of operation
+    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, equal for all programs
 
 
 class _UnknownTime(Exception):
@@ -202,21 +192,19 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray
 
 
 def collective_cost(
-    kind: str, size: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...] = ()
+    kind: str, nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...] = ()
 ) -> np.ndarray:
     """Return the predicted (latency, transfer time) in seconds of a collective.
 
-    Args:
-        kind: HLO opcode of the collective, a key of `PARTS_OF_ALL_REDUCE`.
-        size: Bytes of the input or the output per device, whichever is larger.
-        levels: Levels of the network, innermost first.
-        shape: Shape of the torus in chips, or () if there is no torus.
+    `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or the output
+    of a device, whichever is larger. `levels` are the levels of the network, innermost first. `shape` is the
+    shape of the torus in chips, or () if there is no torus.
     """
-    return PARTS_OF_ALL_REDUCE[kind] * _all_reduce_cost(size, devices, levels, shape)
+    return PARTS_OF_ALL_REDUCE[kind] * _all_reduce_cost(nbytes, devices, levels, shape)
 
 
 def _all_reduce_cost(
-    size: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
+    nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
 ) -> np.ndarray:
     """Return the cost of an all-reduce, summed over all levels of the network."""
     if devices < 2 or not levels:
@@ -224,24 +212,24 @@ def _all_reduce_cost(
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
-    cost = _torus_cost(size, shape, level) if torus else _ring_or_tree_cost(size, within, level)
+    cost = _torus_cost(nbytes, shape, level) if torus else _ring_or_tree_cost(nbytes, within, level)
     # On the outer levels, a group of `within` devices acts as one device, with 1 / `within` of the bytes.
     groups = [
         dataclasses.replace(level, devices=level.devices and math.ceil(level.devices / within))
         for level in outer
     ]
-    return cost + _all_reduce_cost(size / within, math.ceil(devices / within), groups, ())
+    return cost + _all_reduce_cost(nbytes / within, math.ceil(devices / within), groups, ())
 
 
-def _ring_or_tree_cost(size: float, devices: int, level: Level) -> np.ndarray:
+def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
     """Return the cost of an all-reduce on a ring or a binary tree, whichever is faster."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
-    ring = np.array([steps * level.latency, steps / devices * size / level.bandwidth])
-    tree = np.array([2 * depth * level.latency, 2 * size / level.bandwidth])
+    ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
+    tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
     return min(ring, tree, key=np.sum)
 
 
-def _torus_cost(size: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
+def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
     """Return the cost of an all-reduce on a torus, whose axes transfer equal parts simultaneously.
 
     An axis that is a ring sends in both directions and thus has twice the bandwidth of a line.
@@ -251,7 +239,7 @@ def _torus_cost(size: float, shape: tuple[int, ...], level: Level) -> np.ndarray
         is_ring = length % level.wraps == 0
         hops += 2 * (length // 2 if is_ring else length - 1)
         links += 2 if is_ring else 1
-    transfer = 2 * (chips - 1) / chips * size / (max(1, links) * level.bandwidth)
+    transfer = 2 * (chips - 1) / chips * nbytes / (max(1, links) * level.bandwidth)
     return np.array([hops * level.latency, transfer])
 
 

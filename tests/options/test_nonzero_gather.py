@@ -17,7 +17,7 @@ def test_common_entries_of_two_patterns_are_located_and_lacking_ones_reported():
     generator = np.random.default_rng(1)
     for _ in range(50):
         first, second = draw_pattern(generator), draw_pattern(generator)
-        common = sparse_jacobians.common_entries(first, second)
+        common = sparse_jacobians.common_nonzeros(first, second)
         first_entries = set(zip(first.rows.tolist(), first.cols.tolist(), strict=True))
         second_entries = list(zip(second.rows.tolist(), second.cols.tolist(), strict=True))
         assert [
@@ -34,7 +34,7 @@ def test_flat_indices_beyond_32_bits_are_distinguished():
         sparse_jacobians.validated_pattern(rows, cols, 100_000, 90_000),
         sparse_jacobians.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
     )
-    common = sparse_jacobians.common_entries(second, first)
+    common = sparse_jacobians.common_nonzeros(second, first)
     assert common.lacking.tolist() == [0] and common.at.tolist() == [1]
 
 

@@ -10,16 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from scaling.core import inputs
+from scaling.core import reference as references
 from scaling.core.inputs import InputArrays
 from scaling.core.modes import STEPS
-from scaling.core.reference import (
-    ROUNDOFF,
-    Jacobians,
-    ReferenceSpec,
-    closed_form,
-    flatten_inputs,
-    reference_jacobians,
-)
+from scaling.core.reference import ROUNDOFF, Jacobians, ReferenceSpec, flatten_inputs
 from scaling.core.workload import Reference
 
 _MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated
@@ -33,7 +27,7 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
-        J, _ = reference_jacobians(spec, start, stop)
+        J, _ = references.reference_jacobians(spec, start, stop)
     return np.asarray(spec.reduction.step_bound(J, bounds))
 
 
@@ -49,22 +43,22 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
-    x = flatten_inputs(workload.names, workload.points, arrays, points)
-    elements = x.shape[1]
+    flat_inputs = flatten_inputs(workload.names, workload.points, arrays, points)
+    elements = flat_inputs.shape[1]
     count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.derivative.values)))
     sampled = np.unique(np.linspace(0, elements - 1, count).astype(int))
     truncation, input_rounding = np.zeros((2, points, len(sampled)))
     for k, index in enumerate(sampled):
-        values_at = functools.partial(_values_along, spec, arrays, x, np.eye(1, elements, index))
-        slope, curvature = _largest_slope_and_curvature(spec, x[:, index], values_at, step)
+        values_at = functools.partial(_values_along, spec, arrays, flat_inputs, np.eye(1, elements, index))
+        slope, curvature = _largest_slope_and_curvature(spec, flat_inputs[:, index], values_at, step)
         truncation[:, k] = step / 2 * curvature
-        input_rounding[:, k] = (np.abs(x[:, index]) + step) * slope
+        input_rounding[:, k] = (np.abs(flat_inputs[:, index]) + step) * slope
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
     is_complete = len(sampled) == elements
     safety = 1.5 if is_complete else 2.0
     if workload.reduction.along_point:
-        values_at = functools.partial(_values_along, spec, arrays, x, x)
+        values_at = functools.partial(_values_along, spec, arrays, flat_inputs, flat_inputs)
         _, curvature = _largest_slope_and_curvature(spec, np.ones(points), values_at, step)
         all_inputs = input_rounding.sum(axis=1) * elements / len(sampled)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
@@ -75,7 +69,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
-    form = closed_form(spec.case, spec.workload)
+    form = references.closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
 
@@ -100,15 +94,19 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 
 
 def _values_along(
-    spec: ReferenceSpec, arrays: InputArrays, x: np.ndarray, direction: np.ndarray, shift: np.ndarray
+    spec: ReferenceSpec,
+    arrays: InputArrays,
+    flat_inputs: np.ndarray,
+    direction: np.ndarray,
+    shift: np.ndarray,
 ) -> np.ndarray:
-    """Return the function values at x + shift * direction, of shape (points, outputs).
+    """Return the function values at `flat_inputs + shift * direction`, of shape (points, outputs).
 
-    `x` contains the raveled differentiated inputs at each point, and `shift` has the shape (points,).
+    `flat_inputs` contains the raveled differentiated inputs at each point. `shift` has the shape (points,).
     """
     workload, moved = spec.workload, dict(arrays)
     ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])
-    parts = np.split(x + shift[:, None] * direction, ends[:-1], axis=1)
+    parts = np.split(flat_inputs + shift[:, None] * direction, ends[:-1], axis=1)
     for name, part in zip(workload.names, parts, strict=True):
         moved[name] = (part[0] if name in workload.shared else part).reshape(arrays[name].shape)
     return _evaluate_reference(spec, moved).value

@@ -131,7 +131,7 @@ def _choose_block(
     return points, np.flatnonzero(by_column)[:_MAX_COLUMNS]
 
 
-def _pad(indices: np.ndarray) -> np.ndarray:
+def _pad_indices(indices: np.ndarray) -> np.ndarray:
     """Return the indices, repeated until their number is a power of 4, so that few programs are compiled."""
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
@@ -145,14 +145,14 @@ def _estimate_noise(suspect: _Suspect, block_points: np.ndarray, columns: Column
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
-    padded = _pad(block_points)
+    padded_points = _pad_indices(block_points)
     if suspect.comparison.measure is not None:
-        measure = functools.partial(suspect.comparison.measure, points=padded)
+        measure = functools.partial(suspect.comparison.measure, points=padded_points)
     elif isinstance(columns, slice):
         measure = functools.partial(_evaluate_columns, spec, columns)
     else:
-        measure = functools.partial(_evaluate_columns, spec, _pad(columns))
-    arrays = _select_points(suspect, padded)
+        measure = functools.partial(_evaluate_columns, spec, _pad_indices(columns))
+    arrays = _select_points(suspect, padded_points)
     with evaluations.evaluation_context(native.dtype):
         pairs = evaluations.with_rounding(native, arrays, relative, generator, _EVALUATIONS)
         rounded = np.array([measure(*pair) for pair in pairs])
