@@ -74,7 +74,8 @@ def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Ev
     """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function.
 
     On a CPU, fusion repeats an operation for each consumer that reads other elements of its result, such as
-    shifted ones. In a long function the number of operations grows exponentially, and compiling takes minutes.
+    shifted ones. In a long function the number of operations grows exponentially, and compiling takes
+    minutes.
     """
     start = time.perf_counter()
     values(evaluation, arrays)
@@ -90,22 +91,22 @@ def directional_derivative(evaluation: Evaluation, arrays: InputArrays, directio
     return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
 
 
-def slices(evaluation: Evaluation, arrays: InputArrays, kind: str, seeds: np.ndarray) -> np.ndarray:
+def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np.ndarray) -> np.ndarray:
     """Return columns, rows or products of the Jacobian J at each point as a float64 array.
 
-    kind        seeds                                    shape of the result
+    quantity    seeds                                    shape of the result
     "columns"   indices of columns                       (points, outputs, columns)
     "rows"      indices of rows                          (points, rows, inputs)
     "gram"      vectors v, of shape (vectors, inputs)    (points, inputs, vectors), the products J^T J v
     """
     per_point, shared = _cast(evaluation, arrays)
-    seeds = seeds.astype(jnp.dtype(evaluation.dtype) if kind == "gram" else np.int32)
+    seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
     size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
-    axis = 1 if kind == "rows" else 2
+    axis = 1 if quantity == "rows" else 2
     parts = []
     for start in range(0, len(seeds), size):
         block = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # of equal sizes
-        parts.append(np.asarray(_jitted(evaluation, kind)(per_point, shared, block), np.float64))
+        parts.append(np.asarray(_jitted(evaluation, quantity)(per_point, shared, block), np.float64))
     results = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 
@@ -135,20 +136,20 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
     return max(1, _MAX_ELEMENTS // (points * evaluation.width))
 
 
-def is_traceable(evaluation: Evaluation, arrays: InputArrays, kind: str) -> bool:
+def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> bool:
     """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
-        _trace(evaluation, first_point, kind, np.zeros(1, np.int32))
+        _trace(evaluation, first_point, quantity, np.zeros(1, np.int32))
     except Exception:
         return False
     return True
 
 
-def _trace(evaluation: Evaluation, arrays: InputArrays, kind: str, *seeds: np.ndarray) -> Any:
-    """Return the shape and dtype of the quantity `kind`, without compiling."""
+def _trace(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: np.ndarray) -> Any:
+    """Return the shape and dtype of `quantity`, such as "values", without compiling."""
     traced = dataclasses.replace(evaluation, optimized=True)  # a traced function has no compiler options
-    return jax.eval_shape(_jitted(traced, kind), *_cast(evaluation, arrays), *seeds)
+    return jax.eval_shape(_jitted(traced, quantity), *_cast(evaluation, arrays), *seeds)
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
@@ -208,26 +209,26 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
     return per_point, shared
 
 
-def _jitted(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
-    """Return the jitted function that computes the quantity `kind`, such as "jvp", of an evaluation.
+def _jitted(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
+    """Return the jitted function that computes `quantity`, such as "jvp", of an evaluation.
 
-    The function f(per_point, shared, *seeds) returns an array of shape (points, ...). `kind` is a key of
+    The function f(per_point, shared, *seeds) returns an array of shape (points, ...). `quantity` is a key of
     `_QUANTITIES`. Evaluations with different nonzero rounding keys use the same compiled program, which takes
     the key as an argument.
     """
     key = evaluation.rounding_key
-    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), kind)
+    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
     return functools.partial(compiled, np.uint32(key))
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
-    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes the quantity `kind`.
+def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
+    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes `quantity`.
 
-    `kind` is a key of `_QUANTITIES`. `per_point` and `shared` are dicts from input name to array.
+    `quantity` is a key of `_QUANTITIES`. `per_point` and `shared` are dicts from input name to array.
     """
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
-    seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kind, (None,))
+    seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(quantity, (None,))
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
         arrays = {**per_point, **shared}
@@ -238,7 +239,7 @@ def _compiled(evaluation: Evaluation, kind: str) -> Callable[..., jax.Array]:
             y = evaluation.function(**arrays, **named)
             return jnp.ravel(jnp.sum(y) if evaluation.summed else y)
 
-        return _QUANTITIES[kind](f, x, _pushforward(evaluation, f, x), *seeds)
+        return _QUANTITIES[quantity](f, x, _pushforward(evaluation, f, x), *seeds)
 
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
 

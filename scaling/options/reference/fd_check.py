@@ -198,7 +198,9 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
     if len(names) <= _MAX_GROUPS:
         return names
     singles = split_direction(random_direction(evaluation, arrays, generator), names)
-    sizes = np.array([np.linalg.norm(directional_derivative(evaluation, arrays, each)) for each in singles])
+    sizes = np.array(
+        [np.linalg.norm(directional_derivative(evaluation, arrays, direction)) for direction in singles]
+    )
     order = np.argsort(sizes)
     ratios = np.diff(np.log(np.maximum(sizes[order], 1e-300)))
     groups = np.split(np.array(evaluation.names)[order], np.sort(np.argsort(ratios)[1 - _MAX_GROUPS :]) + 1)

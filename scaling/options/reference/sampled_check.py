@@ -173,18 +173,18 @@ def _compare_gram(
         yield EntryComparison(result @ vectors.T, expected, np.maximum(size, np.abs(expected)), measure)
 
 
-def _measure(kind: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
+def _measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function f(evaluation, arrays, points) that evaluates the derivative for some seeds.
 
-    `kind` is a kind of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points of a
+    `quantity` is a quantity of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points of a
     block. `points` are indices of points in the block, and `arrays` contains the inputs at these points. If
     `is_summed` is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:
         evaluation = dataclasses.replace(evaluation, summed=is_summed)
-        if kind != "jvp":
-            return evaluations.slices(evaluation, arrays, kind, seeds)
+        if quantity != "jvp":
+            return evaluations.slices(evaluation, arrays, quantity, seeds)
         per_point, products = evaluation.per_point, []
         for seed in seeds:
             tangents = {name: x[points] if name in per_point else x for name, x in seed.items()}
