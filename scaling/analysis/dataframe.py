@@ -1,8 +1,10 @@
-"""Convert records, scaling curves and time samples to typed pandas DataFrames (`load`, `export_tables`).
+"""Convert records, scaling curves and time samples to typed columns, CSV text and DataFrames (`load`).
 
 All tables can be joined on the columns `key` and `environment`.
 """
 
+import csv
+import io
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,7 @@ from scaling.results import store
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+Columns = dict[str, tuple[type, list[Any]]]  # column -> type and cells, where None is a missing cell
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "str"}  # column type -> pandas dtype
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
@@ -58,48 +61,63 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     docs/notebook.md documents the columns.
     """
     findings = read(store.folder_of(fspath(folder)))
-    frame = record_table(findings)
+    frame = to_frame(record_columns(findings))
     if not samples:
         return frame
     columns = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
     rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
-    return _sample_table(findings).join(frame.loc[rows, columns].reset_index(drop=True))
+    return to_frame(_sample_columns(findings)).join(frame.loc[rows, columns].reset_index(drop=True))
 
 
-def export_tables(findings: Findings) -> "dict[str, DataFrame]":
+def export_tables(findings: Findings) -> dict[str, Columns]:
     """Return the exported tables as a dict from name to table."""
-    tables = {"records": record_table, "curves": curve_table, "samples": _sample_table}
-    return {name: make_table(findings) for name, make_table in tables.items()}
+    tables = {"records": record_columns, "curves": _curve_columns, "samples": _sample_columns}
+    return {name: make_columns(findings) for name, make_columns in tables.items()}
 
 
-def to_frame(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
-    """Return a DataFrame with typed columns. `rows` are dicts from column name to cell.
+def to_frame(table: Columns) -> "DataFrame":
+    """Return a table as a DataFrame."""
+    import pandas
+
+    columns = table.items()
+    return pandas.DataFrame({n: pandas.array(cells, dtype=_DTYPES[kind]) for n, (kind, cells) in columns})
+
+
+def to_csv(table: Columns) -> str:
+    """Return a table as CSV text, as pandas writes it, without the slow import of pandas."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*(cells for _, cells in table.values()), strict=True))
+    return text.getvalue()
+
+
+def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Return a table with typed columns. `rows` are dicts from column name to cell.
 
     The entry "sizes" of `columns` means all columns "sizes.*". All columns "environment.*" are appended.
     An integer column becomes text if it contains strings or integers beyond 64 bits.
     """
-    import pandas
-
     present = dict.fromkeys(name for row in rows for name in row)
     sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
     names = [name for column in columns for name in (sizes if column == "sizes" else [column])]
-    frame = {}
+    table = {}
     for name in (*names, *environment):
         cells, kind = [row.get(name) for row in rows], int if name in sizes else _TYPES.get(name, str)
         if kind is int and any(isinstance(cell, str) or abs(cell or 0) >= _LARGEST_INTEGER for cell in cells):
             kind = str
-        if kind is str:
-            cells = [None if cell is None else _encodable(str(cell)) for cell in cells]
-        frame[_encodable(name)] = pandas.array(cells, dtype=_DTYPES[kind])
-    return pandas.DataFrame(frame)
+        convert = _encodable if kind is str else kind
+        cells = [None if cell is None else convert(cell) for cell in cells]
+        table[_encodable(name)] = kind, cells
+    return table
 
 
-def _encodable(text: str) -> str:
-    """Return the text with escapes for lone surrogates and for carriage returns, which end a row of CSV."""
-    return text.encode(errors="backslashreplace").decode().replace("\r", r"\r")
+def _encodable(value: object) -> str:
+    """Return a value as text with escapes for lone surrogates and for carriage returns, which end a row of CSV."""
+    return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
-def record_table(findings: Findings) -> "DataFrame":
+def record_columns(findings: Findings) -> Columns:
     """Return the table of all records, including failed and skipped ones, with one row per record."""
     certainties = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
@@ -117,7 +135,7 @@ def record_table(findings: Findings) -> "DataFrame":
         *_CASE_KEYS, *fields, *_NESTED_COLUMNS, "samples", "median", "low", "high", "kind",
         "baseline_devices", *_RATIO_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
-    return to_frame(columns, rows)
+    return typed_columns(columns, rows)
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
@@ -141,7 +159,7 @@ def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
     return {"baseline_devices": point.baseline_devices} | dict(zip(_RATIO_COLUMNS, numbers, strict=True))
 
 
-def curve_table(findings: Findings) -> "DataFrame":
+def _curve_columns(findings: Findings) -> Columns:
     """Return the table of scaling curves, with one row per device count of each curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "samples": len(point.timing.seconds)}
@@ -152,10 +170,10 @@ def curve_table(findings: Findings) -> "DataFrame":
         for point in curve.points
     ]
     times = ("seconds", "low", "high", "samples")
-    return to_frame(("name", "kind", *_CASE_KEYS, *times, "baseline_devices", *_RATIO_COLUMNS), rows)
+    return typed_columns(("name", "kind", *_CASE_KEYS, *times, "baseline_devices", *_RATIO_COLUMNS), rows)
 
 
-def _sample_table(findings: Findings) -> "DataFrame":
+def _sample_columns(findings: Findings) -> Columns:
     """Return the table of time samples in the order of measurement, with one row per sample.
 
     `seconds` is the time of the slowest process of a case, and `seconds_min` the time of the fastest.
@@ -166,7 +184,7 @@ def _sample_table(findings: Findings) -> "DataFrame":
         for record in findings.records
         for index, times in enumerate(zip_longest(record.seconds, record.seconds_min[: len(record.seconds)]))
     ]
-    return to_frame(columns, rows)
+    return typed_columns(columns, rows)
 
 
 def _case_cells(record: Record) -> dict[str, Any]:

@@ -2,28 +2,36 @@
 
 import argparse
 import contextlib
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from scaling.analysis import findings
-from scaling.analysis.findings import Findings
 from scaling.cli.streams import print_lines
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.report.terminal import print_report, summary_lines
+from scaling.report.terminal import print_report
 from scaling.report.text import WIDTH, wrap_text
-from scaling.report.write_report import inputs_digest, is_current, mark_current, write_report
+from scaling.report.write_report import find_current, inputs_digest, mark_current, write_report
 from scaling.results import store
+
+if TYPE_CHECKING:
+    from scaling.analysis.findings import Findings
+
+_EFFICIENCY = 0.5  # default of the parallel efficiency that the recommended device count must reach
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Write the HTML report of a results folder (with --proposal, also a proposal), and print a summary."""
-    folder = store.folder_of(args.folder)
-    found = write_and_print(folder, console, efficiency=_read_efficiency(args.efficiency))
+    folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
+    printed = find_current(folder, _digest(folder, efficiency))
+    if printed and not args.proposal and not (folder / SUBMISSIONS).is_dir():
+        print_report(printed, console)
+        _print_totals(folder, printed.totals, console)
+        return
+    found = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
         from scaling.report import proposal
 
@@ -33,12 +41,16 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 def _read_efficiency(word: str | None) -> float:
     """Return E from "efficiency=E", or the default if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
     if word is None:
-        return findings.EFFICIENCY
+        return _EFFICIENCY
     name, _, value = word.partition("=")
     with contextlib.suppress(ValueError):
         if name == "efficiency" and 0 < float(value) <= 1:
             return float(value)
     raise Refusal(f"efficiency must be from 0 to 1, such as efficiency=0.5, not {word!r}")
+
+
+def _digest(folder: Path, efficiency: float) -> str:
+    return inputs_digest(folder) + (f" efficiency={efficiency}" if efficiency != _EFFICIENCY else "")
 
 
 def write_and_print(
@@ -47,32 +59,39 @@ def write_and_print(
     settings: Collection[str] = (),
     brief: bool = False,
     loaded: store.Loaded | None = None,
-    efficiency: float = findings.EFFICIENCY,
-) -> Findings:
+    efficiency: float = _EFFICIENCY,
+) -> "Findings":
     """Write the HTML report of a results folder unless it is up to date, and print and return the `Findings`.
 
     If `settings` is not empty, print only results from the environments with these hashes. If `brief`, the
     printed summary fits on one screen. If `loaded` is None, load the records from the folder. `efficiency` is
     the parallel efficiency (0 to 1) that the recommended device count must reach.
     """
-    stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
-    digest = inputs_digest(folder) + stated
+    from scaling.analysis import findings
+    from scaling.report.run_summary import summary_lines
+    from scaling.report.tables import describe_totals, terminal_report
+
+    digest = _digest(folder, efficiency)
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
     mixed = bool(settings) and any(record.setting not in settings for record in latest)
     shown = {*settings, *(record.setting for record in lost)} if mixed else None
     found = findings.read(folder, shown, lost, loaded, efficiency)
-    if lost or not is_current(folder, digest):
+    if lost or not find_current(folder, digest):
         everything = findings.read(folder, None, lost, loaded, efficiency) if mixed else found
         write_report(folder, everything)
         if not lost:
-            mark_current(folder, digest)
+            mark_current(folder, digest, terminal_report(everything))
     if brief:
         print_lines(console, summary_lines(found, folder, console.width))
     else:
-        print_report(found, console)
-    _print_totals(folder, found, len(latest) + len(lost), console, brief)
+        print_report(terminal_report(found), console)
+    if omitted := len(latest) + len(lost) - len(found.records):
+        other = "records of other environments (versions, flags or code)"
+        text = f"- {omitted} {other} are in the report, kept apart."
+        print_lines(console, wrap_text(text, indent="  ") if brief else [text])
+    _print_totals(folder, describe_totals(found), console, brief)
     return found
 
 
@@ -86,14 +105,8 @@ def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
     return lost_cases.make_failed_records(tasks, records)
 
 
-def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    """Print the number of cases per status, and the report path. `records` counts all environments."""
-    if omitted := records - len(found.records):
-        other = "records of other environments (versions, flags or code)"
-        text = f"- {omitted} {other} are in the report, kept apart."
-        print_lines(console, wrap_text(text, indent="  ") if brief else [text])
-    counts = Counter(record.status for record in found.newest_records)
-    totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
+    """Print the number of cases per status, and the report path. If `brief`, break a long line."""
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"
     print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.dataframe import export_tables
+from scaling.analysis.dataframe import export_tables, to_csv, to_frame
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
@@ -74,13 +74,13 @@ def describe_empty(formats: Collection[str]) -> str:
 
 def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:
     written = []
-    for name, frame in export_tables(findings).items():
+    for name, table in export_tables(findings).items():
         path = output / f"{name}.{ending}"
-        with replacing(path) as temporary:
-            if ending == "csv":
-                frame.to_csv(temporary, index=False)
-            else:
-                frame.to_parquet(temporary, index=False, compression="zstd")
+        if ending == "csv":
+            replace_file(path, to_csv(table).encode())
+        else:
+            with replacing(path) as temporary:
+                to_frame(table).to_parquet(temporary, index=False, compression="zstd")
         written.append(path)
     return written
 

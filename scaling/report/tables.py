@@ -4,17 +4,19 @@ Each function *_rows yields the rows of one table, as dicts from column name to 
 and the terminal show the same tables.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scaling.analysis import lint, timings
 from scaling.analysis.answers import problem_name
 from scaling.analysis.cases import environment_columns, group_by, join_words
-from scaling.analysis.curves import CurvePoint, format_relative
+from scaling.analysis.curves import Curve, CurvePoint, derivative_curves, format_relative
 from scaling.analysis.estimate import Estimate, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.ranking import FastestMethod, best_device_counts
+from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (
@@ -26,6 +28,7 @@ from scaling.core.formatting import (
 )
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
+from scaling.report.terminal import TerminalReport
 from scaling.report.text import Table, file_stem, make_table
 
 Row = dict[str, object]
@@ -91,6 +94,42 @@ def _fastest_cells(findings: Findings, row: FastestMethod) -> Row:
 def _name_with_time(timing: Timing) -> str:
     """Return the AD method and the time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
     return f"{timing.method.name}, {format_duration(timing.median)}"
+
+
+def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
+    """Return a table with a row for each of the scaling curves of one problem.
+
+    The table has a column for each device count, with the time and the speed-up.
+    """
+    first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
+    kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
+    title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
+    rows = (
+        {"on devices": curve.program_name, **dict.fromkeys(map(str, counts))}
+        | {str(point.devices): _curve_cell(point) for point in curve.points}
+        for curve in curves
+    )
+    return make_table("curves", f"{title}{first.points[0].relative}", "", rows)
+
+
+def _curve_cell(point: CurvePoint) -> str:
+    time = format_duration(point.seconds)
+    if point.is_baseline:
+        return time
+    return f"{time}, {format_ratio(*point.speedup).partition(' (')[0]}"
+
+
+def terminal_report(findings: Findings) -> TerminalReport:
+    """Return the tables and sentences of a report on a console."""
+    answer, curves = answer_table(findings), derivative_curves(findings.curves)
+    tables = [*([answer] if answer.rows else []), *(curve_table(findings, each) for each in curves)]
+    return TerminalReport(tables, answer_sentences(findings), describe_totals(findings))
+
+
+def describe_totals(findings: Findings) -> str:
+    """Return the number of cases per status, such as '2 ok, 0 skipped, 1 failed'."""
+    counts = Counter(record.status for record in findings.newest_records)
+    return ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
 
 
 def folded_tables(findings: Findings) -> list[Table]:

@@ -1,27 +1,33 @@
 """Write the folder `report` of a results folder (index.html, table.md, table.csv), unless it is up to date.
 
-The functions on whether a report is up to date do not import the plotting code.
+The functions on whether a report is up to date import neither the analysis nor the plotting code.
 """
 
 import contextlib
 import hashlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scaling.analysis.findings import Findings, read
 from scaling.core import environment
+from scaling.report.terminal import TerminalReport
+from scaling.report.text import Table
 from scaling.results import store
 
+if TYPE_CHECKING:
+    from scaling.analysis.findings import Findings
+
 _FILES = ("index.html", "table.md", "table.csv")
-_DIGEST = ".inputs.json"  # file with the digest of the inputs of a report
+_SAVED = ".inputs.json"  # file with the digest of the inputs of a report, and with the text for a console
 
 
-def write_report(folder: Path, findings: Findings | None = None) -> Path:
+def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
     """Write the report of a results folder to its subfolder `report`, and return the path of index.html.
 
     If `findings` is None, the results are read from the folder.
     """
-    from scaling.analysis.dataframe import record_table
+    from scaling.analysis.dataframe import record_columns, to_csv
+    from scaling.analysis.findings import read
     from scaling.analysis.summary import answer_sentences
     from scaling.report import page, tables
     from scaling.report.markdown import render_markdown
@@ -35,7 +41,7 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
         tables=[table for table in (tables.answer_table(findings), *folded) if table.rows],
     )  # fmt: skip
     html = page.render_report(findings, f"{findings.name}: {title}" if title else findings.name, folded)
-    csv = record_table(findings).to_csv(index=False)
+    csv = to_csv(record_columns(findings))
     (folder / "report").mkdir(exist_ok=True)
     for name, content in zip(_FILES, (html, text, csv), strict=True):
         store.replace_file(folder / "report" / name, content.encode())
@@ -56,12 +62,15 @@ def inputs_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def is_current(folder: Path, digest: str) -> bool:
-    """Return whether the report of a results folder is complete and was written from inputs with `digest`."""
-    report = folder / "report"
-    return store.read_json(report / _DIGEST) == digest and all((report / name).is_file() for name in _FILES)
+def find_current(folder: Path, digest: str) -> TerminalReport | None:
+    """Return what `scaling report` printed, if the report is complete and its inputs have this digest."""
+    saved = store.read_json(folder / "report" / _SAVED)
+    is_complete = all((folder / "report" / name).is_file() for name in _FILES)
+    if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):
+        return None
+    return TerminalReport([Table(*table) for table in saved["tables"]], saved["sentences"], saved["totals"])
 
 
-def mark_current(folder: Path, digest: str) -> None:
-    """Save the digest of the inputs of a report to report/.inputs.json."""
-    store.write_json(folder / "report" / _DIGEST, digest)
+def mark_current(folder: Path, digest: str, printed: TerminalReport) -> None:
+    """Save the digest of the inputs of a report, and what `scaling report` prints, to report/.inputs.json."""
+    store.write_json(folder / "report" / _SAVED, {"digest": digest} | printed._asdict())

@@ -97,15 +97,19 @@ def test_path_without_results_is_rejected_in_one_line(name, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def frame_of(columns, rows):
+    return dataframe.to_frame(dataframe.typed_columns(columns, rows))
+
+
 def test_text_that_cannot_be_encoded_is_escaped(tmp_path, make_record):
-    frame = dataframe.to_frame(["a\ud800"], [{"a\ud800": "\ud800"}, {}])
+    frame = frame_of(["a\ud800"], [{"a\ud800": "\ud800"}, {}])
     assert list(frame) == ["a\\ud800"] and frame.iloc[0, 0] == "\\ud800" and frame.isna().iloc[1, 0]
 
 
 def test_columns_with_missing_texts_can_be_compared_and_combined():
     rows = [{"wrt": "W", "points": 7}, {}, {"wrt": "X", "points": 7}]
-    frame = dataframe.to_frame(["wrt", "points"], rows)
+    frame = frame_of(["wrt", "points"], rows)
     frame = frame[frame["points"].notna()]
     assert list((frame["points"] == 7) & (frame["wrt"] == "W")) == [True, False]
-    every = dataframe.to_frame(["wrt", "mode"], [{"wrt": "W"}, {"mode": "jacfwd"}])
+    every = frame_of(["wrt", "mode"], [{"wrt": "W"}, {"mode": "jacfwd"}])
     assert list((every["wrt"] == "W") & (every["mode"] != "value")) == [True, False]

@@ -11,8 +11,7 @@ from scaling.analysis import findings
 from scaling.analysis.curves import derivative_curves
 from scaling.analysis.estimate import format_ratio
 from scaling.core.formatting import format_duration
-from scaling.report import tables as report_tables
-from scaling.report import terminal
+from scaling.report import tables, terminal
 from tests.support import made_up
 
 
@@ -37,7 +36,7 @@ def print_to_text(study, width=80, encoding="utf-8", **options):
     """Return the report as a console of this width and encoding receives it."""
     buffer = io.BytesIO()
     file = io.TextIOWrapper(buffer, encoding=encoding)
-    terminal.print_report(study, Console(file=file, width=width, **options))
+    terminal.print_report(tables.terminal_report(study), Console(file=file, width=width, **options))
     file.flush()
     return buffer.getvalue().decode(encoding)
 
@@ -55,7 +54,7 @@ def test_answer_and_curves_are_shown(small_study):
 
 def test_curve_table_has_times_and_speedups_and_the_fastest_curve_first(large_study):
     for curves in derivative_curves(large_study.curves):
-        table = terminal.curve_table(large_study, curves)
+        table = tables.curve_table(large_study, curves)
         assert table.columns[0] == "on devices" and len(table.rows) <= 6
         most = max(point.devices for curve in curves for point in curve.points)
         last = min(
@@ -74,7 +73,7 @@ def test_programs_that_differ_in_the_compilation_cache_have_different_rows(tmp_p
         for cache in (None, "cold", "warm")
     ]
     study = findings.read(made_up.write(tmp_path, records, scaling=["strong"]))
-    names = {row[0] for row in terminal.curve_table(study, study.curves).rows}
+    names = {row[0] for row in tables.curve_table(study, study.curves).rows}
     program = "jacfwd (vmap), shard_map, points split"
     assert names == {program, f"{program}, cold cache", f"{program}, warm cache"}
 
@@ -86,7 +85,7 @@ def test_numbers_in_tables_are_never_broken_and_lines_fit_the_width(request, nam
     text = print_to_text(study, width, force_terminal=True, color_system=None)
     lines = text.replace("\N{NO-BREAK SPACE}", " ").splitlines()
     assert max(map(len, lines)) <= width
-    for row in report_tables.answer_table(study).rows:
+    for row in tables.answer_table(study).rows:
         assert any(row[2] in line for line in lines), row
 
 

@@ -1,0 +1,40 @@
+"""Make the summary of one screen that `scaling run` prints at its end."""
+
+import textwrap
+from pathlib import Path
+
+from scaling.analysis.answers import measured_answers
+from scaling.analysis.findings import Findings
+from scaling.analysis.lint import NOTE, lint_findings
+from scaling.analysis.summary import answer_sentences
+from scaling.report.text import LINES, WIDTH, clean_text, wrap_text
+
+_RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
+_MAX_WARNINGS = 4  # number of warnings in a summary
+
+
+def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
+    """Return the summary that `scaling run` prints at its end, as lines that fit on one screen.
+
+    The summary contains the fastest AD mode of each function, warnings, and the next commands. `width` is the
+    width of the console in characters.
+    """
+    width = min(width, WIDTH)
+    remarks = [remark for remark in lint_findings(findings) if remark.severity != NOTE]
+    warnings = [
+        f"{each.severity}: {each.rule} ({each.count}); {each.fix}" for each in remarks[:_MAX_WARNINGS]
+    ]
+    warnings = [textwrap.shorten(clean_text(warning), width, placeholder=" ...") for warning in warnings]
+    commands = [f"scaling report {folder}", f"scaling lint {folder}"]
+    if omitted := len(remarks) - len(warnings):
+        warnings.append(f"{omitted} more: {commands[1]}")
+    headlines = [f"{answer.headline}." for answer in measured_answers(findings)]
+    answers = headlines or answer_sentences(findings)
+    max_lines, lines = LINES - _RESERVED_LINES - len(warnings) - len(commands), list[str]()
+    for index, answer in enumerate(answers):
+        paragraph = wrap_text(answer, width, "  ")
+        if len(lines) + len(paragraph) + (index < len(answers) - 1) > max_lines:
+            lines.append(f"{len(answers) - index} more: {commands[0]}")
+            break
+        lines += paragraph
+    return [*lines, *warnings, *commands]
