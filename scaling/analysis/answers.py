@@ -10,13 +10,7 @@ from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.ranking import FastestMethod, find_runner_up, largest_problems
-from scaling.analysis.timings import (
-    Timing,
-    describe_slower,
-    format_time,
-    name_with_blocks,
-    recommend_devices,
-)
+from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks, recommend_devices
 
 
 class FastestAnswer(NamedTuple):

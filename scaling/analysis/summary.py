@@ -10,12 +10,7 @@ from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
 from scaling.analysis.cases import Subject, group_by, is_candidate
 from scaling.analysis.curves import KINDS, Curve, derivative_curves
-from scaling.analysis.estimate import (
-    format_exponent,
-    format_percentage,
-    format_ratio,
-    format_share,
-)
+from scaling.analysis.estimate import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import NOTE, lint_findings
 from scaling.analysis.ranking import (
@@ -27,12 +22,7 @@ from scaling.analysis.ranking import (
 )
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover, SizeSweep
-from scaling.analysis.timings import (
-    Timing,
-    describe_slower,
-    format_time,
-    is_empty_call,
-)
+from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
 from scaling.core.case import Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_number, list_first
 from scaling.core.record import REASONS

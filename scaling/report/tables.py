@@ -19,13 +19,7 @@ from scaling.analysis.ranking import FastestMethod, best_device_counts
 from scaling.analysis.summary import answer_sentences
 from scaling.analysis.timings import Timing, format_time
 from scaling.core.case import PEAKS, label
-from scaling.core.formatting import (
-    format_bytes,
-    format_duration,
-    format_interval,
-    format_number,
-    list_first,
-)
+from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.terminal import TerminalReport
