@@ -113,7 +113,7 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text with escapes for lone surrogates and for carriage returns, which end a row of CSV."""
+    """Return a value as text with escapes for lone surrogates and for carriage returns, which end a row."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
