@@ -81,6 +81,11 @@ def test_exports_have_the_column_names_of_the_table(folder, tmp_path):
     assert list(pandas.read_csv(csv)) == list(pandas.read_parquet(parquet)) == list(scaling.load(folder))
 
 
+def test_csv_text_is_what_pandas_writes(folder):
+    for table in dataframe.export_tables(findings.read(folder)).values():
+        assert dataframe.to_csv(table) == dataframe.to_frame(table).to_csv(index=False)
+
+
 def test_number_of_nodes_is_the_one_in_the_record(tmp_path, make_record):
     environments = [{"hosts": ["a", "b"]}, {"hosts": ["a", "b"], "shape": {"nodes": 1}}, {"hosts": []}]
     rows = [make_record(environment=recorded, points=n + 1) for n, recorded in enumerate(environments)]

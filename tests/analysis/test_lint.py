@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from scaling.analysis import findings, lint
 from scaling.analysis.ratios import interval_widening, trend
@@ -234,6 +235,18 @@ def test_trend_has_the_size_and_sign_of_the_drift():
         ]
         detected = [trend for trend in trends if trend is not None]
         assert len(detected) >= 190 and np.median(detected) == pytest.approx(drift * 2 / 3, rel=0.2)
+
+
+@pytest.mark.parametrize("count", [3, 7, 30])
+def test_a_trend_is_significant_if_that_of_scipy_is(count):
+    generator = np.random.default_rng(count)
+    for _ in range(300):
+        drift = np.arange(count) * generator.choice([0, 0.02, 0.1])
+        samples = np.round(10 + drift + generator.normal(size=count), 1).tolist()
+        if trend(samples) is not None:
+            assert scipy.stats.spearmanr(samples, range(count)).pvalue <= 1e-3
+        elif np.median(samples[: count // 3]) != np.median(samples[-(count // 3) :]):
+            assert scipy.stats.spearmanr(samples, range(count)).pvalue > 1e-3
 
 
 def test_interval_widening_of_an_autoregressive_series_matches_theory():

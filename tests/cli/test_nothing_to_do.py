@@ -60,6 +60,19 @@ def test_repeating_a_complete_run_loads_few_modules(completed, tmp_path):
     )
 
 
+def test_an_unchanged_report_is_printed_again_without_reading_the_records(
+    completed, scaling_command, tmp_path
+):
+    first = scaling_command(["report", "out", "efficiency=0.6"])
+    code = "import sys; from scaling.cli import main; main.main(['report', 'out', 'efficiency=0.6'])"
+    code += "; assert not any(name.startswith('scaling.analysis') for name in sys.modules), sys.modules"
+    again = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=command_environment(), capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout and "2 ok, 0 skipped, 0 failed" in first.stdout
+
+
 def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     completed, scaling_command, tmp_path, make_record
 ):
