@@ -163,7 +163,9 @@ class Advice:
             how, interval = "measured", median_interval(record.seconds)
             certainty = measurement.describe_certainty(record, others)
         if late := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
-            certainty += f"; {count_of(late, 'candidate')} not compiled, for lack of time: raise budget"
+            certainty += (
+                f"; {count_of(late, 'candidate')} not compiled in half of the budget or 30 s: raise it"
+            )
         warning = f"The derivative was not checked: {self.warning}.\n" if self.warning and not record else ""
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed = bytes_while_running(self.fields.get(best, {}))

@@ -25,7 +25,7 @@ from scaling.workers.cores import usable_cores
 
 # A candidate with this many times the counted operations of another one is not compiled.
 _MOST_WORK = 10.0
-_LEAST_COMPILED = 2  # number of candidates that are compiled, however long it takes
+_LEAST_COMPILED = 3  # number of candidates that are compiled, however long it takes
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
@@ -65,7 +65,7 @@ def predict_candidates(
         cores: the processor cores that this process is bound to, or None.
         compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of text about the progress.
-        seconds: the time after which no compilation begins, except of the first two candidates.
+        seconds: the time after which no compilation begins, except of the first three candidates.
     """
     fields, stages = _compile_candidates(cases, model, compiling_cores or usable_cores(), note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
@@ -100,7 +100,7 @@ def _compile_candidates(
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del built[case]
     try:
-        ordered = [built[case] for case in _order_to_compile(built, work)]
+        ordered = [built[case] for case in _order_to_compile(work, excess) if case in built]
         for number, (case, compiled) in enumerate(_compile_in_threads(ordered, cores, seconds), 1):
             fields[case] = ({"text": excess[case]} if case in excess else {}) | compiled
             note(f"compiled {number} of {len(built)} candidates")
@@ -109,18 +109,20 @@ def _compile_candidates(
     return fields, {case: each.stages for case, each in built.items() if each.stages}
 
 
-def _order_to_compile(cases: Collection[Case], work: Mapping[Case, float]) -> list[Case]:
-    """Return the cases in the order to compile them: plain modes first, and each by its operations.
+def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
+    """Return the cases in the order to compile them: first two plain modes and the blocks of the better one.
 
-    The blocks and chunks of a mode have about its operations. Blocks come first, as they are often faster.
+    Modes with few operations come first. Their chunks and blocks have about as many; blocks are often faster.
+    `work` maps a case to its number of operations. The cases in `excess` come last.
     """
-    is_variant = lambda case: bool(case.block or case.chunk)  # noqa: E731
-    plain = {(case.mode, case.devices): work[case] for case in cases if not is_variant(case)}
-
-    def key(case: Case) -> tuple[bool, float, bool]:
-        return is_variant(case), plain.get((case.mode, case.devices), work[case]), case.block is None
-
-    return sorted(cases, key=key)
+    is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
+    by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
+    operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
+    ordered = sorted(work, key=lambda case: (operations(case), case.block is None))
+    plain = [case for case in ordered if is_plain(case) and case not in excess]
+    variants = [case for case in ordered if not is_plain(case) and case not in excess]
+    last = [case for case in ordered if case in excess]
+    return [*plain[:2], *variants[:1], *plain[2:], *variants[1:], *last]
 
 
 def _compile_in_threads(
