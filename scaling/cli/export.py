@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.streams import print_damaged, print_lines
+from scaling.cli.streams import damaged_notes, print_lines
 from scaling.core.case import Refusal
 from scaling.report import export as exporting
 from scaling.results import store
@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     written = exporting.write_exports(folder, formats, output, loaded)
-    print_damaged(console, loaded.damaged)
+    print_lines(console, damaged_notes(loaded.damaged), "yellow")
     print_lines(console, (str(path) for paths in written.values() for path in paths))
     if empty := [name for name, paths in written.items() if not paths]:
         print_lines(console, [exporting.describe_empty(empty)])

@@ -1,7 +1,6 @@
 """Implement `scaling logs`: select cases by key or label, and print their attempts and log files."""
 
 import argparse
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ class StudyCases:
     results: Path
     records: list[Record]  # also "failed" records, not written yet, of cases that ended jobs did not finish
     tasks: list[TaskState]
-    keys: dict[Path, set[str]]  # task file -> keys of its cases
     cases: dict[str, Case]  # key -> case
 
 
@@ -51,13 +49,8 @@ def load_cases(results: Path) -> StudyCases:
     records += lost_cases.make_failed_records(tasks, records)
     cases = {record.key: record.case for record in records}
     cases |= {key: case for key, (case, _) in store.read_study(results, cases).cases.items()}
-    keys: dict[Path, set[str]] = {task.entry.path: set() for task in tasks}
-    for task in tasks:
-        with contextlib.suppress(Refusal):  # the task file is missing or malformed
-            by_key = {item.case.key: item.case for item in task.definition.items}
-            keys[task.entry.path] = set(by_key)
-            cases |= by_key
-    return StudyCases(results, records, tasks, keys, cases)
+    cases |= {key: case for task in tasks for key, case in task.cases.items()}
+    return StudyCases(results, records, tasks, cases)
 
 
 def select_keys(study: StudyCases, query: str) -> list[str]:
@@ -86,7 +79,7 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
 
 def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for each log of a case: attempts and tasks first, then worker logs and job logs."""
-    tasks = [task for task in study.tasks if key in study.keys[task.entry.path]]
+    tasks = [task for task in study.tasks if key in task.cases]
     records = sorted(
         (r for r in study.records if r.key == key), key=lambda r: (r.started_at or "", r.attempt)
     )

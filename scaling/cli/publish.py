@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from scaling.cli.streams import print_damaged, print_lines
+from scaling.cli.streams import damaged_notes, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.results import store
 from scaling.wandb.job import TrackingSettings
@@ -17,7 +17,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     settings = TrackingSettings.from_config(options)
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
-    print_damaged(console, loaded.damaged)
+    print_lines(console, damaged_notes(loaded.damaged), "yellow")
     published = publish(folder, settings, loaded)
     print_lines(console, published.lines)
     return OK if published.succeeded else FAILED

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from scaling.cli import progress
-from scaling.cli.streams import print_damaged, print_lines
+from scaling.cli.streams import damaged_notes, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
@@ -180,6 +180,10 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
         tracking = TrackingSettings.from_config(config["tracking"])
     folder = results_folder.parse_results(config["results"])
+    if cluster.submits:
+        from scaling.cluster import sbatch
+
+        sbatch.resolve_results(folder, cluster)  # refuses a path that no job can use
     study, wait = config["study"], config["wait"]
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(study, overrides, settings.max_cases)
@@ -256,7 +260,7 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     )
     if run.dry_run:
         return schedule, loaded
-    print_damaged(console, loaded.damaged)
+    print_lines(console, damaged_notes(loaded.damaged), "yellow")
     recorded_once = {result.case.key for result in run.checked if result.inapplicable or result.failure}
     scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
     cases = [result.case for result in run.checked]

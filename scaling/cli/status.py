@@ -1,4 +1,4 @@
-"""Implement `scaling status`: find the state of each case (`StudyStatus`), and print counts and cases."""
+"""Implement `scaling status`: find the state of each case (`StudyStatus`), and print tasks, counts and cases."""
 
 import argparse
 import contextlib
@@ -13,19 +13,24 @@ from rich.table import Table
 
 from scaling.cli import streams
 from scaling.cli.verbs import FAILED, INTERRUPTED, OK
-from scaling.cluster import lost_cases, status_table, wait
+from scaling.cluster import lost_cases, wait
+from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import format_wait
+from scaling.core.formatting import count_of, format_wait, list_first
 from scaling.core.record import Record
 from scaling.results import store
+from scaling.workers.schedule import group_by
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _OF_JOBS = ("running", "queued")  # states that exist only if jobs were submitted
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
 _MAX_LINES = 20  # maximum number of lines for one state
 _KEY_LENGTH = 8  # number of characters of a key to show
+_TASK_COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
+_NARROW = ("state", "elapsed", "cases")  # columns whose cells are not wrapped
+_MAX_NAMES = 2  # maximum number of names in a cell
 
 
 @dataclass(frozen=True)
@@ -137,11 +142,10 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
             for item in lost_cases.remaining_cases(task.definition, records):
                 if item.replicate_key not in begun:
                     yield StatusLine("queued", item.case, task_name, item.replicate)
-            cases = {item.case.key: item.case for item in task.definition.items}
-            for attempt in [attempt for attempt in running if attempt.key in cases]:
-                time = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
-                words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, {task_name}"
-                yield StatusLine("running", cases[attempt.key], words, attempt.replicate)
+        for attempt in [attempt for attempt in running if attempt.key in task.cases]:
+            time = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
+            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, {task_name}"
+            yield StatusLine("running", task.cases[attempt.key], words, attempt.replicate)
 
 
 def _format_nodes(nodes: Iterable[str]) -> str:
@@ -169,10 +173,66 @@ def _format_line(line: StatusLine) -> str:
     return f"{line.state:7} {line.case.key[:_KEY_LENGTH]}  {name}  {line.explanation}".rstrip()
 
 
+def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
+    """Yield a table with the tasks of each submission.
+
+    Unless `every` is true, tasks in the same state share a row, and earlier submissions show no ended tasks.
+    """
+    last = tasks[-1].entry.folder
+    shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
+    for submitted in group_by(shown, lambda task: task.entry.folder):
+        folder = submitted[0].entry.folder
+        table = Table(title=escape(f"{SUBMISSIONS}/{folder.name}"))
+        for column in _TASK_COLUMNS:
+            table.add_column(column, no_wrap=column in _NARROW, overflow="fold")
+        for cells in task_rows(submitted, every):
+            table.add_row(*map(escape, cells))
+        if folder == last and len(shown) < len(tasks):
+            ended = count_of(len(tasks) - len(shown), "task")
+            table.caption = f"{ended} of earlier submissions have ended; --all shows them"
+        yield table
+
+
+def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
+    """Return the table rows for the tasks of a submission. Each row contains the text for `_TASK_COLUMNS`."""
+    groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
+    return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups)]
+
+
+def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:
+    state, journals = row[0].state, [task.journal for task in row]
+    ended, cases = sum(len(journal.ended) for journal in journals), sum(task.entry.cases for task in row)
+    restarts = max(journal.runs for journal in journals)
+    return (
+        _list_names(task.entry.name for task in row) + (f", run {restarts}" if restarts > 1 else ""),
+        _list_names(str(task.entry.shape.devices) for task in row),
+        _list_names(task.entry.job or "" for task in row),
+        state.name.lower(),
+        _list_names(task.state.node or task.journal.node for task in row if not task.is_pending),
+        _format_elapsed(row),
+        f"{ended}/{cases}",
+        state.reason or row[0].wait_message,
+    )
+
+
+def _list_names(names: Iterable[str]) -> str:
+    return list_first(list(dict.fromkeys(filter(None, names))), _MAX_NAMES)
+
+
+def _format_elapsed(row: Sequence[TaskState]) -> str:
+    """Format the longest time from the start of a task to its end or, while it runs, to now."""
+    started = [task for task in row if task.journal.began_at and not task.is_pending]
+    times = [
+        seconds_between(str(task.journal.began_at), None if task.state.live else task.journal.last_at)
+        for task in started
+    ]
+    return format_wait(max(times)) if times else ""
+
+
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
     """Print tables of tasks, a table with the number of cases per state, lines about cases, and notes."""
     if status.tasks:
-        for table in status_table.task_tables(status.tasks, every):
+        for table in task_tables(status.tasks, every):
             console.print(table)
     if status.counts or not status.notes:
         states = [state for state in STATES if status.tasks or state not in _OF_JOBS]

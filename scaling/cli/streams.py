@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from scaling.core.formatting import count_of
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,13 +27,8 @@ def print_lines(console: "Console", lines: Iterable[str], style: str | None = No
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
     """Return a list with one note about the damaged lines, or [] if no line is damaged."""
-    more = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
+    more = f" and {count_of(len(damaged) - 1, 'more line')}" if len(damaged) > 1 else ""
     return [f"damaged, ignored: {damaged[0]}{more}"] if damaged else []
-
-
-def print_damaged(console: "Console", damaged: Sequence[str]) -> None:
-    """Print the notes about damaged lines that `damaged_notes` returns."""
-    print_lines(console, damaged_notes(damaged), "yellow")
 
 
 def prepare() -> None:

@@ -16,7 +16,7 @@ from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
 from scaling.cluster.slurm import LOST, UNKNOWN, JobState
 from scaling.cluster.submission_files import Submission, SubmittedTask, TaskDefinition
 from scaling.core import environment
-from scaling.core.case import Refusal
+from scaling.core.case import Case, Refusal
 from scaling.results import store
 from scaling.results.read_record import check_types
 from scaling.workers import transport
@@ -59,6 +59,13 @@ class TaskState:
     def definition(self) -> TaskDefinition:
         """Return the content of the task file. Raise `Refusal` if the file is missing or malformed."""
         return submission_files.read_task(self.entry.path)
+
+    @cached_property
+    def cases(self) -> dict[str, Case]:
+        """Return the cases of the task by key, or {} if the task file cannot be read."""
+        with contextlib.suppress(Refusal):
+            return {item.case.key: item.case for item in self.definition.items}
+        return {}
 
     @property
     def may_run(self) -> bool:

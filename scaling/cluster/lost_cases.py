@@ -58,7 +58,7 @@ def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
         except Refusal as refusal:
             refusals.append(str(refusal))
             cases += task.entry.cases
-    more = f" (and {len(refusals) - 1} more task files)" if len(refusals) > 1 else ""
+    more = f" (and {count_of(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
     note = f"{count_of(cases, 'case')} may be shown as missing"
     return [f"{refusals[0]}{more}; until then, {note}"] if refusals else []
 

@@ -58,7 +58,7 @@ def submit(
     cancel all its tasks, remove its folder, and raise the exception again. If Slurm does not confirm that no
     task is left in the queue, keep the folder, so that `find_tasks` finds the tasks by their job name.
     """
-    results = _resolve_results(results, cluster)
+    results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
         results, stamp, cluster, tasks, settings, schedule, nested
@@ -86,7 +86,7 @@ def submit(
     return submission
 
 
-def _resolve_results(results: Path, cluster: ClusterSettings) -> Path:
+def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
     """Return the absolute path of a results folder. Raise `Refusal` if a job cannot use this path.
 
     Symbolic links in the folder are not resolved, because a task writes records to the folder above `jobs`.
@@ -184,7 +184,7 @@ def format_scripts(
     """Return the text of the sbatch script of each job array that `submit` would submit to Slurm."""
     from submitit.slurm import slurm as submitit_slurm
 
-    results = _resolve_results(results, cluster)
+    results = resolve_results(results, cluster)
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
     folder, texts = submission.folder / "log", list[str]()
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"

@@ -208,7 +208,10 @@ def defaults(names: Iterable[str]) -> dict[str, Any]:
 def _require_integer(name: str, value: Any, minimum: int) -> None:
     kind = "a positive integer" if minimum else "an integer, zero or more"
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise Refusal(f"{name} must be {kind}, not {value!r}")
+        other = f" or {AUTO}" if name == "chunk" else ""
+        is_whole = isinstance(value, float) and minimum <= value <= LARGEST and value.is_integer()
+        fix = f": write {int(value)}" if is_whole else ""
+        raise Refusal(f"{name} must be {kind}{other}, not {value!r}{fix}")
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:

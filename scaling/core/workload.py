@@ -271,6 +271,14 @@ def _settle_wrt(case: Case, workload: Workload) -> str:
     return wrt
 
 
+# Exception of JAX -> how to write the function instead.
+_TRACER_FIXES = {
+    "TracerBoolConversionError": "; write jnp.where(condition, a, b) or jax.lax.cond instead of if",
+    "TracerArrayConversionError": "; call functions of jax.numpy instead of numpy",
+    "ConcretizationTypeError": "; leave out float() and int(), and write arrays of jax.numpy",
+}
+
+
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
     """Return the abstract result of a function of abstract inputs, or raise `Refusal` or `TooLarge`."""
     import jax
@@ -291,7 +299,8 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         location = innermost_location(error)
         text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
         what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
-        raise Refusal(f"workload {case.workload!r} {what}: {text}") from None
+        fix = _TRACER_FIXES.get(type(error).__name__, "")
+        raise Refusal(f"workload {case.workload!r} {what}: {text}{fix}") from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jax.numpy.issubdtype(out.dtype, jax.numpy.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
         text = "must return an array of real numbers, or a pytree of them"

@@ -8,7 +8,8 @@ from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND
 from scaling.core.derivative import Derivative
 from scaling.core.modes import HESSIAN, MODES
 
-_Rule = tuple[str, bool, str]  # (reason, whether the case is skipped for this reason, explanation)
+# (reason, whether the case is skipped for this reason, explanation); the first that applies is recorded
+_Rule = tuple[str, bool, str]
 _UNDEFINED = "not_defined"
 
 
@@ -17,7 +18,11 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
     The reason is "not_defined", "not_offered", "indivisible" or "not_installed".
     """
-    rules, case = _list_rules(derivative), derivative.case
+    case = derivative.case
+    rules = [
+        *_list_target_rules(derivative), *_list_reduction_rules(derivative),
+        *_list_seed_rules(derivative), *_list_offer_rules(derivative),
+    ]  # fmt: skip
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
         missing = load_option("coloring").why_unavailable() if needs_asdex else ""
@@ -28,31 +33,17 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
     return first
 
 
-def _list_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the possible reasons to skip a case that concern its mode, target, reduction or seeds.
-
-    Each is a tuple (reason, applies, explanation). The first one that applies is recorded.
-    """
-    case, workload = derivative.case, derivative.workload
-    mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
-    name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
+def _list_target_rules(derivative: Derivative) -> list[_Rule]:
+    """Return the rules on the AD modes of each target, and on modes with a single seed."""
+    case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
+    second, whole, name = case.target in SECOND, case.batch == "whole", case.workload
     by_point = f"target={case.target} is computed for each point"
     targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
     modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
     kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
-    is_sum = derivative.summed or sums or (reduction.sums_outputs and not whole)
+    reduction = workload.reduction
+    is_sum = derivative.summed or reduction.sums_points or (reduction.sums_outputs and not whole)
     is_sum |= workload.reduce is None and derivative.outputs == 1 and not whole
-    per_point = [each for each in workload.names if each in workload.points]
-    separable = len(per_point) == (len(workload.names) if derivative.summed and not sums else 0)
-    whole_jacobian = whole and not mode.is_value and not sums
-    colored, mixed = case.seeds == "colored" and not mode.is_value, bool(mode.parts)
-    one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
-    asked, fix = f"reduce={workload.reduce}", "reduce=whole"
-    if case.target == LAPLACIAN:
-        asked, fix = f"target={LAPLACIAN}", "target=hessian"
-    by_input = mixed and case.seeds != "colored"
-    of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
-    by = f" by {case.wrt}" if case.wrt else ""
     return [
         (_UNDEFINED, second and derivative.values != 1,
          f"target={case.target} needs a function with one output; {name} has {derivative.values}"),
@@ -65,34 +56,76 @@ def _list_rules(derivative: Derivative) -> list[_Rule]:
          f"mode={case.mode} computes {kind}; use target={' or '.join(targets)}"),
         (_UNDEFINED, mode.single_seed and not is_sum,
          f"mode={case.mode} differentiates a sum over outputs, which {name} does not ask for"),
+    ]  # fmt: skip
+
+
+def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
+    """Return the rules on sums over the points, and on the Jacobian of the whole batch."""
+    case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
+    reduction, on_host = workload.reduction, case.storage == "host"
+    sums, per_device = reduction.sums_points, case.mesh_shape[0]
+    per_point = _list_point_inputs(derivative)
+    whole_jacobian = case.batch == "whole" and not mode.is_value and not sums
+    return [
         (_UNDEFINED, sums and not mode.is_value and bool(per_point),
          "reduce=points needs wrt= inputs that all points share, "
          f"and each point has its own {' and '.join(per_point)}"),
-        (_UNDEFINED, sums and mode.by_workload and case.points % case.mesh_shape[0] != 0,
+        (_UNDEFINED, sums and mode.by_workload and case.points % per_device != 0,
          f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
-         f"evenly over {case.mesh_shape[0]} devices"),
-        (_UNDEFINED, sums and case.storage == "host",
+         f"evenly over {per_device} devices"),
+        (_UNDEFINED, sums and on_host,
          "the sum over points is one Jacobian, which stays on the devices; "
          "use block to compute some points at a time"),
         (_UNDEFINED, whole_jacobian and reduction.products,
          f"reduce={reduction.name} is computed for each point; use batch=vmap"),
         (_UNDEFINED, whole_jacobian and derivative.summed and not reduction.linear_in_inputs,
-         f"{name} with batch=whole returns one number, for which reduce={reduction.name} is undefined"),
-        (_UNDEFINED, whole_jacobian and case.storage == "host",
+         f"{case.workload} with batch=whole returns one number, "
+         f"for which reduce={reduction.name} is undefined"),
+        (_UNDEFINED, whole_jacobian and on_host,
          "storage=host computes some points at a time; use batch=vmap"),
+    ]  # fmt: skip
+
+
+def _list_point_inputs(derivative: Derivative) -> list[str]:
+    workload = derivative.workload
+    return [name for name in workload.names if name in workload.points]
+
+
+def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
+    """Return the rules on colored seeds, and on the parts of mode=mixed."""
+    case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
+    whole, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
+    one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
+    asked, fix = f"reduce={workload.reduce}", "reduce=whole"
+    if case.target == LAPLACIAN:
+        asked, fix = f"target={LAPLACIAN}", "target=hessian"
+    mixed, by_input = bool(mode.parts), bool(mode.parts) and case.seeds != "colored"
+    return [
         (_UNDEFINED, colored and workload.reduce is not None,
          f"seeds=colored returns the nonzeros of the whole Jacobian, not {asked}; use {fix}"),
         (_UNDEFINED, colored and whole, "seeds=colored is computed for each point; use batch=vmap"),
         (_UNDEFINED, colored and bool(one_seed), f"{one_seed} has one seed, which needs no coloring"),
         (_UNDEFINED, colored and not mode.has_seeds and workload.pattern is None,
-         f"{name} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"),
+         f"{case.workload} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"),
         (_UNDEFINED, mixed and whole, "mode=mixed is computed for each point; use batch=vmap"),
-        (_UNDEFINED, by_input and reduction.products,
-         f"reduce={reduction.name} needs the columns of all inputs, "
+        (_UNDEFINED, by_input and workload.reduction.products,
+         f"reduce={workload.reduction.name} needs the columns of all inputs, "
          f"and each part of mode={case.mode} has some of them; use jacfwd or jacrev"),
         (_UNDEFINED, by_input and len(workload.names) < 2,
          "mode=mixed needs several inputs, some forward and some in reverse, "
          f"and wrt={case.wrt} is one; with seeds=colored it can mix modes within one input"),
+    ]  # fmt: skip
+
+
+def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
+    """Return the rules on the derivatives by hand and the batch function that the workload defines."""
+    case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
+    name, whole, sums = case.workload, case.batch == "whole", workload.reduction.sums_points
+    of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
+    by = f" by {case.wrt}" if case.wrt else ""
+    needed = len(workload.names) if derivative.summed and not sums else 0
+    separable = len(_list_point_inputs(derivative)) == needed
+    return [
         ("not_offered", case.engine == JAX and mode.by_workload and case.mode not in workload.whole_modes,
          f"{name} offers no {case.mode}{by}{of}"),
         ("not_offered", whole and workload.whole is None, f"{name} does not offer batch=whole"),

@@ -12,6 +12,7 @@ import yaml
 
 from scaling.cluster.cluster_settings import NAMES, ClusterSettings
 from scaling.core.case import FIELDS, Refusal, check_names, unknown_name
+from scaling.core.timing import Sampling
 from scaling.study import arguments
 
 _CLUSTER_FIELDS = [field.name for field in dataclasses.fields(ClusterSettings)]
@@ -115,12 +116,14 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 def _check_cluster(config: Any) -> None:
     """Raise `Refusal` if a cluster field is unknown, or has no effect with this kind of cluster."""
     kind = config.get("name") if isinstance(config, Mapping) else None
-    used = _read_keys(configuration_folder() / "cluster" / f"{kind}.yaml") if kind in NAMES else []
+    folder = configuration_folder() / "cluster"
+    used = _read_keys(folder / f"{kind}.yaml") if kind in NAMES else []
     for name in (name for name in config if used and name not in used):
         if name not in _CLUSTER_FIELDS:
             raise unknown_name(f"key of cluster={kind}", name, used)
-        text = f"cluster.{name} has no effect with cluster={kind}"
-        raise Refusal(f"{text}: leave it out, or use {', '.join(used)}")
+        kinds = [each for each in NAMES if name in _read_keys(folder / f"{each}.yaml")]
+        fix = f"leave it out, or write cluster={' or '.join(kinds)}"
+        raise Refusal(f"cluster.{name} has no effect with cluster={kind}: {fix}")
 
 
 def _read_times_as_text() -> None:
@@ -156,7 +159,7 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     cause = error.__cause__ or error
     text = " ".join(str(cause).split())
     if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        group, _, name = (error.missing_cfg_file or "").partition("/")
         return unknown_name(group or "configuration", name, error.options)
     if isinstance(error, OverrideParseException):
         word = error.override.removeprefix("++")
@@ -166,12 +169,12 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         example = f"such as \"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
         return Refusal(f"cannot read {word!r}: {fix}, {example}")
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
-        key = unknown[1] or unknown[2]
-        return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
+        return _explain_unknown_key(unknown[1] or unknown[2])
     selected = " ".join(word for word in words if word.lstrip("+").partition("=")[0] in _GROUPS)
     digits = next((word for word in words if re.search("[0-9]{4301}", word)), "")
     ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
     name, values = ambiguous.groups() if ambiguous else ("", "")
+    missing = re.search(r"In '(\S+)': Could not load '(\S+)'", text)
     prefix = "cannot compose the configuration"
     explanations = [
         (isinstance(error, RecursionError),
@@ -180,6 +183,8 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
          f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
         ("more than once in the final defaults" in text or "Multiple values for" in text,
          f"{selected!r} adds a second file: write it without the +"),
+        (missing is not None, f"{missing and missing[1]}.yaml names {missing and missing[2]} in `defaults`, "
+         "and there is no such file: correct the name, or leave it out"),
         (digits != "",
          f"{digits[:40]}... has a number of {len(digits)} characters: write one of at most 15 digits"),
         (name in _GROUPS, f"{name}={values} names several files: add --multirun to run one after another"),
@@ -187,6 +192,20 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         (True, f"{prefix}: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))
+
+
+def _explain_unknown_key(key: str) -> Refusal:
+    root, _, name = key.partition(".")
+    if root == "sampling":
+        return unknown_name("key of sampling", name, [each.name for each in dataclasses.fields(Sampling)])
+    choice = {"tracking": "wandb", "hardware": "v5p"}.get(root)
+    known = _read_keys(configuration_folder() / root / f"{choice}.yaml") if choice else []
+    if known and name.partition(".")[0] in ("", *known):
+        what = f"a key of {root} has no effect without a choice such as {root}={choice}"
+        return Refusal(f"{what}: add that, or leave the key out")
+    if known:
+        return unknown_name(f"key of {root}", name, known)
+    return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
 
 
 @contextlib.contextmanager

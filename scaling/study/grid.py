@@ -144,10 +144,6 @@ def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
     return merged
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     """Return a dict from each field of a grid, such as "sizes.p", to the list of its values."""
     sizes = {} if fields.get("sizes") is None else fields["sizes"]
@@ -155,7 +151,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
-    return {name: _as_list(value) for name, value in axes.items()}
+    return {name: value if isinstance(value, list) else [value] for name, value in axes.items()}
 
 
 def _count_cells(axes: dict[str, list[Any]]) -> int:

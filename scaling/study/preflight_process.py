@@ -20,6 +20,7 @@ from scaling.core import environment, workload
 from scaling.core.case import Case, Refusal, TooLarge, from_dict, to_dict
 from scaling.core.derivative import describe_derivative
 from scaling.core.environment import hide_secrets, scrub
+from scaling.core.formatting import innermost_location
 from scaling.core.inputs import input_structs, point_structs
 from scaling.options.program_stats import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
@@ -152,7 +153,8 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
     except BaseException as error:
         text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
         if isinstance(error, Exception):
-            return {"event": "answer", "refusal": f"{name}: {text}"}
+            location = innermost_location(error)
+            return {"event": "answer", "refusal": f"{name}: {text}" + (f" ({location})" if location else "")}
         return _failure("error", f"raised {text.removesuffix(': ')}")
 
 

@@ -123,7 +123,7 @@ def _check_variant(text: str, variant: Variant) -> None:
             env=variables
         )  # fmt: skip
     except OSError as error:
-        raise Refusal(f"versus={text}: {Path(variant.python).name}: {error.strerror}") from None
+        raise Refusal(f"versus={text}: {error.strerror}: name a Python interpreter that has JAX") from None
     if process.returncode:
         raise Refusal(f"versus={text} cannot run a worker: {last_line(process.stderr)}")
     if process.stdout.split()[-1:] != [str(PROTOCOL)]:

@@ -60,6 +60,7 @@ def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> No
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, types) and value > _MAXIMUM else ""
     if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAXIMUM:
         kind = "an integer" if is_integer else "a number"
+        kind = f"{ONE_PER_DEVICE} or {kind}" if name == "processes" else kind
         raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")
 
 

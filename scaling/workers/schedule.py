@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -129,31 +129,44 @@ def make_schedule(
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
     history = build_history(records, environments.values(), baseline)
-    to_run, skips, failures, counts = list[ScheduledCase](), [], list[ScheduledCase](), Counter[str]()
+    groups: dict[str, list[ScheduledCase]] = {
+        name: [] for name in ("to_run", "skips", "failures", "done", "queued", "lost")
+    }
+    for item, identity in _shuffled_cases(results, settings, environments, history):
+        preflight, is_skipped = item.preflight, item.preflight.inapplicable
+        if preflight.failure:
+            group = "failures"
+        elif identity in history.good or (is_skipped and identity in history.temporary_skips):
+            group = "done"
+        elif is_skipped:
+            group = "skips"
+        elif item.replicate_key in queued:
+            group = "queued"
+        else:
+            group = "lost" if history.is_exhausted(identity, settings) and not retry else "to_run"
+        groups[group].append(item)
+    done, waiting, lost = (len(groups[name]) for name in ("done", "queued", "lost"))
+    return Schedule(
+        group_by_process(groups["to_run"]), tuple(groups["skips"]), done, machine, environments, waiting,
+        lost, tuple(groups["failures"]),
+    )  # fmt: skip
+
+
+def _shuffled_cases(
+    results: Sequence[PreflightResult],
+    settings: RunSettings,
+    environments: Mapping[tuple, Environment],
+    history: "History",
+) -> Iterator[tuple[ScheduledCase, Identity]]:
+    """Yield each case with its next attempt, once for each replicate or, if it cannot run, only once."""
     for replicate in range(settings.replicates):
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, preflight in enumerate(shuffled):
-            if (preflight.inapplicable or preflight.failure) and replicate:
-                continue  # recorded in the first replicate only
-            identity = (preflight.case.key, environments[preflight.environment_key]["digest"], replicate)
-            item = ScheduledCase(preflight, order, history.attempts[identity] + 1, replicate)
-            if preflight.failure:
-                failures.append(item)
-            elif identity in history.good or (preflight.inapplicable and identity in history.temporary_skips):
-                counts["done"] += 1
-            elif preflight.inapplicable:
-                skips.append(item)
-            elif item.replicate_key in queued:
-                counts["queued"] += 1
-            elif history.is_exhausted(identity, settings) and not retry:
-                counts["lost"] += 1
-            else:
-                to_run.append(item)
-    return Schedule(
-        group_by_process(to_run), tuple(skips), counts["done"], machine, environments,
-        counts["queued"], counts["lost"], tuple(failures),
-    )  # fmt: skip
+            if replicate == 0 or not (preflight.inapplicable or preflight.failure):
+                item = ScheduledCase(preflight, order, 1, replicate)
+                identity = item.identity(environments)
+                yield dataclasses.replace(item, attempt=history.attempts[identity] + 1), identity
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:

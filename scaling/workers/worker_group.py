@@ -127,10 +127,7 @@ def open_worker_group(
     nodes ends before any worker has responded.
     """
     worker = [variant.python, "-m", variant.module]
-    # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
-    tunables = environment.variables(header["platform"])["GLIBC_TUNABLES"]
-    inherited = transport.without_job_variables(os.environ) if remote else dict(os.environ)
-    variables = inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
+    variables = _worker_variables(header["platform"], variant, is_remote=remote is not None)
     commands = remote.commands(shape, worker, variables) if remote else [worker] * shape.processes
     events: queue.Queue[Event] = queue.Queue()
     group = WorkerGroup(shape, [], events, remote)
@@ -151,6 +148,14 @@ def open_worker_group(
             process.send(first_line)
         _wait_for_start(group, report_wait)
         yield group
+
+
+def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
+    """Return the environment variables of a worker process, or of the command that starts it elsewhere."""
+    # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
+    tunables = environment.variables(platform)["GLIBC_TUNABLES"]
+    inherited = transport.without_job_variables(os.environ) if is_remote else dict(os.environ)
+    return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:

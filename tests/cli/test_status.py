@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from scaling.cli import logs, main, status
-from scaling.cluster import job_state, lost_cases, status_table, submission_files, task, wait
+from scaling.cluster import job_state, lost_cases, submission_files, task, wait
 from scaling.cluster.cluster_settings import ClusterSettings
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
@@ -186,7 +186,7 @@ def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
     assert count(status.summarize_status(study.folder, study.states("RUNNING")))["running"] == 1
     for waiting_state in ("PENDING", "REQUEUED"):
         summary = status.summarize_status(study.folder, study.states(waiting_state))
-        [row] = status_table.task_rows(summary.tasks)
+        [row] = status.task_rows(summary.tasks)
         assert count(summary)["queued"] == 2 and row[3:6] == (waiting_state.lower(), "", "")
     study.start(0, "n2")
     summary = status.summarize_status(study.folder, study.states("RUNNING"))
@@ -195,7 +195,7 @@ def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
     summary = status.summarize_status(study.folder, study.states("RUNNING"))
     assert (count(summary)["running"], count(summary)["queued"]) == (1, 1)
     assert "on n2, attempt 2" in status_lines(summary)[0]
-    [row] = status_table.task_rows(summary.tasks)
+    [row] = status.task_rows(summary.tasks)
     assert row[0] == "0001, run 2"
 
 
@@ -219,7 +219,7 @@ def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(
 @pytest.mark.parametrize("every", [False, True])
 def test_tasks_of_a_submission_in_one_state_share_a_row_without_the_option_all(every, make_study):
     tasks = make_study(400).states(*["RUNNING", "PENDING", "COMPLETED", "COMPLETED"] * 50)
-    rows = status_table.task_rows(tasks, every)
+    rows = status.task_rows(tasks, every)
     assert len(rows) == (200 if every else 3)
     assert sum(int(row[6].partition("/")[2]) for row in rows) == 400
     assert every or rows[0][0] == "0001, 0005 and 48 more"
@@ -228,10 +228,10 @@ def test_tasks_of_a_submission_in_one_state_share_a_row_without_the_option_all(e
 def test_tasks_of_old_submissions_are_omitted_once_they_have_ended(make_study):
     studies = [make_study(2, stamp=f"20261121T2015{n:02}-3f2a") for n in range(50)]
     states = [study.states("PENDING" if n == 3 else "COMPLETED")[0] for n, study in enumerate(studies)]
-    tables = list(status_table.task_tables(states, every=False))
+    tables = list(status.task_tables(states, every=False))
     assert [table.title for table in tables] == ["jobs/20261121T201503-3f2a", "jobs/20261121T201549-3f2a"]
     assert tables[-1].caption == "48 tasks of earlier submissions have ended; --all shows them"
-    assert len(list(status_table.task_tables(states, every=True))) == 50
+    assert len(list(status.task_tables(states, every=True))) == 50
 
 
 def test_long_lists_are_shortened_and_name_the_option_all(make_study, make_record):
@@ -313,7 +313,7 @@ def test_status_says_why_the_cases_of_damaged_task_files_are_missing(state, make
     summary = status.summarize_status(study.folder, study.states(state, state))
     (note,) = summary.notes
     assert count(summary)["missing"] == 2 and "jobs/20261121T201500-3f2a/0001.json is not a valid" in note
-    assert note.endswith("(and 1 more task files); until then, 4 cases may be shown as missing")
+    assert note.endswith("(and 1 more task file); until then, 4 cases may be shown as missing")
     assert status.summarize_status(study.folder, study.states("COMPLETED", "COMPLETED")).notes == []
 
 
@@ -669,12 +669,12 @@ def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatc
     text = "waits for cores: another study on this host holds them (process 12)"
     study.journals[0].write("waiting", text=text)
     summary = status.summarize_status(study.folder, study.states("RUNNING"))
-    [row] = status_table.task_rows(summary.tasks)
+    [row] = status.task_rows(summary.tasks)
     assert row[-1] == text
     monkeypatch.setattr(logs, "try_find_tasks", lambda _: (study.states("RUNNING"), ""))
     assert text in next(logs.logs_of_case(logs.load_cases(study.folder), study.key(0)))[1]
     study.log(0, "begin", 0)
-    [row] = status_table.task_rows(status.summarize_status(study.folder, study.states("RUNNING")).tasks)
+    [row] = status.task_rows(status.summarize_status(study.folder, study.states("RUNNING")).tasks)
     assert row[-1] == ""
 
 

@@ -613,7 +613,7 @@ TABLES["clusters"] = {
         ("slurm", "cluster.time.x=1", "cluster.time must be a positive number of minutes"),
         ("slurm", "cluster.hosts=[a]", "cluster.hosts has no effect with cluster=slurm"),
         ("local", "cluster.partition=a", "cluster.partition has no effect with cluster=local"),
-        ("none", "cluster.time=1", "cluster.time has no effect with cluster=none"),
+        ("none", "cluster.time=1", "cluster.time has no effect with cluster=none.*cluster=local or slurm"),
         ("hosts", "cluster.per_node=4", "cluster=hosts.*cluster.hosts"),
         ("hosts", "cluster.hosts=[a]", "cluster=hosts.*cluster.per_node"),
         ("hosts", "cluster.shell=ssh", "cluster.shell must be a list of words"),
@@ -626,7 +626,7 @@ TABLES["clusters"] = {
         ("tracking.dashboard=1", "tracking.dashboard must be true or false"),
         (f"tracking.tags=[{'x' * 65}]", "tracking.tags must be a list of words"),
         ("+tracking.api_key=secret", "keys come from WANDB_API_KEY"),
-        ("tracking.colour=red", "colour"),
+        ("tracking.colour=red", "unknown key of tracking 'colour': choose from name, project"),
     ]
 }  # fmt: skip
 
