@@ -172,13 +172,11 @@ def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dic
 
 def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
     """Return the shape and dtype of each input at one point, as a dict from name to `ShapeDtypeStruct`."""
-    from jax import ShapeDtypeStruct
-    from jax.numpy import dtype as jax_dtype
+    import jax
 
-    dtypes = {False: jax_dtype(case.dtype), True: jax_dtype("int32")}
-    return {
-        name: ShapeDtypeStruct(spec.shape, dtypes[spec.integer]) for name, spec in workload.inputs.items()
-    }
+    dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
+    specs = workload.inputs.items()
+    return {name: jax.ShapeDtypeStruct(spec.shape, dtypes[spec.integer]) for name, spec in specs}
 
 
 def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:

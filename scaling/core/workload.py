@@ -179,15 +179,10 @@ def digest(name: str) -> str | None:
 
     The hash includes the user's modules that the workload imports.
     """
-    if name in built_in("workloads"):
-        return None
-    if not (file := getattr(module(name), "__file__", None)):
+    if name in built_in("workloads") or not (file := getattr(module(name), "__file__", None)):
         return None
     helpers = load_option("workload_sources").imported_sources(name)
     return hashlib.sha256(b"".join([Path(file).read_bytes(), *helpers])).hexdigest()[:16]
-
-
-MakeWorkload = Callable[[Case], Any]
 
 
 def make_from_module(case: Case) -> Any:
@@ -195,7 +190,7 @@ def make_from_module(case: Case) -> Any:
     return module(case.workload).workload(case)
 
 
-def build(case: Case, make_workload: MakeWorkload = make_from_module) -> Workload:
+def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
     """Make the workload of a case, and apply the fields `wrt`, `reduce` and `target` of the case.
 
     `make_workload(case)` returns the `Workload` that its module defines. In the result, each leaf of a pytree

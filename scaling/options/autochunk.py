@@ -63,9 +63,8 @@ def compile_largest(
         io_exceeds_memory = describe_shortage(dataclasses.replace(last, needs=needs)) is not None
         return MemoryNeed(last.bytes_while_running, False, io_exceeds_memory)
 
-    earlier = None
-    if known_blocks:
-        earlier = BlockSizes(known_blocks["block"], known_blocks["chunk"], known_blocks["storage"])
+    names = ("block", "chunk", "storage")
+    earlier = BlockSizes(**{name: known_blocks[name] for name in names}) if known_blocks else None
     blocks, needs = find_blocks(derivative, compile_and_measure, earlier)
     if blocks is not None:
         probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
@@ -89,9 +88,9 @@ def find_blocks(
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
+    can_divide_points = case.batch == "vmap" or sums_points
     points = ceil_div(case.points, case.mesh_shape[0])
     seeds = max(ceil_div(part.seeds, case.mesh_shape[1]) for part in derivative.parts)
-    can_divide_points = case.batch == "vmap" or sums_points
 
     def probe(blocks: BlockSizes) -> MemoryNeed:
         if blocks not in needs:

@@ -8,7 +8,7 @@ step is copied to the host while the next step is computed.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,26 +99,13 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     host_inputs = {name: point_rows(case, workload, name, 0, case.points) for name in workload.points}
     result = np.empty(derivative.result_shape, _result_dtype(derivative))
 
-    def place(
-        names: Iterable[str], seed_arguments: Mapping[str, Any], rows: Mapping[str, np.ndarray] | None = None
-    ) -> dict[str, Any]:
-        names, source = list(names), dataclasses.replace(program, seed_arguments=seed_arguments)
-        return dict(zip(names, layout.place_inputs(source, rows, names), strict=True))
-
-    names_on_device = (name for name in program.arguments if name not in host_inputs)
-    shared_arguments = place(names_on_device, program.seed_arguments)
+    names_on_device = [name for name in program.arguments if name not in host_inputs]
+    shared_arguments = _place(program, names_on_device)
     start_arguments = {}
     for _, seed in iterate_steps(1, 1, seeds, chunk):
         start = {**program.seed_arguments, layout.START: np.asarray(seed, np.int32)}
-        start_arguments[seed] = place([layout.START], start) if plan.seeds else {}
-
-    def copy_to_host(point: int, seed: int, output: Any) -> None:
-        pieces = program.pieces(output)
-        target = result[point : point + len(pieces[0])]
-        if plan.seeds is not None:
-            is_column = derivative.parts[0].computes_columns
-            target = target[:, :, seed : seed + chunk] if is_column else target[:, seed : seed + chunk]
-        np.concatenate([piece.reshape(*target.shape[:2], -1) for piece in pieces], axis=2, out=target)
+        from_seed = dataclasses.replace(program, seed_arguments=start)
+        start_arguments[seed] = _place(from_seed, [layout.START]) if plan.seeds else {}
 
     def run() -> np.ndarray:
         pending: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
@@ -126,12 +113,30 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
             if not pending or point != pending[0][0]:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
-                points = place(rows, program.seed_arguments, rows)
+                points = _place(program, list(rows), rows)
             arguments = {**shared_arguments, **points, **start_arguments[seed]}
             pending.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
             if len(pending) > 1:
-                copy_to_host(*pending.pop(0))
-        copy_to_host(*pending.pop())
+                _copy_to_host(compiled, result, *pending.pop(0))
+        _copy_to_host(compiled, result, *pending.pop())
         return result
 
     return run
+
+
+def _place(
+    program: layout.Program, names: list[str], rows: Mapping[str, np.ndarray] | None = None
+) -> dict[str, Any]:
+    """Copy arguments of a program to the devices, and return a dict from name to array."""
+    return dict(zip(names, layout.place_inputs(program, rows, names), strict=True))
+
+
+def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
+    """Copy the output of the step that starts at (point, seed) to the whole result on the host."""
+    assert compiled.program is not None
+    pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
+    target = result[point : point + len(pieces[0])]
+    if chunk is not None:
+        is_column = compiled.derivative.parts[0].computes_columns
+        target = target[:, :, seed : seed + chunk] if is_column else target[:, seed : seed + chunk]
+    np.concatenate([piece.reshape(*target.shape[:2], -1) for piece in pieces], axis=2, out=target)

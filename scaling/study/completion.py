@@ -4,7 +4,7 @@ As a result, equal computations are equal cases. applicability.py decides whethe
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
-def complete(case: Case, make: workload.MakeWorkload = workload.make_from_module) -> Case:
+def complete(case: Case, make: Callable[[Case], Any] = workload.make_from_module) -> Case:
     """Return the completed case: defaults are filled in, and fields that have no effect are reset.
 
     `make` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.

@@ -232,33 +232,44 @@ def _verify(
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
+    for differentiable in differentiated:
+        result = _compare_with_differences(differentiable, case, workload, arrays, roundoff)
+        if objection := _describe_objection(computed, case, workload, result, roundoff, float64_obstacle):
+            return dataclasses.replace(computed, **objection)
+    return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
+
+
+def _describe_objection(
+    computed: ComputedReference,
+    case: Case,
+    workload: Workload,
+    result: fd_check.Confirmation,
+    roundoff: float,
+    float64_obstacle: str | None,
+) -> dict[str, Any]:
+    """Return the field `wrong` or `unsure` of a reference that finite differences do not confirm, else {}."""
+    evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
+    is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
+    if not (is_unsure or is_wrong):
+        return {}
     # In few digits, rounding can make a difference wrong at some points.
     max_wrong_share = 0.0 if roundoff <= ROUNDOFF["float64"] else 0.5
-    for each in differentiated:
-        result = _compare_with_differences(each, case, workload, arrays, roundoff)
-        is_wrong = result.is_wrong.any()
-        is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
-        if not (is_unsure or is_wrong):
-            continue
-        is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
-        structs = point_structs(case, workload)
-        may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
-        if is_refuted and may_be_wrong:
-            wrong = (
-                "the function's own derivative differs from finite differences of its values by "
-                f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, "
-                "stop_gradient, primitive) is wrong, or a solver within it stops at a tolerance"
-            )
-            return dataclasses.replace(computed, wrong=wrong)
-        if is_refuted or may_be_wrong:  # otherwise only a rule of the function can be wrong, and it has none
-            outcome = "refute" if is_refuted else "do not confirm"
-            differences = (
-                f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
-            )
-            fix = "add a reference to the workload"
-            obstacle = f"{float64_obstacle}, and " if float64_obstacle else ""
-            return dataclasses.replace(computed, unsure=f"{obstacle}{differences}; {fix}")
-    return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
+    is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
+    structs = point_structs(case, workload)
+    may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
+    if is_refuted and may_be_wrong:
+        text = (
+            "the function's own derivative differs from finite differences of its values by "
+            f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, "
+            "stop_gradient, primitive) is wrong, or a solver within it stops at a tolerance"
+        )
+        return {"wrong": text}
+    if not (is_refuted or may_be_wrong):  # only a rule of the function can be wrong, and it has none
+        return {}
+    outcome = "refute" if is_refuted else "do not confirm"
+    differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
+    obstacle = f"{float64_obstacle}, and " if float64_obstacle else ""
+    return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
 def _compare_with_differences(

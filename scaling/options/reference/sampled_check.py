@@ -176,9 +176,9 @@ def _compare_gram(
 def _measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function f(evaluation, arrays, points) that evaluates the derivative for some seeds.
 
-    `quantity` is a quantity of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points of a
-    block. `points` are indices of points in the block, and `arrays` contains the inputs at these points. If
-    `is_summed` is true, the sum of the outputs is differentiated.
+    `quantity` is a quantity of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points
+    of a block. `points` are indices of points in the block, and `arrays` contains the inputs at these points.
+    If `is_summed` is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:
