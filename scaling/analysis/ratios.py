@@ -77,13 +77,13 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
     Its interval describes the variation of jobs, of processes, or of the compilations of one process. With
     one compilation it is that of the median, widened for autocorrelation, and unknown with too few samples.
     """
-    level = _estimate_time(tuple(records))
-    if level.members or len(samples_by_compilation(records[0])) > 1:
+    if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
+        level = _estimate_time(tuple(records))
         return _t_interval(level.value, level.error or 0.0, level.freedom)
-    seconds = records[0].seconds
+    seconds, value = records[0].seconds, statistics.median(records[0].seconds)
     widening = interval_widening(seconds) or 1.0
-    interval = [level.value * (end / level.value) ** widening for end in median_interval(seconds) or ()]
-    return Estimate(level.value, *(interval or (None, None)))
+    interval = [value * (end / value) ** widening for end in median_interval(seconds) or ()]
+    return Estimate(value, *(interval or (None, None)))
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
