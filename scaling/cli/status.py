@@ -1,4 +1,4 @@
-"""Implement `scaling status`: find the state of each case (`StudyStatus`), and print tasks, counts and cases."""
+"""Implement `scaling status`: find the state of each case (`StudyStatus`), and print tasks, counts, cases."""
 
 import argparse
 import contextlib
