@@ -182,8 +182,8 @@ def _run_in_process(
 ) -> tuple[float | Refusal | None, bool]:
     """Find the advice in a new process. Return the reply or None, and whether a signal stopped the process.
 
-    If `is_bound`, the process uses one CPU core per device. It reads the file `request` of a folder, and writes
-    the file `reply`: the seconds per call, or a `Refusal` that states why there is no advice.
+    If `is_bound`, the process uses one CPU core per device. It reads the file `request` of a folder, and
+    writes the file `reply`: the seconds per call, or a `Refusal` that states why there is no advice.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
