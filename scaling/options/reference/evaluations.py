@@ -25,7 +25,11 @@ ArrayFunction = Callable[[Any], jax.Array]
 
 _MAX_ELEMENTS = 2**22  # limit on the size of an intermediate result for all points and seeds of a call
 _SLOW_COMPILATION = 1.0  # seconds
-_UNOPTIMIZED = {"xla_disable_hlo_passes": "fusion", "xla_backend_optimization_level": 0}
+_UNOPTIMIZED = {
+    "xla_disable_hlo_passes": "fusion",
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": True,  # without them and without fusion, jaxlib 0.10 computes wrong numbers
+}
 _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 
