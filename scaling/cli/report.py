@@ -27,7 +27,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     """Write the HTML report of a results folder (with --proposal, also a proposal), and print a summary."""
     folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
     printed = find_current(folder, _digest(folder, efficiency))
-    if printed and not args.proposal and not (folder / SUBMISSIONS).is_dir():
+    if printed and not args.proposal and not find_unrecorded(folder):
         print_report(printed, console)
         _print_totals(folder, printed.totals, console)
         return
@@ -95,14 +95,17 @@ def write_and_print(
     return found
 
 
-def find_unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended job left without a record, but do not write it."""
+def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
+    """Return a "failed" record for each case that an ended job left without a record, but do not write it.
+
+    If `records` is None, read them from the folder.
+    """
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
 
     tasks, _ = job_state.try_find_tasks(folder)
-    return lost_cases.make_failed_records(tasks, records)
+    return lost_cases.make_failed_records(tasks, store.load(folder).records if records is None else records)
 
 
 def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:

@@ -80,7 +80,7 @@ def type_check(hint: Any) -> Check:
         return lambda value: is_number(value) and value >= 0
     if hint is int:
         return lambda value: type(value) is int and is_number(value) and value >= 0
-    return lambda value: hint is Any or isinstance(value, hint)
+    return (lambda _: True) if hint is Any else lambda value: isinstance(value, hint)
 
 
 def _check_either(first: Check, second: Check) -> Check:
