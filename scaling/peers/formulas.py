@@ -70,14 +70,14 @@ class Batch:
         `push(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of `x[index]`, and
         its nonzero elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
         """
-        parts = []
+        columns_by_input = []
         for index, array in enumerate(self.x):
             seeds = unit_seeds(array, self.points_per_tangent(index), size)
             columns = (push(index, seed) for seed in seeds)
             if self.workload.reduce:
                 columns = (column.sum(axis=-1) for column in columns)
-            parts.append(numpy.stack(list(columns)))
-        return parts
+            columns_by_input.append(numpy.stack(list(columns)))
+        return columns_by_input
 
     def rows(
         self, pull: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
@@ -96,14 +96,14 @@ class Batch:
                 sums[-1] = [total + row for total, row in zip(sums[-1], pull(seed), strict=True)]
         return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
 
-    def collect(self, parts: Iterable[Any]) -> numpy.ndarray:
+    def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
         """Return Jacobians of shape (points, outputs, inputs) from the result of `columns` or `rows`."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
-            parts = [numpy.moveaxis(part, 0, -1) for part in parts]
+            by_input = [numpy.moveaxis(part, 0, -1) for part in by_input]
         elif self.case.batch == "vmap":
-            parts = [numpy.moveaxis(part, 0, 1) for part in parts]
-        return numpy.concatenate([part.reshape(self.case.points, outputs, -1) for part in parts], axis=2)
+            by_input = [numpy.moveaxis(part, 0, 1) for part in by_input]
+        return numpy.concatenate([part.reshape(self.case.points, outputs, -1) for part in by_input], axis=2)
 
 
 def make_batch(

@@ -85,15 +85,15 @@ def estimate(
     """
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
-            parts, bound = draw_time_parts(case, hardware, kernels, messages)
+            time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
     except _UnknownTime as reason:
         return str(reason)
-    seconds = parts["call"] + parts["compute"] + parts["communication"] + parts["waiting"]
+    seconds = time_parts["call"] + time_parts["compute"] + time_parts["communication"] + time_parts["waiting"]
     if not (np.isfinite(seconds) & (seconds > 0)).all():
         return "the rates of the hardware give no finite time"
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
     recorded_draws = [float(f"{value:.4g}") for value in seconds[:_RECORDED_DRAWS]]
-    medians = {name: float(np.median(part)) for name, part in parts.items()}
+    medians = {name: float(np.median(part)) for name, part in time_parts.items()}
     return TimeEstimate(middle, low, high, **medians, bound=bound, draws=recorded_draws)
 
 
@@ -121,13 +121,13 @@ def draw_time_parts(
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = times @ (kernel_seconds + overhead / arithmetic)
     latency, transfer = sum((_message_cost(each, hardware, rates) for each in messages), np.zeros(2))
-    parts = {
+    time_parts = {
         "call": (rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
         "communication": latency + transfer / bandwidth,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
     }
-    return parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
+    return time_parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
@@ -168,17 +168,17 @@ def _kernel_seconds(
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
     """Return the time in seconds that a kernel needs to read and write memory.
 
-    The bandwidth is interpolated in log(size) and log(bandwidth), and constant beyond the measured sizes.
+    The bandwidth is interpolated in log(bytes) and log(bandwidth), and constant beyond the measured sizes.
     """
-    size = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
-    if kernel.get("overhead") and size <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
+    kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
+    if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
         return 0.0
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
-    bandwidth = float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
+    bandwidth = float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))
     if kernel.get("operations"):  # they include loads and stores, in the order of the loops
-        return size / bandwidth
-    transposed = min(kernel.get("turned", 0), size)
-    return (size - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
+        return kernel_bytes / bandwidth
+    transposed = min(kernel.get("turned", 0), kernel_bytes)
+    return (kernel_bytes - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
@@ -213,12 +213,12 @@ def _all_reduce_cost(
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
     cost = _torus_cost(nbytes, shape, level) if torus else _ring_or_tree_cost(nbytes, within, level)
-    # On the outer levels, a group of `within` devices acts as one device, with 1 / `within` of the bytes.
-    groups = [
+    # On the outer levels, `within` devices act as one device, with 1 / `within` of the bytes.
+    outer_levels = [
         dataclasses.replace(level, devices=level.devices and math.ceil(level.devices / within))
         for level in outer
     ]
-    return cost + _all_reduce_cost(nbytes / within, math.ceil(devices / within), groups, ())
+    return cost + _all_reduce_cost(nbytes / within, math.ceil(devices / within), outer_levels, ())
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
