@@ -81,16 +81,6 @@ class Derivative:
         return self.seeds
 
     @property
-    def padding_share(self) -> float | None:
-        """Return the share of padded (point, seed) pairs, or None unless split=both or seeds=colored."""
-        if self.case.split != "both" and self.coloring is None:
-            return None
-        point_devices, seed_devices = self.case.mesh_shape
-        points = point_devices * ceil_div(self.case.points, point_devices)  # with padding, as the seeds
-        seeds = seed_devices * max(1, sum(ceil_div(part.seeds, seed_devices) for part in self.parts))
-        return 1 - self.case.points * max(self.seeds, 1) / (points * seeds)
-
-    @property
     def result_shape(self) -> tuple[int, int, int]:
         """Return the shape of the result on the host. An axis that a reduction removes has length 1.
 

@@ -175,8 +175,7 @@ def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
-    specs = workload.inputs.items()
-    return {name: jax.ShapeDtypeStruct(spec.shape, dtypes[spec.integer]) for name, spec in specs}
+    return {name: jax.ShapeDtypeStruct(x.shape, dtypes[x.integer]) for name, x in workload.inputs.items()}
 
 
 def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:

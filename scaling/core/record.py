@@ -99,7 +99,7 @@ class Record:
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
-    padding: float | None = None  # with split=both or seeds=colored: see `Derivative.padding_share`
+    padding: float | None = None  # with split=both or seeds=colored: see options/program_stats.py
     detect_seconds: float | None = None  # with seeds=colored: the time to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: the time to color its columns or rows
     colors: dict[str, int | None] | None = None  # the numbers of column colors and of row colors

@@ -240,7 +240,7 @@ def _compile_jax_program(
     if group.processes > 1 and case.chunk == AUTO:  # several processes cannot offload to the host
         case = dataclasses.replace(case, storage="device")
     derivative = compile_case.describe_and_color(case, built_workload, describe_shortage)
-    note(passes=derivative.passes or None, padding=derivative.padding_share)
+    note(passes=derivative.passes or None, padding=load_option("program_stats").padding_share(derivative))
     if derivative.coloring is not None:
         note(**load_option("coloring").coloring_fields(derivative.coloring))
     stages = attempt.stages

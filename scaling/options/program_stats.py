@@ -16,6 +16,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from scaling.core.case import CEILING, Case
 from scaling.core.compile_case import CompiledCase, trace_program
+from scaling.core.derivative import Derivative, ceil_div
 from scaling.options import hlo
 
 _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose programs contain a collective
@@ -75,6 +76,17 @@ def program_work(
     }  # fmt: skip
     totals = {name: amount and amount * compiled.steps for name, amount in work.items()}
     return {**totals, "collectives": program and program.collectives}
+
+
+def padding_share(derivative: Derivative) -> float | None:
+    """Return the share of padded (point, seed) pairs, or None unless split=both or seeds=colored."""
+    case = derivative.case
+    if case.split != "both" and derivative.coloring is None:
+        return None
+    point_devices, seed_devices = case.mesh_shape
+    points = point_devices * ceil_div(case.points, point_devices)  # with padding, as the seeds
+    seeds = seed_devices * max(1, sum(ceil_div(part.seeds, seed_devices) for part in derivative.parts))
+    return 1 - case.points * max(derivative.seeds, 1) / (points * seeds)
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:

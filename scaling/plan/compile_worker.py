@@ -158,7 +158,7 @@ class BuiltCase:
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
             **_optimized_work(kernels, compiled_case.steps),
             "passes": compiled_case.derivative.passes or None,
-            "padding": self.derivative.padding_share, "blocks": compiled_case.blocks,
+            "padding": program_stats.padding_share(self.derivative), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
             "compulsory_bytes": compiled_case.compulsory_bytes,
             "messages": [kernel_work.as_work(message) for message in program.messages or ()],
