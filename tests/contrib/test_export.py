@@ -188,11 +188,11 @@ def test_failed_export_keeps_the_earlier_files(folder, tmp_path, monkeypatch):
         path.write_text("half a table")
         raise OSError(28, "No space left on device")
 
-    export.write_exports(folder, ["csv"], tmp_path)
+    export.write_exports(folder, ["parquet"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(pandas.DataFrame, "to_csv", fail_midway)
+    monkeypatch.setattr(pandas.DataFrame, "to_parquet", fail_midway)
     with pytest.raises(OSError, match="No space left"):
-        export.write_exports(folder, ["csv"], tmp_path)
+        export.write_exports(folder, ["parquet"], tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
