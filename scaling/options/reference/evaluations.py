@@ -28,7 +28,7 @@ _SLOW_COMPILATION = 1.0  # seconds
 _UNOPTIMIZED = {
     "xla_disable_hlo_passes": "fusion",
     "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": True,  # without them and without fusion, jaxlib 0.10 computes wrong numbers
+    "xla_cpu_use_fusion_emitters": True,  # without them and without fusion, jaxlib 0.10 gives wrong numbers
 }
 _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
