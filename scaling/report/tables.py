@@ -22,8 +22,7 @@ from scaling.core.case import PEAKS, label
 from scaling.core.formatting import format_bytes, format_duration, format_interval, format_number, list_first
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
-from scaling.report.terminal import TerminalReport
-from scaling.report.text import Table, file_stem, make_table
+from scaling.report.text import Table, TerminalReport, file_stem, make_table
 
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs

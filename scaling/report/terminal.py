@@ -1,26 +1,17 @@
-"""Print tables and sentences of a report on a console (`TerminalReport`), without reading results.
+"""Print the tables and sentences of a report on a console, without reading results.
 
 If a table is too wide for the console, each row is printed as a paragraph.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scaling.report.text import Table, clean_text, keep_numbers_whole, wrap_text
+from scaling.report.text import Table, TerminalReport, clean_text, keep_numbers_whole, wrap_text
 
 _BORDERS = 3  # characters of padding and border per column
-
-
-class TerminalReport(NamedTuple):
-    """What `scaling report` prints about a results folder."""
-
-    tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
-    sentences: Sequence[str]
-    totals: str  # the number of cases per status
 
 
 def print_report(report: TerminalReport, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Define `Table`, a table of text, and functions that clean text, wrap lines and make file names."""
+"""Define `Table` and `TerminalReport`, and functions that clean text, wrap lines and make file names."""
 
 import re
 import textwrap
@@ -45,6 +45,14 @@ class Table(NamedTuple):
         """Return the rows of the table as (HTML anchor, row) pairs."""
         numbered = [f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)]
         return list(zip(self.row_anchors or numbered, self.rows, strict=True))
+
+
+class TerminalReport(NamedTuple):
+    """What `scaling report` prints about a results folder."""
+
+    tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
+    sentences: Sequence[str]
+    totals: str  # the number of cases per status
 
 
 def make_table(

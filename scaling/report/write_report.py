@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaling.core import environment
-from scaling.report.terminal import TerminalReport
-from scaling.report.text import Table
+from scaling.report.text import Table, TerminalReport
 from scaling.results import store
 
 if TYPE_CHECKING:
