@@ -452,7 +452,7 @@ TABLES["words"] = {
         ((*RBF, "~cluster"), "cluster"),
         ((*RBF, "~tracking"), "tracking"),
         ((*RBF, "+sampling.secs=1"), "secs"),
-        ((*RBF, "sampling.seconds.x=1"), "sampling.seconds.x"),
+        ((*RBF, "sampling.seconds.x=1"), "unknown key of sampling 'seconds.x': choose from width"),
         ((*RBF, "devices.x=1"), "devices"),
         ((*RBF, "hydra/launcher=nowhere"), "hydra/launcher=nowhere has no effect: results=PATH"),
         ((*RBF, "~hydra.sweeper"), "~hydra.sweeper has no effect: results=PATH"),
