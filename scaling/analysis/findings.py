@@ -15,6 +15,8 @@ from scaling.core.case import Case, label
 from scaling.core.record import Record
 from scaling.results import store
 
+EFFICIENCY = 0.5  # default of `Findings.efficiency`
+
 
 @dataclass(frozen=True, eq=False)
 class Findings:
@@ -39,7 +41,7 @@ class Findings:
     coloring_gains: list[ranking.ColoringGain]
     forecasts: list[forecast.Forecast]  # one per planned hardware
     plan_scores: list[forecast.PlanScore]  # one per planned hardware that was also measured
-    efficiency: float = 0.5  # smallest acceptable parallel efficiency
+    efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
@@ -98,7 +100,7 @@ def read(
     only: Collection[str] | None = None,
     unrecorded: Sequence[Record] = (),
     loaded: store.Loaded | None = None,
-    efficiency: float = 0.5,
+    efficiency: float = EFFICIENCY,
 ) -> Findings:
     """Read a results folder, and return its newest records and all results derived from them.
 
