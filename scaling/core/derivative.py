@@ -61,9 +61,7 @@ class Derivative:
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
     parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
-    coloring: Any = (
-        None  # the `Coloring` (options/coloring.py) of the Jacobian with seeds=colored, otherwise None
-    )
+    coloring: Any = None  # with seeds=colored, the `Coloring` (options/coloring.py) of the Jacobian
 
     @property
     def seeds(self) -> int:
