@@ -1,8 +1,8 @@
-"""Peer: HIPS autograd (JVPs and VJPs by tracing NumPy calls) on a single core.
+"""Peer: HIPS autograd on a single core, with `make_jvp` for columns and `make_vjp` for rows of a Jacobian.
 
 JVPs are computed with respect to one input at a time, because autograd would also propagate the zero tangents
-of the other inputs. VJPs are computed with respect to all inputs at once, because most of the backward pass
-is common to the inputs. Each derivative traces the function again.
+of the other inputs. VJPs are computed with respect to all inputs at once, because the inputs share most of
+the backward pass. The NumPy calls of the function are traced again for each derivative.
 """
 
 from typing import Any

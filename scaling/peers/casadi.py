@@ -1,16 +1,16 @@
-"""Peer: CasADi (a symbolic SX graph of one point, differentiated once and evaluated at every point).
+"""Peer: CasADi, which differentiates a symbolic SX graph of one point once, and evaluates it at every point.
 
 With `jit: false`, CasADi's virtual machine evaluates the graph. With `jit: true`, `cc` compiles the graph as
-C code. In both cases, CasADi divides the loop over the points among threads. With `batch: whole`, a single
-graph contains all points. `compile_seconds` is the time to differentiate and compile the graph.
+C code. In both cases, CasADi distributes the points over threads. With `batch: whole`, a single graph
+contains all points. `compile_seconds` is the time to differentiate and compile the graph.
 
 A sweep is one forward or reverse differentiation of the graph, which yields one compressed column or row of
-the Jacobian. The modes `jacfwd` and `jacrev` select forward or reverse sweeps (`ad_weight`), and `passes` is
-the number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph.
-The dense result includes the zeros, and the time to write them is included in the measured time.
+the Jacobian. The modes `jacfwd` and `jacrev` select forward and reverse sweeps (`ad_weight`). `passes` is the
+number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph. The
+result is a dense array, and the measured time includes the writing of its zeros.
 
-The graph consists of operations on scalars, so that a matrix product becomes a sum. Therefore all
-formulations of `residual`, and of `rbf` with `variant: source`, yield the same graph.
+All operations of the graph are scalar, and a matrix product becomes a sum of scalar products. Therefore the
+formulations of `residual` have equal graphs, and so do the formulations of `rbf` with `variant: source`.
 """
 
 import math
@@ -30,18 +30,18 @@ THREADS = True
 COMPILES = True
 
 _WEIGHTS = {"jacfwd": 0, "jacrev": 1, "grad_of_sum": 1}  # ad_weight: 0 is forward, 1 is reverse
-_MOST_INSTRUCTIONS = 2_000_000  # maximum number of instructions of a graph
-_MOST_COMPILED = 40_000  # maximum if the graph is compiled. Compilation takes several seconds.
-_MOST_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
+_MAX_INSTRUCTIONS = 2_000_000  # maximum number of instructions in a graph that is not compiled
+_MAX_COMPILED = 40_000  # maximum in a compiled graph. Compilation takes several seconds.
+_MAX_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     is_whole, is_value = case.batch == "whole", case.ad_mode.is_value
     m, d, p, o = (case.sizes.get(name, 1) for name in "mdpo")
-    instructions_of_point = {"rbf": m * (5 + 3 * d), "linear": 2 * p * o, "residual": 400, "poisson": 6}
-    value = instructions_of_point.get(case.workload, 0) * (case.points if is_whole else 1)
-    graph = value * (1 if is_value else 3)
-    most = _MOST_COMPILED if case.jit else _MOST_INSTRUCTIONS
+    instructions_per_point = {"rbf": m * (5 + 3 * d), "linear": 2 * p * o, "residual": 400, "poisson": 6}
+    value_instructions = instructions_per_point.get(case.workload, 0) * (case.points if is_whole else 1)
+    graph_instructions = value_instructions * (1 if is_value else 3)
+    most = _MAX_COMPILED if case.jit else _MAX_INSTRUCTIONS
     too_large = f"too large{' to compile' if case.jit else ''}; the limit is {most:,}"
     return formulas.reason_to_skip(
         case, ("value", *_WEIGHTS),
@@ -51,9 +51,9 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
         (is_whole and case.devices > 1, "the graph of a whole batch runs on one core"),
         (case.jit and shutil.which("cc") is None,
          "casadi with jit=true needs a C compiler, cc, on the PATH; jit=false needs none"),
-        (graph > most, f"a graph of about {graph:,} scalars is {too_large}"),
-        (value * sizes.passes > _MOST_SWEPT,
-         f"{sizes.passes:,} sweeps over about {value:,} scalars take too long"),
+        (graph_instructions > most, f"a graph of about {graph_instructions:,} scalars is {too_large}"),
+        (value_instructions * sizes.passes > _MAX_SWEPT,
+         f"{sizes.passes:,} sweeps over about {value_instructions:,} scalars take too long"),
     )  # fmt: skip
 
 
@@ -88,9 +88,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input in float64 with one row per point, padded to `count` rows by repeating the last point.
+    """Return an input as a float64 array with one row per point, padded to `count` rows with the last point.
 
-    A shared input is repeated in every row. With `batch: whole`, the array has a single row with all points.
+    Every row contains a copy of a shared input. With `batch: whole`, a single row contains all points.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -104,9 +104,10 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return a dict from input name to symbols, and the symbolic outputs, for one point or the whole batch.
+    """Call the function of a case with symbols. Return (a dict from input name to symbols, outputs).
 
-    The symbols and the outputs are column vectors, with elements in the row-major order of the arrays.
+    The symbols of an input and the outputs are column vectors of scalars, in the row-major order of the
+    arrays. They describe one point or, with `batch: whole`, all points.
     """
     import casadi as ca
 
@@ -124,7 +125,10 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes y or its derivative, and the number of sweeps (None for y)."""
+    """Return a CasADi function that computes y or its derivative, and the number of sweeps (None for y).
+
+    `symbols` and `y` are the results of `_trace`.
+    """
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -146,12 +150,13 @@ def _build_graph(
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
     """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps.
 
-    CasADi stores this (inputs, outputs) matrix by columns, which is (outputs, inputs) in row-major order.
+    The matrix has shape (inputs, outputs). CasADi stores it in column-major order, so that its elements are
+    in the order of a row-major array of shape (outputs, inputs).
     """
-    weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
-    jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
+    ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
+    jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})
     pattern = jacobian.sparsity()
-    colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)
+    colors = pattern.T.uni_coloring(pattern) if ad_weight else pattern.uni_coloring(pattern.T)
     if workload.reduce and not case.ad_mode.single_seed:
         jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
     return jacobian.T, colors.size2()

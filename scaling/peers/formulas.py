@@ -1,9 +1,9 @@
-"""Define the functions of `rbf`, `linear`, `residual` and `poisson` for libraries with the API of NumPy.
+"""Define `rbf`, `linear`, `residual` and `poisson` for NumPy-like libraries, and loop over seeds (`Batch`).
 
-The functions accept a single point or a batch with a leading axis of points. Class `Batch` is the function of
-all points of a case and its inputs. The points are independent of each other. Therefore a seed (a
-tangent or cotangent vector) that is repeated for all points yields one column or one row of the Jacobian of
-every point in a single pass. The argument `np` is the array library, such as numpy or torch.
+The functions accept a single point or a batch with a leading axis of points. The argument `np` is the array
+library, such as numpy or torch. The class `Batch` contains a function of all points of a case, and its
+inputs. The points are independent. Therefore a seed (a tangent or cotangent vector) that is repeated for all
+points yields one column or row of the Jacobian of every point in a single pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,18 +23,18 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
     """Return the reason why a library with the AD modes `modes` cannot run a case, or None if it can.
 
-    `checks` are (condition, text) pairs with more reasons, as in `first_reason`.
+    `checks` are more reasons as (condition, text) pairs. A text is a reason if its condition is true.
     """
-    functions = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
+    wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
-        (case.workload not in _WORKLOADS, functions),
+        (case.workload not in _WORKLOADS, wrong_workload),
         (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
         *checks,
     )
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return (condition, text) checks for `reason_to_skip` that reject bfloat16 and chunks of seeds."""
+    """Return the `checks` of `reason_to_skip` for the libraries that have neither bfloat16 nor `chunk`."""
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -50,54 +50,56 @@ class Batch:
     sizes: Any  # the `Derivative` of the case
     # The function from the arrays in `x` to an array of shape (points, ...), or to its sum if `sizes.summed`.
     function: Callable[..., Any]
-    x: tuple[Any, ...]  # arrays with an axis of points, except for shared inputs that are not copied
+    x: tuple[Any, ...]  # arrays with a leading axis of points, except for shared inputs that are not copied
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points for which one cotangent is repeated: all, or 1 if batch=whole."""
+        """Return how many points share a cotangent: all points, or 1 if batch=whole."""
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points for which one tangent of the input `x[index]` is repeated."""
+        """Return how many points share a tangent of `x[index]`: all, or 1 if it is shared or y is a sum."""
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(
-        self, push: Callable[[int, numpy.ndarray], numpy.ndarray], size: float = 1.0
+        self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
     ) -> list[numpy.ndarray]:
         """Return one array per input with the columns of the Jacobian, of shape (columns, points, outputs).
 
-        `push(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of `x[index]`, and
-        its nonzero elements equal `size`. If the workload reduces the Jacobian, the last axis is summed.
+        `compute_jvp(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of
+        `x[index]`, and its nonzero elements equal `scale`. If the workload reduces the Jacobian, the outputs
+        are summed.
         """
         columns_by_input = []
         for index, array in enumerate(self.x):
-            seeds = unit_seeds(array, self.points_per_tangent(index), size)
-            columns = (push(index, seed) for seed in seeds)
+            seeds = unit_seeds(array, self.points_per_tangent(index), scale)
+            columns = (compute_jvp(index, seed) for seed in seeds)
             if self.workload.reduce:
                 columns = (column.sum(axis=-1) for column in columns)
             columns_by_input.append(numpy.stack(list(columns)))
         return columns_by_input
 
     def rows(
-        self, pull: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
+        self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
         """Return one array per input with the rows of the Jacobian, of shape (rows, *shape of the input).
 
-        `pull` maps a cotangent of the outputs to a tuple with the cotangent of each input. `like` has the
-        shape and dtype of the outputs. If the workload reduces the Jacobian, the rows of a point are summed.
+        `compute_vjp` maps a cotangent of the outputs to a tuple with the cotangent of each input. `like` has
+        the shape and dtype of the outputs. If the workload reduces the Jacobian, the rows of each point are
+        summed.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []
-        for k, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
-            if k % rows_per_sum == 0:
-                sums.append(list(pull(seed)))
+        for row_number, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
+            if row_number % rows_per_sum == 0:
+                sums.append(list(compute_vjp(seed)))
             else:
-                sums[-1] = [total + row for total, row in zip(sums[-1], pull(seed), strict=True)]
+                sums[-1] = [total + row for total, row in zip(sums[-1], compute_vjp(seed), strict=True)]
         return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return Jacobians of shape (points, outputs, inputs) from the result of `columns` or `rows`."""
+        """Convert the result of `columns` or `rows` to Jacobians of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(part, 0, -1) for part in by_input]
@@ -109,8 +111,8 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case, given its inputs and the log-gamma function of the array library `np`."""
-    formula = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
+    """Return the `Batch` of a case. `np` is the array library, and `log_gamma` is its log-gamma function."""
+    point_function = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
     arrays = dict(inputs)
     if case.ad_mode.uses_reverse and case.batch == "vmap":
         # Without copies, a VJP would sum the gradients with respect to the shared inputs over the points.
@@ -118,7 +120,7 @@ def make_batch(
             arrays[name] = np.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
 
     def function(*x: Any) -> Any:
-        y = formula(**{**arrays, **dict(zip(workload.names, x, strict=True))})
+        y = point_function(**{**arrays, **dict(zip(workload.names, x, strict=True))})
         return np.sum(y) if sizes.summed else y
 
     return Batch(case, workload, sizes, function, tuple(arrays[name] for name in workload.names))
@@ -133,7 +135,10 @@ def prepare(
     log_gamma: Any,
     differentiate: Callable[[Batch], list[numpy.ndarray]],
 ) -> Prepared:
-    """Return a `Prepared` that computes the function value, or calls `differentiate` for the derivative."""
+    """Return a `Prepared` that computes the function value, or calls `differentiate` for the derivative.
+
+    `differentiate` returns the result of `Batch.columns` or `Batch.rows`.
+    """
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
     batch = make_batch(case, workload, sizes, inputs, np, log_gamma)
@@ -142,23 +147,24 @@ def prepare(
     return Prepared(lambda: differentiate(batch), batch.collect, passes=sizes.passes)
 
 
-def unit_seeds(like: numpy.ndarray, points: int, size: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield every unit tangent or cotangent of a point, multiplied by `size` and repeated for all points.
+def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
+    """Yield every unit tangent or cotangent of a point, multiplied by `scale` and repeated for all `points`.
 
     A seed has the shape and dtype of `like`. The same array is yielded each time and overwritten in place.
     """
     seed = numpy.zeros(like.shape, like.dtype)
-    flat = seed.reshape(points, -1)
-    for column in range(flat.shape[1]):
-        flat[:, column] = size
+    seed_by_point = seed.reshape(points, -1)
+    for element in range(seed_by_point.shape[1]):
+        seed_by_point[:, element] = scale
         yield seed
-        flat[:, column] = 0
+        seed_by_point[:, element] = 0
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function to differentiate in a case. Its keyword arguments are the inputs of the workload.
+    """Return the function to differentiate. Its keyword arguments are the inputs of the workload.
 
-    `log_gamma` is the logarithm of the gamma function. Only the value of `poisson` needs it.
+    `log_gamma` is the logarithm of the gamma function. Only the function value of `poisson` needs it, because
+    the derivative does not depend on log(c!).
     """
     if case.workload == "rbf":
         default = "rowwise" if case.variant == "squared" else "product"
@@ -208,9 +214,9 @@ def _residual(np, is_dot, is_scalar, d, m):
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
-    f = np.exp(-1.5 * (grid - m[..., None]) ** 2)
-    dot = partial(np.einsum, "...i,...i->...") if is_dot else lambda a, b: np.sum(a * b, -1)
-    residual = d - (dot(d, f) / dot(f, f))[..., None] * f
+    gaussian = np.exp(-1.5 * (grid - m[..., None]) ** 2)
+    inner_product = partial(np.einsum, "...i,...i->...") if is_dot else lambda a, b: np.sum(a * b, -1)
+    residual = d - (inner_product(d, gaussian) / inner_product(gaussian, gaussian))[..., None] * gaussian
     return np.sum(residual**2, -1) if is_scalar else residual
 
 

@@ -1,7 +1,7 @@
-"""Import a peer (an AD library other than JAX), list the cases that it cannot run, and prepare its program.
+"""Import the peer (an AD library other than JAX) of `engine:`, find why it skips a case, and run `Prepared`.
 
-A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
-`engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
+A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` is the name of a module
+in this folder, such as `torch`, or the import path of a user's module. A peer must define two functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
@@ -9,10 +9,11 @@ A peer runs the same cases as JAX, with the same inputs and checks. It is a modu
 and may define these constants:
 
     PACKAGES    the Python packages that the peer needs; their versions are recorded
-    THREADS     whether the peer can use several cores; the default is False
-    COMPILES    whether the peer compiles if `jit: true`; the default is False, which sets `jit: false`
+    THREADS     whether the peer can use several cores (default: False)
+    COMPILES    whether the peer compiles if `jit: true` (default: False; `jit` is then set to false)
 
-The module must import only NumPy and the standard library at its top level, and other packages in `prepare`.
+At its top level, the module must import only NumPy and the standard library. It must import other packages in
+`prepare`.
 """
 
 import dataclasses
@@ -43,10 +44,10 @@ class Prepared:
     """A function value or derivative prepared by a peer, ready to be called and timed.
 
     Attributes:
-        call: a function that computes the complete derivative, and returns when it is finished.
+        call: a function that computes the whole value or derivative, and returns when it is finished.
         collect: a function that converts the result of `call` to an array of shape
             (points, outputs, inputs), as `Derivative.result_shape` defines it.
-        compile_seconds: the time of compilation or tracing, or None if there is neither.
+        compile_seconds: the time of compilation or tracing, or None if the peer does neither.
         passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
     """
 
@@ -79,10 +80,10 @@ def module(engine: str) -> ModuleType:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return the version of each package of an engine, or None for a package that is not installed.
+    """Return a dict from each package of an engine to its version, or to None if it is not installed.
 
-    For a user's peer, the dict also contains a hash of the module's source code. The dict is empty for JAX,
-    whose version is in every record.
+    For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty,
+    because every record contains the version of JAX.
     """
     if engine == JAX:
         return {}
@@ -111,9 +112,9 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the case fields that a peer determines: `jit`, `chunk`, and fixed values of JAX options.
+    """Return new values for the fields of a case with a peer: `jit`, `chunk`, and options that only JAX has.
 
-    A peer computes the whole batch with threads in a single process.
+    A peer computes the whole batch with threads in a single process. The options that only JAX has are reset.
     """
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
@@ -142,7 +143,7 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first (condition, text) pair with a true condition, or None without one."""
+    """Return the text of the first (condition, text) pair whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)
 
 

@@ -1,6 +1,6 @@
-"""Peer: NumPy on a single core, with function values and finite differences.
+"""Peer: NumPy on a single core, which computes function values and finite differences.
 
-The run times show what derivatives cost without an automatic differentiation system.
+The run times show how much derivatives cost without automatic differentiation.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for each unit vector e. The step h depends on the dtype."""
+    """Return (f(x + h e) - f(x)) / h for every unit vector e, where the step h depends on the dtype."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 
-    def push(index: int, shift: np.ndarray) -> np.ndarray:
-        return (batch.function(*x[:index], x[index] + shift, *x[index + 1 :]) - y) / step
+    def compute_difference(index: int, scaled_unit_vector: np.ndarray) -> np.ndarray:
+        return (batch.function(*x[:index], x[index] + scaled_unit_vector, *x[index + 1 :]) - y) / step
 
-    return batch.columns(push, step)
+    return batch.columns(compute_difference, step)

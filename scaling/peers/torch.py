@@ -1,12 +1,13 @@
-"""Peer: PyTorch on the CPU, with `torch.func.jvp`, `torch.autograd.grad`, and `torch.func.vmap` over seeds.
+"""Peer: PyTorch on the CPU, with `torch.func.jvp`, `torch.autograd.grad`, vmap over seeds, `torch.compile`.
 
-The function takes the whole batch with a leading axis of points, so that no vmap over points is needed. The
-result is equal to vmap(jacfwd(f)) or vmap(jacrev(f)), and in most cases takes 0.4 to 0.9 times as long. A
-single seed is computed without vmap. `chunk` is the chunk_size of the vmap over seeds.
+The function takes the whole batch with a leading axis of points. Therefore vmap is used over seeds only, and
+not at all for a single seed. The result equals vmap(jacfwd(f)) or vmap(jacrev(f)). In most cases, its
+computation takes 0.4 to 0.9 times as long. `chunk` is the chunk_size of the vmap.
 
-With `jit: false`, PyTorch runs eagerly. With `jit: true`, the derivative is compiled by `torch.compile`.
-Reverse mode then uses `torch.func.vjp`, because `torch.compile` does not support `torch.autograd.grad`.
-`compile_seconds` is the time of the first call, without the initialization and the caches of the compiler.
+With `jit: false`, PyTorch runs eagerly. With `jit: true`, `torch.compile` compiles the derivative. Reverse
+mode then uses `torch.func.vjp`, because `torch.compile` does not support `torch.autograd.grad`.
+`compile_seconds` is the time of the first call. It does not include the initialization of the compiler, whose
+caches are disabled.
 """
 
 import importlib
@@ -55,8 +56,8 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     torch.set_float32_matmul_precision("highest")
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
-    tensors = {name: _to_tensor(torch, array) for name, array in arrays.items()}
-    batch = formulas.make_batch(case, workload, sizes, tensors, torch, log_gamma)
+    input_tensors = {name: _to_tensor(torch, array) for name, array in arrays.items()}
+    batch = formulas.make_batch(case, workload, sizes, input_tensors, torch, log_gamma)
     needs_graph = case.ad_mode.seed == COTANGENT and not case.jit
     x = tuple(tensor.detach().requires_grad_(needs_graph) for tensor in batch.x)
     derivative, seconds = _make_derivative(torch, batch, x), None
@@ -82,7 +83,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Return the compiled derivative, and the time in seconds of the first call, which compiles it."""
+    """Compile a derivative by a first call. Return it, and the time of this call in seconds."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -96,10 +97,11 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function f(*x) that returns (value,), (columns,), or a tuple with the rows for each input.
+    """Return a function f(*x) that computes the function value, or the columns or rows of the Jacobian.
 
-    The columns and rows have the shape (seeds, points, ...), or (points, ...) for one seed. The seeds are
-    created only once, because creating them in a compiled function takes up to thirty times as long.
+    It returns (value,), (columns,), or a tuple with the rows for each input. Columns and rows have the shape
+    (seeds, points, ...), or (points, ...) for a single seed. The seeds are created here and not in f, because
+    a compiled f that creates them takes up to thirty times as long.
     """
     mode = batch.case.ad_mode
     if mode.is_value:
@@ -116,25 +118,25 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
     """Return the unit tangents or cotangents for each tensor, of shape (seeds, *shape of the tensor).
 
-    For each tensor, `repeats` contains the number of points for which a seed is repeated.
+    Each seed of the tensor `like[i]` is repeated for `repeats[i]` points.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
-    rows = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
+    all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
     return tuple(
-        row[:, None].expand(-1, points, -1).reshape(len(row), *a.shape)
-        for row, a, points in zip(rows, like, repeats, strict=True)
+        seeds[:, None].expand(-1, points, -1).reshape(len(seeds), *a.shape)
+        for seeds, a, points in zip(all_seeds, like, repeats, strict=True)
     )
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Return the results of a linear map for all seeds, with a leading axis of seeds if there are several."""
+    """Apply a linear map to all seeds. The results have a leading axis of seeds, unless there is one seed."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return the columns of the Jacobian, computed by one JVP per seed."""
+    """Return the columns of the Jacobian (one JVP per seed), summed over the outputs if it is reduced."""
     from torch.autograd import forward_ad
 
     def jvp(v: Tensors) -> Any:
@@ -150,7 +152,7 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian, one VJP per seed. For a reduced Jacobian, sum the rows of a point."""
+    """Return the rows of the Jacobian (one VJP per seed), summed for each point if it is reduced."""
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]
