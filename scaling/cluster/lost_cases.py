@@ -83,7 +83,7 @@ def make_failed_records_of_task(
     for item in definition.items:
         identity = item.identity(definition.environments)
         attempt = unfinished.get(item.replicate_key)
-        if attempt is None and all_cases and identity not in history.good:
+        if attempt is None and all_cases and identity not in history.with_result:
             attempt = item.attempt
         if attempt is not None and (identity, attempt) not in history.recorded:
             # The environment as planned, because this process may run elsewhere.
@@ -103,7 +103,7 @@ def remaining_cases(
         attempts = history.attempts[identity]
         # With retry=true, failures before the submission do not count.
         exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
-        if identity not in history.good and not exhausted:
+        if identity not in history.with_result and not exhausted:
             remaining.append(dataclasses.replace(item, attempt=attempts + 1))
     return remaining
 

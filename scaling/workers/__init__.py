@@ -1,1 +1,1 @@
-"""Worker processes: schedule benchmark cases, start workers, supervise them, and recover from failures."""
+"""Schedule cases, run them in supervised worker processes on cores or nodes, and recover from failures."""

@@ -1,4 +1,4 @@
-"""Class `ChildProcess`: start a program, exchange JSON lines with it, log its stderr, and explain its exit.
+"""Define `ChildProcess`: start a program, exchange JSON lines, log its stderr, and explain its exit.
 
 Workers, compile workers, preflight checks, and the W&B client all run as a `ChildProcess`.
 """
@@ -22,10 +22,10 @@ from typing import Any, TextIO
 from scaling.core import environment, formatting
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
-_TAIL_LINES = 200
-_LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
-_LOG_CHARACTERS = 64 * 2**20  # maximum length of a log file
-_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
+_KEPT_STDERR_LINES = 200
+_MAX_STDERR_LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
+_MAX_LOG_CHARACTERS = 64 * 2**20
+_MAX_EVENT_CHARACTERS = 64 * 2**20  # maximum length of a line of standard output
 _END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
 _MAX_SHOWN_CHARACTERS = 300
 # Information and warnings of XLA, with the date before or after their level, and messages of srun that follow
@@ -50,11 +50,11 @@ class ProcessExit:
 class ChildProcess:
     """A child process, in a new Unix session, that receives and sends JSON lines.
 
-    Its complete standard input is `stdin_text`. If `stdin_text` is None, `send` writes to a pipe. If
-    `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Standard
-    error is appended to the file `log`, without secrets. Each line of standard output that contains a JSON
-    object with a field "event" is an event. A reader thread calls `deliver` with each event. Without
-    `deliver`, `receive` returns the events. The `options` are passed to `subprocess.Popen`.
+    The process reads `stdin_text` as its standard input or, if this is None, the lines that `send` writes. If
+    `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Secrets are
+    removed from standard error, which is then appended to the file `log`. Each line of standard output that
+    contains a JSON object with a field "event" is an event. A reader thread calls `deliver` with each event.
+    If `deliver` is None, `receive` returns the events. The `options` are passed to `subprocess.Popen`.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class ChildProcess:
     ) -> None:
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
-        self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._stderr: collections.deque[str] = collections.deque(maxlen=_KEPT_STDERR_LINES)
         reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe could fill up and block
-            file.write(stdin_text or "")
-            file.seek(0)
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin_file:  # a pipe could fill up and block
+            stdin_file.write(stdin_text or "")
+            stdin_file.seek(0)
             self._process = subprocess.Popen(
-                [*reaper, *command], stdin=subprocess.PIPE if stdin_text is None else file,
+                [*reaper, *command], stdin=subprocess.PIPE if stdin_text is None else stdin_file,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True, **options,
             )  # fmt: skip
         self.pid = self._process.pid  # of the reaper, if it runs the command
-        tasks = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put,))
-        self._readers = [threading.Thread(target=run, args=args, daemon=True) for run, args in tasks]
+        loops = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put,))
+        self._readers = [threading.Thread(target=loop, args=args, daemon=True) for loop, args in loops]
         for reader in self._readers:
             reader.start()
 
@@ -102,28 +102,32 @@ class ChildProcess:
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last 200 lines of standard error that may explain an exit. Wait at most 1 s for them."""
+        """Return the last lines of standard error that may explain an exit, at most 200 lines.
+
+        Wait at most 1 s for standard error to close.
+        """
         self._readers[0].join(1.0)
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return why the process ended, given its exit status and lines of its standard error.
+        """Return the cause of the exit, given the exit status and lines of standard error.
 
-        After signal N, `status` is -N, or 128 + N if srun or reaper.py reports it.
+        If signal N ended the process, `status` is -N, or 128 + N if srun or reaper.py reports the signal.
+        `lines` defaults to the result of `stderr_lines`.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
-        last = last_informative_line(self.stderr_lines() if lines is None else lines)
+        last_line = last_informative_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and _count_oom_kills() > self._kills_before
-        killed = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
-        text = killed if status < 0 else f"ended with status {status}"
+        killed_by = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
+        text = killed_by if status < 0 else f"ended with status {status}"
         text += " when the host's memory ran out" if oom_killed else ""
-        reason = "out_of_memory" if oom_killed or environment.is_out_of_memory(last) else "killed"
-        return ProcessExit(reason, text, last)
+        reason = "out_of_memory" if oom_killed or environment.is_out_of_memory(last_line) else "killed"
+        return ProcessExit(reason, text, last_line)
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
 
-        If `exit_seconds` is not 0, first close standard input, and wait this long for the process to exit by
+        If `exit_seconds` is not 0, first close standard input, and give the process this time to exit by
         itself. `end_seconds` is the maximum time between SIGTERM and SIGKILL.
         """
         process = self._process
@@ -148,8 +152,8 @@ class ChildProcess:
 
     def _read_events(self, deliver: Callable[[Event], None]) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            while line := lines.readline(_EVENT_CHARACTERS):
+        with self._process.stdout as stdout:
+            while line := stdout.readline(_MAX_EVENT_CHARACTERS):
                 with contextlib.suppress(ValueError, RecursionError):
                     if isinstance(event := json.loads(line), dict) and "event" in event:
                         deliver(event)
@@ -157,18 +161,18 @@ class ChildProcess:
 
     def _read_stderr(self, log: Path | None) -> None:
         assert self._process.stderr is not None
-        remaining = _LOG_CHARACTERS if log else 0
+        remaining = _MAX_LOG_CHARACTERS if log else 0
         # Closing the log raises OSError if the disk is full.
-        with contextlib.suppress(OSError), self._process.stderr as lines, _open_log(log) as file:
-            while line := lines.readline(_LINE_CHARACTERS):
+        with contextlib.suppress(OSError), self._process.stderr as stderr, _open_log(log) as log_file:
+            while line := stderr.readline(_MAX_STDERR_LINE_CHARACTERS):
                 if not _UNINFORMATIVE.match(line):
                     self._stderr.append(line.rstrip("\n"))
                 if remaining > 0:
                     remaining -= len(line)
                     end = "" if remaining > 0 else "\n[log truncated]\n"
                     with contextlib.suppress(OSError):  # a full disk must not stop the run
-                        file.write(environment.hide_secrets(line) + end)
-                        file.flush()
+                        log_file.write(environment.hide_secrets(line) + end)
+                        log_file.flush()
 
 
 def _open_log(log: Path | None) -> TextIO:
@@ -179,14 +183,14 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return the number of out-of-memory kills in this cgroup or, if it is unknown, on this host."""
-    files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
-    counters = next(filter(None, map(environment.contents, files)), "")
+    """Return the number of out-of-memory kills in this cgroup, or on this host if no cgroup reports it."""
+    counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
+    counters = next(filter(None, map(environment.contents, counter_files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
     return int(line.group(1)) if line else 0
 
 
 def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last line that may explain an exit, without absolute paths and secrets, or ""."""
-    relevant = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
-    return formatting.last_line("\n".join(relevant), "")[:_MAX_SHOWN_CHARACTERS]
+    """Return the last line that may explain an exit, or "". Paths and secrets in the line are replaced."""
+    informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
+    return formatting.last_line("\n".join(informative), "")[:_MAX_SHOWN_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Find the CPU cores of this host that a process may use, and claim cores exclusively for a study.
+"""Find the CPU cores that this process may use, and claim cores for one study with abstract Unix sockets.
 
 Two studies never measure on the same core at the same time, even if different users run them. A claim is a
 bound abstract Unix socket, which Linux releases when the process ends. Claims are not visible in another
@@ -26,11 +26,12 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 def usable_cores() -> list[int]:
     """Return the numbers of the logical CPU cores that this process may use.
 
-    The CPU affinity of the process and the CPU quotas of its cgroup and the parent cgroups limit the cores.
-    The list starts with one logical core of each physical core, and the other hyperthreads follow.
+    The CPU affinity of the process limits the cores, and so do the CPU quotas of its cgroup and the parent
+    cgroups. The list starts with one logical core of each physical core. The other hyperthreads follow.
     """
-    path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
+    siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    allowed = sorted(os.sched_getaffinity(0))
+    siblings = {core: contents(siblings_path.format(core)) or str(core) for core in allowed}
     lowest_core = {group: core for core, group in reversed(siblings.items())}
     ordered = sorted(siblings, key=lambda core: lowest_core[siblings[core]] != core)
     for folder in environment.cgroup_folders():
@@ -49,11 +50,11 @@ def claim_cores(
 ) -> Iterator[list[int]]:
     """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
-    The claim ends when the context exits. Processes with the same owner (a run) and node share their cores.
-    Processes with the same owner but different nodes receive different cores, or shared cores if the host has
-    too few, because several node names can refer to this host. If the cores are not free immediately, call
-    `report_wait` once with a message that names the processes that hold the cores. Raise `TimeoutError` after
-    `timeout` seconds.
+    The claim ends when the context exits. `owner` identifies a run. Processes with the same owner and `node`
+    share their cores. Several node names can refer to this host. Therefore, processes with the same owner but
+    different nodes receive different cores, unless the host has too few. If the cores are not free
+    immediately, call `report_wait` once with a message that names the processes that hold them. Raise
+    `TimeoutError` after `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
@@ -70,43 +71,44 @@ def claim_cores(
 
 def _describe_wait(cores: list[int], node: str) -> str:
     """Return a message with the IDs of the processes in this PID namespace that hold the cores."""
-    holders = set()
+    holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
             client.setblocking(False)  # the holder accepts no connection, so that its queue may be full
             client.connect(f"\0{_PREFIX}{core}")
             credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
-            holders.add(int.from_bytes(credentials, sys.byteorder))
-    pids = ", ".join(map(str, sorted(holders - {0})))
-    names = f"process {pids}" if pids else "a process that cannot be seen from here"
-    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
+            holder_pids.add(int.from_bytes(credentials, sys.byteorder))
+    pids = ", ".join(map(str, sorted(holder_pids - {0})))
+    owners = f"process {pids}" if pids else "a process that cannot be seen from here"
+    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({owners})"
 
 
 def _try_claim(
-    usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
+    usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim `count` cores until `stack` is closed. Return their numbers, or None if too few are available.
+    """Claim `count` cores until `claims` is closed, and return their numbers.
 
-    Cores are available if they are free, or if the same owner and node hold them. Cores that the same owner
-    holds for another node are shared only if too few other cores can become free.
+    If the same owner and node hold enough cores, share these. Otherwise, use free cores. Share cores that the
+    same owner holds for another node only if the free cores and the cores of other owners are too few. If
+    other owners must release cores first, return None.
     """
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
     if len(same_node) >= count:
         return same_node[:count]
-    with contextlib.ExitStack() as trial:
+    with contextlib.ExitStack() as trial_claims:
         free, same_owner = list[int](), list[int]()
         for core in usable:
-            if len(free) < count and _try_bind(str(core), trial):
-                _try_bind(f"{core}/{owner}", trial)
-                _try_bind(f"{core}/{owner}/{node}", trial)
+            if len(free) < count and _try_bind(str(core), trial_claims):
+                _try_bind(f"{core}/{owner}", trial_claims)
+                _try_bind(f"{core}/{owner}/{node}", trial_claims)
                 free.append(core)
             elif not _is_free(f"{core}/{owner}"):
                 same_owner.append(core)
         other_owners = len(usable) - len(free) - len(same_owner)
         if len(free) + other_owners >= count > len(free) or len(free) + len(same_owner) < count:
             return None  # wait for cores of other owners instead of sharing cores of this owner
-        stack.enter_context(trial.pop_all())
+        claims.enter_context(trial_claims.pop_all())
         return (free + same_owner)[:count]
 
 

@@ -1,4 +1,4 @@
-"""Define `Machine` (available devices) and `ProcessShape` (devices of a case), and find the JAX platform."""
+"""Define `Machine` (nodes, devices) and `ProcessShape` (processes of a case), and find the JAX platform."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from scaling.core.formatting import count_of, last_line
 from scaling.workers import cores
 
 ONE_PER_DEVICE = "device"  # the value of `processes` for one process per device
-_PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
+_PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package calls gpu
 
 
 class AllocationLost(Exception):
@@ -42,8 +42,8 @@ class Machine:
     device_kind: str | None  # device model, or None if only a process on the nodes can determine it
     per_node: int  # number of devices of each node. On a CPU, a device is a core.
     nodes: int = 1
-    name: str = "here"  # description of the nodes for error messages, such as "of partition gpu"
-    remote: bool = False  # whether the nodes are other hosts than this one
+    name: str = "here"  # phrase for the nodes in error messages, such as "of partition gpu"
+    remote: bool = False  # whether the workers are started with srun or ssh, not on this host
     untold: tuple[str, ...] = ()  # environment fields that only a process on the nodes can determine
     cpus_each: float | None = None  # CPUs of a node divided by its accelerators, or None if unknown
 
@@ -53,7 +53,7 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the `ProcessShape` of a case on as few nodes as possible, with equal devices per node.
+        """Return the `ProcessShape` of a case that uses equally many devices of as few nodes as possible.
 
         `processes` is the number of processes, "device" for one process per device, or None for one process
         per node. Raise `Refusal` if the devices do not divide evenly over the processes, or the processes do
@@ -66,10 +66,10 @@ class Machine:
             return ProcessShape(devices, nodes, devices if processes == ONE_PER_DEVICE else nodes)
         count = min(int(processes), devices)
         if devices % count or count % nodes:
-            over = f"processes={processes} on {count_of(nodes, 'node')}"
+            layout = f"processes={processes} on {count_of(nodes, 'node')}"
             fix = "set processes to a divisor of every device count and a multiple of its number of nodes"
             raise Refusal(
-                f"devices={devices} do not divide evenly over {over}: {fix}, or to {ONE_PER_DEVICE}"
+                f"devices={devices} do not divide evenly over {layout}: {fix}, or to {ONE_PER_DEVICE}"
             )
         return ProcessShape(devices, nodes, count)
 
@@ -78,31 +78,31 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        If `oversubscribe`, a case on CPUs of this host may have more devices than there are cores.
+        If `oversubscribe`, a case on the CPUs of this host may have more devices than cores exist.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
         too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
         uneven = [s.devices for s in shapes if s.nodes > self.nodes and s.devices <= self.devices]
         valid = ",".join(str(s.devices) for s in shapes if s.devices not in too_many + uneven) or "1"
         if uneven:
-            over = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
-            raise Refusal(f"devices={uneven[-1]} do not divide evenly over {over}: use devices=[{valid}]")
+            nodes = f"{count_of(self.nodes, 'node')} of {self.per_node} {self.name}"
+            raise Refusal(f"devices={uneven[-1]} do not divide evenly over {nodes}: use devices=[{valid}]")
         can_oversubscribe = self.platform == "cpu" and not self.remote
         if not too_many or (can_oversubscribe and oversubscribe):
             return
         unit = "core" if self.platform == "cpu" else f"{self.platform} device"
         total = count_of(self.devices, unit)
         total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
-        more = "; oversubscribe=true checks more devices, without scaling curves" if can_oversubscribe else ""
-        raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{more}")
+        hint = "; oversubscribe=true checks more devices, without scaling curves" if can_oversubscribe else ""
+        raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{hint}")
 
 
 def local_machine() -> Machine:
-    """Return a `Machine` for this host with its default JAX devices. On a CPU, they are the usable cores."""
+    """Return a `Machine` with the default JAX devices of this host. A CPU has one device per usable core."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
-    return dataclasses.replace(_start_jax(), platform=platform)
+    return dataclasses.replace(_query_jax_devices(), platform=platform)
 
 
 def find_platform() -> str:
@@ -113,16 +113,16 @@ def find_platform() -> str:
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
-        return _PLATFORMS.get(requested, requested)
+        return _PLATFORM_NAMES.get(requested, requested)
     import importlib.metadata  # takes 40 ms, which `status` does not need
 
     installed = (distribution.name or "" for distribution in importlib.metadata.distributions())
     has_plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
-    return _start_jax().platform if has_plugin else "cpu"
+    return _query_jax_devices().platform if has_plugin else "cpu"
 
 
 @functools.cache
-def _start_jax() -> Machine:
+def _query_jax_devices() -> Machine:
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:
@@ -130,4 +130,4 @@ def _start_jax() -> Machine:
     except (IndexError, ValueError):
         reason = f"JAX cannot start a backend: {last_line(process.stderr)}"
         raise Refusal(f"{reason}; JAX_PLATFORMS=cpu runs on the CPU") from None
-    return Machine(_PLATFORMS.get(name, name), kind, devices)
+    return Machine(_PLATFORM_NAMES.get(name, name), kind, devices)

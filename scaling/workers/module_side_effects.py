@@ -1,4 +1,4 @@
-"""Detect whether a user's module changes settings of JAX, which would change the measured programs."""
+"""Detect whether a user's module changes JAX settings that affect measurements, such as jax_enable_x64."""
 
 from collections.abc import Callable
 
@@ -17,16 +17,16 @@ _FIXES = {  # JAX setting that the case or the launcher sets -> how to set it in
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     """Record the JAX settings, and return a function that describes later changes.
 
-    The returned function takes no argument. It returns None if nothing has changed, otherwise (description of
-    the changes, suggested fix).
+    The returned function takes no argument. If nothing has changed, it returns None. Otherwise, it returns
+    (description of the changes, suggested fix).
     """
-    before = {name: getattr(jax.config, name) for name in _FIXES}
+    settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 
     def describe_changes() -> tuple[str, str] | None:
-        changed = [name for name, value in before.items() if getattr(jax.config, name) != value]
+        changed = [name for name, value in settings_before.items() if getattr(jax.config, name) != value]
         if not changed:
             return None
-        texts = [f"{name} from {before[name]!r} to {getattr(jax.config, name)!r}" for name in changed]
+        texts = [f"{n} from {settings_before[n]!r} to {getattr(jax.config, n)!r}" for n in changed]
         fixes = " and ".join(_FIXES[name] for name in changed)
         return f"changed {', '.join(texts)}", f"remove that code: {fixes}"
 

@@ -1,9 +1,9 @@
-"""Run a command, and kill every descendant process that outlives it: `reaper.py PARENT COMMAND...`.
+"""Main program `reaper.py PARENT COMMAND...`: run a command, then kill every descendant that outlives it.
 
-PARENT is the ID of the process that starts the reaper. The reaper is a child subreaper (see prctl(2)), so
-that a process that detaches itself remains a descendant of the reaper. It kills all descendants when the
-command ends, when PARENT dies, and on SIGTERM. It exits with the status of the command, or with 128 plus the
-number of the signal that ended the command. It imports only the standard library, for a fast start.
+PARENT is the ID of the process that starts the reaper. The reaper is a child subreaper (see prctl(2)).
+Therefore, a process that detaches itself remains a descendant of the reaper. The reaper kills all descendants
+when the command ends, when PARENT dies, and on SIGTERM. Its exit status is the status of the command, or 128
+plus the number of the signal that ended the command. To start fast, it imports only the standard library.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ def main() -> None:
             os._exit(127)
     for stream in (0, 1, 2):  # close the pipes, so that the launcher sees them end with the command
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-    process = status = 0
-    while process != child:  # orphans are reaped too
-        process, status = os.waitpid(-1, 0)
+    reaped = status = 0
+    while reaped != child:  # orphans are reaped too
+        reaped, status = os.waitpid(-1, 0)
     code = os.waitstatus_to_exitcode(status)
     _kill_descendants_and_exit(code if code >= 0 else 128 - code)
 

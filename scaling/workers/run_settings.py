@@ -1,4 +1,4 @@
-"""Class `RunSettings`: validated settings such as sampling, `bind`, replicates, processes and order_seed."""
+"""Define `RunSettings` (sampling, replicates, processes, time limit), and check the configured values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -8,11 +8,11 @@ from scaling.core.case import Refusal, unknown_name
 from scaling.core.timing import Sampling
 from scaling.workers.machine import ONE_PER_DEVICE
 
-_MAXIMUM = 1e8  # largest valid value of a numeric setting
-_VERSUS_REPLICATES = 5  # default if two programs are compared
+_MAX_NUMBER = 1e8  # largest valid value of a numeric setting
+_COMPARISON_REPLICATES = 5  # default if two programs are compared
 _NESTED_REPLICATES = 3  # default and minimum if all device counts share one allocation
-_FLAGS = ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry")
-_MINIMA = {  # numeric setting -> (minimum, whether the setting is an integer)
+_BOOLEAN_SETTINGS = ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry")
+_NUMERIC_SETTINGS = {  # numeric setting -> (minimum, whether the setting is an integer)
     "case_seconds": (0.001, False), "order_seed": (0, True), "replicates": (1, True),
     "processes": (1, True), "max_cases": (1, True), "sampling.width": (0, False), "sampling.least": (1, True),
     "sampling.most": (1, True), "sampling.seconds": (0, False), "sampling.warm_up": (0, False),
@@ -22,7 +22,7 @@ _MINIMA = {  # numeric setting -> (minimum, whether the setting is an integer)
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a run that apply to every benchmark case of the study."""
+    """Settings that determine how a run measures every case of a study."""
 
     sampling: Sampling = field(default_factory=Sampling)  # rule for the number of samples
     bind: bool = True  # whether each process on a CPU is bound to as many cores as it has devices
@@ -30,14 +30,14 @@ class RunSettings:
     case_seconds: float = 600.0  # time limit of a case in seconds
     order_seed: int = 0  # seed of the random order of the cases
     replicates: int = 1  # number of times that every case is measured, each time in a new process
-    processes: int | str | None = None  # number per case, "device" (one per device), or None (one per node)
+    processes: int | str | None = None  # number per case, "device": one per device, or None: one per node
     max_cases: int = 100_000  # maximum number of cases. A larger study is rejected.
     attempts: int | None = None  # maximum per case, or None to retry every failed case in each run
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
         """Return the settings in a Hydra configuration. Raise `Refusal` if a value is invalid."""
-        for name in _FLAGS:
+        for name in _BOOLEAN_SETTINGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
         sampling, names = config["sampling"], [each.name for each in fields(Sampling)]
@@ -47,7 +47,7 @@ class RunSettings:
             raise unknown_name("key of sampling", unknown[0], names)
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
-        for name, (minimum, is_integer) in _MINIMA.items():
+        for name, (minimum, is_integer) in _NUMERIC_SETTINGS.items():
             least = sampling["least"] if name == "sampling.most" else minimum
             if (name, values[name]) not in (("processes", None), ("processes", ONE_PER_DEVICE)):
                 _check_number(name, values[name], least, is_integer)
@@ -57,8 +57,8 @@ class RunSettings:
 
 def _check_number(name: str, value: Any, minimum: float, is_integer: bool) -> None:
     types = (int,) if is_integer else (int, float)
-    bound = f" and at most {_MAXIMUM:g}" if isinstance(value, types) and value > _MAXIMUM else ""
-    if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAXIMUM:
+    bound = f" and at most {_MAX_NUMBER:g}" if isinstance(value, types) and value > _MAX_NUMBER else ""
+    if isinstance(value, bool) or not isinstance(value, types) or not minimum <= value <= _MAX_NUMBER:
         kind = "an integer" if is_integer else "a number"
         kind = f"{ONE_PER_DEVICE} or {kind}" if name == "processes" else kind
         raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")
@@ -72,5 +72,5 @@ def _choose_replicates(config: Mapping[str, Any]) -> Any:
             f"but replicates={replicates}; increase replicates, or leave it out"
         )
     if config["versus"] is not None:
-        default = _VERSUS_REPLICATES
+        default = _COMPARISON_REPLICATES
     return default if replicates is None else replicates

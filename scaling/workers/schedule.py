@@ -1,7 +1,7 @@
-"""Make the `Schedule` of a run: the cases without a result, in random order, grouped by worker process.
+"""Make the `Schedule` of a run: compare its cases with recorded attempts (`History`), shuffle and group them.
 
-A case is not executed again if it has a result: a record in the planned environment with the status "ok", or
-with the status "skipped" and a reason that still applies.
+A case has a result, and is not executed again, if it has a record whose environment matches the planned one.
+The status of this record must be "ok", or "skipped" with a reason that still applies.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """Whether a case can run, and if not, why: the result of the checks before any measurement."""
+    """The result of the checks of a case before a run: whether the case can run, and if not, why."""
 
-    case: Case  # the case with all defaults filled in, or as written in the study if the check itself failed
+    case: Case  # with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
     workload_digest: str | None  # hash of the source code of the differentiated function, or None if unknown
     engine: tuple[tuple[str, str | None], ...] = ()  # (name, version) of each package of a peer
@@ -69,10 +69,10 @@ class ScheduledCase:
     def session_key(self) -> tuple:
         """Return a key that is equal for cases that may run in the same worker process.
 
-        The key contains the replicate, because each replicate uses new processes; the engine, because a peer
-        may abort the process or start threads; the number of devices, because a process on CPUs is bound to
-        one core per device; whether the dtype is float64, because the x64 mode of JAX also changes float32
-        programs; and the user's modules, because the side effects of an import remain.
+        The key contains the replicate, the engine, the number of devices, whether the dtype is float64, and
+        the user's modules. Each replicate uses new processes. The engine of a peer may abort its process or
+        start threads. A process on CPUs is bound to one core per device. The x64 mode of JAX also changes
+        float32 programs. The side effects of importing a user's module remain.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
@@ -94,9 +94,12 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run executes or only records, and the numbers of cases that need no execution."""
+    """The cases that a run executes, the cases that it only records, and the numbers of all other cases.
 
-    sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute, grouped by worker process
+    A session is a group of cases that share worker processes.
+    """
+
+    sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
     done: int  # number of cases that have a result, as defined at the top of this module
     machine: Machine  # nodes and devices on which the cases run
@@ -107,7 +110,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases to execute. A case counts once for each of its replicates."""
+        """Return the number of cases to execute. A case is counted once for each of its replicates."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -136,7 +139,7 @@ def make_schedule(
         preflight, is_skipped = item.preflight, item.preflight.inapplicable
         if preflight.failure:
             group = "failures"
-        elif identity in history.good or (is_skipped and identity in history.temporary_skips):
+        elif identity in history.with_result or (is_skipped and identity in history.temporary_skips):
             group = "done"
         elif is_skipped:
             group = "skips"
@@ -145,10 +148,9 @@ def make_schedule(
         else:
             group = "lost" if history.is_exhausted(identity, settings) and not retry else "to_run"
         groups[group].append(item)
-    done, waiting, lost = (len(groups[name]) for name in ("done", "queued", "lost"))
     return Schedule(
-        group_by_process(groups["to_run"]), tuple(groups["skips"]), done, machine, environments, waiting,
-        lost, tuple(groups["failures"]),
+        group_by_process(groups["to_run"]), tuple(groups["skips"]), len(groups["done"]), machine,
+        environments, len(groups["queued"]), len(groups["lost"]), tuple(groups["failures"]),
     )  # fmt: skip
 
 
@@ -158,7 +160,10 @@ def _shuffled_cases(
     environments: Mapping[tuple, Environment],
     history: "History",
 ) -> Iterator[tuple[ScheduledCase, Identity]]:
-    """Yield each case with its next attempt, once for each replicate or, if it cannot run, only once."""
+    """Yield (scheduled case, identity) for each case and replicate, with the number of the next attempt.
+
+    The replicates follow one another, each in its own random order. A case that cannot run is yielded once.
+    """
     for replicate in range(settings.replicates):
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
@@ -175,7 +180,7 @@ def process_shape(case: Case, machine: Machine, settings: RunSettings) -> Proces
 
 
 def group_by(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Return lists of items with equal keys, in the order of their first items."""
+    """Group items with equal keys into lists, in the order in which the keys first occur."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -188,16 +193,16 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Group cases that may share a worker process. Groups and cases are in the order in which they run."""
+    """Group the cases that may share a worker process. Return groups and cases in the order of execution."""
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key)))
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the expected environment of a record. `key` is the `environment_key` of its case.
+    """Return the environment that a record is expected to have if its case runs on `machine`.
 
-    For a remote machine, the entry "untold" lists the names of the entries that only a process on the nodes
-    can determine.
+    `key` is the `environment_key` of the case. If the machine is remote, the entry "untold" lists the names
+    of the entries that only a process on the nodes can determine.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -213,21 +218,22 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """The outcomes and the numbers of previous attempts to run cases."""
+    """The recorded attempts of each case: how they ended, and how many there were."""
 
-    good: set[Identity]  # identities with an "ok" record, or a skip for a reason that still applies
-    temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
-    final: set[Identity]  # identities with a failure that another attempt would repeat
+    with_result: set[Identity]  # cases with a result, as defined at the top of this module
+    temporary_skips: set[Identity]  # cases that were skipped for a reason that may no longer apply
+    permanent_failures: set[Identity]  # cases with a failure that another attempt would repeat
     attempts: Counter[Identity]  # number of attempts, without failures for the reason `REQUEST_NOT_MET`
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a case is not tried again, because no attempt is left or it would fail again.
+        """Return whether a failed case has no attempts left, or would fail again in the same way.
 
-        If `settings.attempts` is None, every failed case is tried again.
+        If `settings.attempts` is None, return False, so that every failed case is tried again.
         """
-        limit = settings.attempts
-        return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
+        if settings.attempts is None:
+            return False
+        return identity in self.permanent_failures or self.attempts[identity] >= settings.attempts
 
 
 def build_history(
@@ -235,25 +241,27 @@ def build_history(
 ) -> History:
     """Return the `History` of all records whose environment matches a planned environment.
 
-    If two programs are compared, `baseline` contains the records of the other program. A record then counts
-    as a result only if the baseline has a record of the same case and `block` that did not fail.
+    If two programs are compared, `baseline` contains the records of the other program. Cases whose samples
+    alternated have the same `Record.block`. A record is then a result only if the baseline contains a record
+    of the same case, replicate and block whose status is not "failed".
     """
     planned = list(environments)
-    events = [(identity, record) for record in records for identity in _identities(record, planned)]
-    attempts = [(identity, record.attempt) for identity, record in events if record.reason != REQUEST_NOT_MET]
+    matching = [(identity, record) for record in records for identity in _identities(record, planned)]
+    attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
-    permanent = [(i, r) for i, r in events if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
+    results = [(i, r) for i, r in matching if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
+    failures = [(i, r) for i, r in matching if r.status == "failed"]
     return History(
-        good={i for i, r in permanent if baseline is None or (r.key, r.replicate, r.block) in paired},
-        temporary_skips={i for i, r in events if r.reason in _TEMPORARY_SKIPS},
-        final={i for i, r in events if r.status == "failed" and r.reason not in TRANSIENT_FAILURES},
+        with_result={i for i, r in results if baseline is None or (r.key, r.replicate, r.block) in paired},
+        temporary_skips={i for i, r in matching if r.reason in _TEMPORARY_SKIPS},
+        permanent_failures={i for i, r in failures if r.reason not in TRANSIENT_FAILURES},
         attempts=Counter(identity for identity, _ in attempts),
         recorded=set(attempts),
     )
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the environment hashes (`Record.setting`) of all records that match a planned environment."""
+    """Return `Record.setting`, a digest, of each record whose environment matches a planned environment."""
     planned = list(environments)
     return frozenset(record.setting for record in records if _identities(record, planned))
 
@@ -269,7 +277,7 @@ def _identities(record: Record, environments: Iterable[Environment]) -> list[Ide
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight`, marked as inapplicable if a peer (not JAX) would run on a GPU or TPU."""
+    """Return `preflight`, but mark its case as inapplicable if a peer would run it on a GPU or TPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
