@@ -1,4 +1,4 @@
-"""Run scheduled cases in worker groups: sample them in turns, replace dead workers, and record failures."""
+"""Run a `Schedule` in worker groups: alternate the samples, replace dead workers, and record failures."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # timeout to finish or discard a case
-_STATE_AFTER = {  # reply of a worker -> state of the case
+_STATE_AFTER_REPLY = {  # reply of a worker -> state of the case
     "ready": "prepared", "turn": "prepared", "end": "ended", "later": "postponed", "forgotten": "postponed",
 }  # fmt: skip
 Listener = Callable[[dict[str, Any]], None]  # called with events such as {"event": "begin", "key": ...}
@@ -42,7 +42,7 @@ class VariantResults:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options for starting worker processes, and fields to add to the environment of their records."""
+    """Options for starting worker processes, and fields that they add to the environment of records."""
 
     transport: Transport | None = None  # how to start workers on other nodes, or None for this host
     environment: Mapping[str, Any] = field(default_factory=dict)  # fields to add to every environment
@@ -52,10 +52,10 @@ class WorkerOptions:
 
 @dataclass(eq=False)
 class WorkItem:
-    """A case to be measured with one of the compared programs, and the state of the measurement."""
+    """A scheduled case and the state of its measurement with one program (variant)."""
 
     item: ScheduledCase
-    variant: int  # index of the program: 0 for this program, 1 for the baseline
+    variant: int  # index of the program: 0 for this program, 1 for the baseline of a comparison
     # "waiting", "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too
     # large to be in memory with others)
     state: str = "waiting"
@@ -79,9 +79,9 @@ def run_schedule(
 
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
     another, because simultaneous measurements would disturb each other. `lock` is the file descriptor of the
-    lock of the results folder. `listener` receives the events "begin" and "end" of each case of this program,
-    and "waiting" if a worker waits for CPU cores. If a `baseline` (a second program and its results folder)
-    is given, every case is measured with both programs in alternation.
+    lock of the results folder. If a `baseline` (a second program and its results folder) is given, the
+    samples of each case alternate between the two programs. `listener` receives the events "begin" and "end"
+    of each case, except those of the baseline, and "waiting" if a worker waits for CPU cores.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -99,7 +99,7 @@ def run_schedule(
 
 @dataclass
 class _Run:
-    """A run and its state between sessions (groups of cases that share workers)."""
+    """The arguments of `run_schedule`, and the state of the run between sessions."""
 
     schedule: Schedule
     settings: RunSettings
@@ -113,14 +113,14 @@ class _Run:
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session (cases that share workers), and replace workers that die."""
-        first, waiting = session[0].case, self._group_comparable(session)
+        first_case, waiting = session[0].case, self._group_by_problem(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
             with contextlib.ExitStack() as stack:
                 claimed_cores = None
                 if claims_cores:
-                    claim = cores.claim_cores(first.devices, self.owner, self._report_wait)
+                    claim = cores.claim_cores(first_case.devices, self.owner, self._report_wait)
                     try:
                         claimed_cores = stack.enter_context(claim)
                     except TimeoutError as error:
@@ -128,7 +128,7 @@ class _Run:
                 workers: dict[int, WorkerGroup] = {}
                 for variant in {work.variant for group in waiting for work in group}:
                     try:
-                        workers[variant] = self._start_workers(stack, first, variant, claimed_cores)
+                        workers[variant] = self._start_workers(stack, first_case, variant, claimed_cores)
                     except WorkerDied as death:
                         waiting = self._fail_variant(waiting, variant, death)
                 all_alive = True
@@ -136,13 +136,13 @@ class _Run:
                     all_alive, remaining = _InterleavedCases(self, workers, waiting.pop(0)).measure()
                     waiting[:0] = remaining
 
-    def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of up to `_MAX_INTERLEAVED` cases of a problem, each case once for each program."""
-        variants, step = range(len(self.results)), _MAX_INTERLEAVED
+    def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
+        """Group the cases of each problem, up to `_MAX_INTERLEAVED` per group, with an item per program."""
+        variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
-            [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
-            for group in group_by_problem(session)
-            for start in range(0, len(group), step)
+            [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
+            for cases in group_by_problem(session)
+            for start in range(0, len(cases), size)
         ]
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
@@ -157,20 +157,21 @@ class _Run:
     def _start_workers(
         self,
         stack: contextlib.ExitStack,
-        first: Case,
+        first_case: Case,
         variant: int,
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start the workers of a program until `stack` is closed. If they die at the start, try once more."""
+        """Start workers that end when `stack` is closed. If they die before they are ready, try once more."""
         machine, settings, options = self.schedule.machine, self.settings, self.options
-        results, shape = self.results[variant], process_shape(first, machine, settings)
+        results, shape = self.results[variant], process_shape(first_case, machine, settings)
         header = {
             "results": str(results.folder.resolve()), "platform": machine.platform,
-            "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
-            "cores": claimed_cores, "owner": self.owner, "oversubscribe": settings.oversubscribe,
-            "requested_processes": settings.processes, "order_seed": settings.order_seed,
-            "sampling": dataclasses.asdict(settings.sampling), "environment": dict(options.environment),
+            "device_kind": machine.device_kind, "x64": first_case.dtype == "float64",
+            "bind": settings.bind, "cores": claimed_cores, "owner": self.owner,
+            "oversubscribe": settings.oversubscribe, "requested_processes": settings.processes,
+            "order_seed": settings.order_seed, "sampling": dataclasses.asdict(settings.sampling),
+            "environment": dict(options.environment),
         }  # fmt: skip
         self.groups_started += 1
         log = options.log_folder and options.log_folder / f"worker-{self.groups_started}.log"
@@ -182,7 +183,7 @@ class _Run:
         except WorkerDied as death:
             if is_retry or death.reason == "not_as_asked":  # a retry would fail too
                 raise
-            return self._start_workers(stack, first, variant, claimed_cores, is_retry=True)
+            return self._start_workers(stack, first_case, variant, claimed_cores, is_retry=True)
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
         """Write a record without measurements for a case that no worker recorded, and report its end."""
@@ -195,13 +196,13 @@ class _Run:
         self.report_end(work, record)
 
     def report_end(self, work: WorkItem, record: Record) -> None:
-        """Process an event "end" for a case whose record is already written, as if its worker sent it."""
+        """Report the end of a case whose record is already written, as its worker would have reported it."""
         median = [statistics.median(record.seconds)] if record.seconds else []
         fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
         self.handle_event(work, {"event": "end"} | fields)
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Process a worker event: write a record that the worker could not write, and call the listener."""
+        """Handle an event of a worker: write a record that it could not write, and call the listener."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
             results.writer.append(line)
@@ -216,19 +217,19 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases that are sampled in alternation, after all of them have been prepared."""
+    """A group of cases whose samples alternate. All cases are prepared before the first sample."""
 
     run: _Run
     workers: dict[int, WorkerGroup]  # index of the program -> its workers
-    items: list[WorkItem]  # the cases, each once for every compared program
+    items: list[WorkItem]  # the cases of the group, once for each program
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # field `block` of the records
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return whether all workers are still alive, and the cases left to be measured.
+        """Measure the cases. Return (whether all workers are still alive, groups still to be measured).
 
-        Each returned group contains cases to be measured together. A case that does not fit into memory next
-        to other cases has a group of its own.
+        The cases of a returned group are measured together. A case that does not fit into memory together
+        with other cases forms its own group.
         """
         all_alive = True
         try:
@@ -281,9 +282,9 @@ class _InterleavedCases:
         work, action = self.last_request
         if work.state == "ended":
             return
-        measured = work.item.replicate, self.name
+        replicate_and_block = work.item.replicate, self.name
         records = self._records(work) if action == "finish" else []
-        written = next((record for record in records if (record.replicate, record.block) == measured), None)
+        written = next((r for r in records if (r.replicate, r.block) == replicate_and_block), None)
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
             return
@@ -302,40 +303,40 @@ class _InterleavedCases:
     def _prepare(self, work: WorkItem) -> None:
         """Prepare a case in its workers, or skip it if an equal or smaller case ran out of memory."""
         item = work.item
-        candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
-        if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
-            text = f"{smaller.key} ran out of memory, and this case is no smaller"
+        too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
+        if smaller_case := next((case for case in too_large if _is_no_larger(case, item.case)), None):
+            text = f"{smaller_case.key} ran out of memory, and this case is no smaller"
             self.run.record_end(work, "skipped", "dominated", text)
             work.state = "ended"
             return
-        replicates = self._records(work) if item.case.chunk == AUTO else []
+        earlier_records = self._records(work) if item.case.chunk == AUTO else []
         self._request(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,
             alone=self._has_single_case(),
-            known=next((record.blocks for record in reversed(replicates) if record.blocks), None),
+            known=next((record.blocks for record in reversed(earlier_records) if record.blocks), None),
             workload_digest=item.preflight.workload_digest if work.variant == 0 else None,
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        Raise `WorkerDied` if no reply arrives within the remaining time of the case or, for a request to
-        finish or discard the case, within `_FINISH_SECONDS`.
+        `fields` are added to the request. Raise `WorkerDied` if no reply arrives in the remaining time of the
+        case, or within `_FINISH_SECONDS` after the action "finish" or "forget".
         """
-        self.last_request, began, event = (work, action), time.monotonic(), {}
+        self.last_request, began_at, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
         request = {"do": action, "key": work.item.case.key} | fields
         for event in self.workers[work.variant].request(request, seconds):
             self.run.handle_event(work, event)
-        work.seconds_used += time.monotonic() - began
-        work.state = _STATE_AFTER[event["event"]]
+        work.seconds_used += time.monotonic() - began_at
+        work.state = _STATE_AFTER_REPLY[event["event"]]
         return event
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` is equal to `second`, except that its points and sizes may be smaller."""
+    """Return whether the cases are equal, except that `first` may have fewer points or smaller sizes."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

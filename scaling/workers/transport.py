@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from scaling.workers.machine import ProcessShape
 
-# Prefixes of the environment variables through which a job step would inherit options of the job.
-_JOB_VARIABLES = (
+# Prefixes of the environment variables from which srun would read the options of the enclosing job.
+_JOB_OPTION_PREFIXES = (
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
     "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
     "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
 )  # fmt: skip
 # Prefixes of the environment variables that are forwarded to a remote shell.
-_FORWARDED = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")
-_WAIT_SECONDS = 30  # srun --wait: time for the other workers to end after the first one
+_FORWARDED_PREFIXES = ("JAX_", "XLA_", "CUDA_", "NCCL_", "TPU_", "LIBTPU_", "PYTHONPATH", "GLIBC_TUNABLES")
+_STEP_END_SECONDS = 30  # srun --wait: time for the other workers to end after the first one has ended
 # Prefixes of messages of Slurm, and of the message of task.py at the time limit of a local task.
 _SLURM_PREFIXES = ("srun:", "slurmstepd", "scaling: CANCELLED")
-_CAUSES = {  # text in a message of Slurm -> reason of the record
+_CAUSES = {  # text in a Slurm message -> reason of the record
     "due to time limit": "timeout", "due to preemption": "preempted", "node fail": "node_failed",
     "exceeded memory limit": "out_of_memory", "exceeded job memory limit": "out_of_memory",
     "out of memory": "out_of_memory", "oom_kill": "out_of_memory", "oom-kill": "out_of_memory",
@@ -28,8 +28,8 @@ _CAUSES = {  # text in a message of Slurm -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (reason, explanation) for a failed job step, given the lines of its standard error.
 
-    The reason is a key of `scaling.core.record.REASONS`. It comes from the last Slurm message with a known
-    cause, or else from a message about lost heartbeats. Return None if there is no such message.
+    The reason is a key of `scaling.core.record.REASONS`. Find it in the last Slurm message with a known cause
+    or, if there is none, in a message about lost heartbeats. Without such a message, return None.
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
@@ -39,8 +39,8 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables` without the environment variables through which srun would inherit job options."""
-    return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
+    """Remove the variables from which srun would read options of the enclosing job. Return the others."""
+    return {name: value for name, value in variables.items() if not name.startswith(_JOB_OPTION_PREFIXES)}
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
@@ -57,7 +57,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps:
-    """Options for srun, which starts the workers of a case as one job step of a Slurm allocation."""
+    """A transport that starts all workers of a case as one job step (srun) of a Slurm allocation."""
 
     nodes: tuple[str, ...]  # names of the nodes
     platform: str
@@ -72,7 +72,7 @@ class SrunSteps:
     ) -> list[list[str]]:
         """Return a list with one srun command, which starts all workers.
 
-        srun passes its standard input and its environment on to the workers, so that `variables` is not used.
+        `variables` is not used, because srun passes its environment and standard input on to the workers.
         """
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
@@ -85,7 +85,7 @@ class SrunSteps:
             resources = [f"--{name}={value}" for name, value in request.items()]
         command = [
             "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
-            "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block",
+            "--kill-on-bad-exit=1", f"--wait={_STEP_END_SECONDS}", "--unbuffered", "--distribution=block",
             "--export=ALL", f"--nodes={shape.nodes}", f"--ntasks={shape.processes}",
             f"--ntasks-per-node={shape.processes // shape.nodes}",
             f"--nodelist={','.join(self.nodes[: shape.nodes])}", *resources, *self.arguments, *worker,
@@ -95,7 +95,10 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """Options for remote shell commands. Each command starts one worker in the folder of the launcher."""
+    """A transport that starts each worker with a remote shell, such as ssh.
+
+    The worker runs in a folder with the same path as the working directory of the launcher.
+    """
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
@@ -103,13 +106,16 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one shell command per worker, which sets the `variables` with a prefix in `_FORWARDED`."""
-        forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
+        """Return one remote shell command per worker.
+
+        The command sets each of the `variables` whose name starts with a prefix in `_FORWARDED_PREFIXES`.
+        """
+        assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
         commands = []
         for host in self.nodes[: shape.nodes]:
-            remote_command = shlex.join(["env", f"AD_SCALING_NODE={host}", *forwarded, *worker])
-            words = [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {remote_command}"]
-            commands += [words] * (shape.processes // shape.nodes)
+            remote_command = shlex.join(["env", f"AD_SCALING_NODE={host}", *assignments, *worker])
+            command = [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {remote_command}"]
+            commands += [command] * (shape.processes // shape.nodes)
         return commands
 
 

@@ -1,4 +1,4 @@
-"""Class `WorkerGroup`: start all workers of a case, send each request to all, and wait for the replies."""
+"""Define `WorkerGroup`: start the workers of a case, send requests, receive events, or raise `WorkerDied`."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are n
 
 @dataclass(frozen=True)
 class Variant:
-    """A worker program and how to start it. A run that compares two programs has two variants."""
+    """A worker program, and how to start it. A run that compares two programs has two variants."""
 
     name: str = "this"
     python: str = sys.executable
@@ -37,10 +37,11 @@ class Variant:
 
 
 class WorkerDied(Exception):
-    """Raised if a worker process ends, refuses to continue, or exceeds its time limit.
+    """Raised when a worker process ends, reports that it cannot continue, or exceeds its time limit.
 
-    `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` says what happened, and
-    `detail` adds the last line of standard error or a remedy. After a timeout, `text` and `detail` are "".
+    `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` describes the failure, and
+    `detail` contains the last line of standard error or a remedy. After a timeout, both are "", and the
+    caller describes the failure.
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
@@ -50,11 +51,11 @@ class WorkerDied(Exception):
 
 @dataclass
 class WorkerGroup:
-    """The running worker processes that share the devices of a case. Each request is sent to all of them."""
+    """The running worker processes that share the devices of a case, and the queue of their events."""
 
     shape: ProcessShape
     processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
-    events: "queue.Queue[Event]"  # events of all processes, each with the field "rank"
+    events: "queue.Queue[Event]"  # events of all processes, with the index of the process as field "rank"
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
@@ -70,8 +71,8 @@ class WorkerGroup:
     def receive(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the workers up to and including the next reply.
 
-        Raise `WorkerDied` if a worker ends, refuses to continue, or does not reply within `seconds`. While a
-        worker waits for cores, a longer timeout applies.
+        Raise `WorkerDied` if a worker ends, reports that it cannot continue, or does not reply within
+        `seconds`. While a worker waits for CPU cores, a longer timeout applies.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -93,9 +94,9 @@ class WorkerGroup:
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
-        output = [line for line in lines if not line.startswith(_LAUNCHER_PREFIXES)]
-        has_cause = bool(child_process.last_informative_line(output))
-        process_exit = process.explain_exit(status, output if has_cause else lines)
+        worker_lines = [line for line in lines if not line.startswith(_LAUNCHER_PREFIXES)]
+        has_cause = bool(child_process.last_informative_line(worker_lines))
+        process_exit = process.explain_exit(status, worker_lines if has_cause else lines)
         if process_exit.reason != "out_of_memory":
             if self.transport and (cause := transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
@@ -121,14 +122,15 @@ def open_worker_group(
     """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
     `header` contains the settings that each worker receives first. Local workers inherit `lock`, the file
-    descriptor of the lock of the results folder. `remote` starts workers on other nodes. The standard error
-    of all workers is appended to the file `log`. `report_wait` is called with a message if a worker waits for
-    cores. Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a worker on other
-    nodes ends before any worker has responded.
+    descriptor of the lock of the results folder. If `remote` is given, it starts the workers on other nodes.
+    The standard error of all workers is appended to the file `log`. If a worker waits for CPU cores, call
+    `report_wait` with a message. Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost`
+    if a remote worker ends before any worker has responded.
     """
-    worker = [variant.python, "-m", variant.module]
+    worker_command = [variant.python, "-m", variant.module]
     variables = _worker_variables(header["platform"], variant, is_remote=remote is not None)
-    commands = remote.commands(shape, worker, variables) if remote else [worker] * shape.processes
+    local_commands = [worker_command] * shape.processes
+    commands = remote.commands(shape, worker_command, variables) if remote else local_commands
     events: queue.Queue[Event] = queue.Queue()
     group = WorkerGroup(shape, [], events, remote)
     with contextlib.ExitStack() as stack:
@@ -140,18 +142,18 @@ def open_worker_group(
             )  # fmt: skip
             stack.callback(process.close, *((_EXIT_SECONDS, _STEP_SECONDS) if remote else ()))
             group.processes.append(process)
-            first_line = {**header, "shape": dataclasses.asdict(shape)}
+            worker_header = {**header, "shape": dataclasses.asdict(shape)}
             if len(commands) == shape.processes:  # otherwise srun sets the ranks
-                first_line["rank"] = rank
+                worker_header["rank"] = rank
             if remote is None:
-                first_line |= {"parent": process.pid, "lock": lock}
-            process.send(first_line)
+                worker_header |= {"parent": process.pid, "lock": lock}
+            process.send(worker_header)
         _wait_for_start(group, report_wait)
         yield group
 
 
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
-    """Return the environment variables of a worker process, or of the command that starts it elsewhere."""
+    """Return the environment variables of a local worker, or of the command that starts a remote worker."""
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
     inherited = transport.without_job_variables(os.environ) if is_remote else dict(os.environ)
@@ -159,7 +161,7 @@ def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:
-    """Wait until all workers are ready. Send them the coordinator address that rank 0 chooses."""
+    """Send the coordinator address that rank 0 chooses to all workers, and wait until they are ready."""
     responded = False
     try:
         for event in group.receive(_START_SECONDS):
