@@ -1,4 +1,4 @@
-"""Start JAX in a worker, check the devices of all workers, and execute requests for cases (`CaseLoop`).
+"""Start JAX in a worker, connect it to its process group, and execute requests for cases (`CaseLoop`).
 
 worker.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.
@@ -34,8 +34,9 @@ def start_jax(
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
     `header` contains the settings that the launcher sends first. `bound` lists the CPU cores to which this
-    process is bound, or is None. `get_coordinator` returns the "host:port" of the `jax.distributed`
-    coordinator. Raise `Refusal` if JAX has no backend for the platform, or fewer devices than requested.
+    process is bound, or is None if it is not bound. `get_coordinator` returns the "host:port" of the
+    `jax.distributed` coordinator. Raise `Refusal` if JAX has no backend for the platform, or finds fewer
+    devices than requested.
     """
     platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
@@ -67,24 +68,24 @@ def start_jax(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Initialize `jax.distributed` in the process numbered `rank`, and synchronize all processes."""
+    """Initialize `jax.distributed` in this process, which has the given rank, and wait for all processes."""
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":
         jax.distributed.initialize()  # TPU hosts find the coordinator through their metadata
     else:
-        first = rank % processes_per_node * devices_per_process
-        device_ids = None if platform == "cpu" else list(range(first, first + devices_per_process))
+        first_id = rank % processes_per_node * devices_per_process
+        device_ids = None if platform == "cpu" else list(range(first_id, first_id + devices_per_process))
         jax.distributed.initialize(get_coordinator(), shape["processes"], rank, device_ids)
     _all_gather([0.0])  # synchronize now, because the timeout of a first collective is only 30 seconds
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Return the fields of the record environment that describe all processes of a case.
+    """Check the devices and cores of all processes of a case, and return fields of the record environment.
 
     The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
     "shape" (numbers of devices, nodes, and processes), and all fields in `header["environment"]`. Raise
-    `Refusal` if the devices or cores of the processes are not as requested in the header.
+    `Refusal` if the devices or cores are not as requested in the header.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -127,9 +128,9 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """The loop in which a worker executes the launcher's requests to prepare, sample, and finish cases.
+    """The loop that executes the requests of the launcher to prepare, sample, finish, and forget cases.
 
-    `group_fields` are the fields that `check_process_group` returns.
+    `group_fields` contains the fields that `check_process_group` returns.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a user's module changed JAX settings or functions. The case then fails."""
+        """If a user's module has changed JAX settings, end this process, so that the case fails."""
         if self.find_side_effects and (side_effects := self.find_side_effects()):
             text, fix = side_effects
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
@@ -204,7 +205,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send "end". If writing fails, the event contains the record."""
+        """Write the record of a case, and send the event "end". If writing fails, "end" contains the record."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

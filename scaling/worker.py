@@ -1,19 +1,19 @@
-"""Main program of a worker process: bind to CPU cores, find the coordinator address, start JAX, run requests.
+"""Main program of a worker process: open the `Channel` to the launcher, bind to CPU cores, and start JAX.
 
-`python -m scaling.worker` needs only jax, numpy, and the standard library. This module must keep its name,
-because a launcher of another revision may start it. Preflight processes and compile workers use its `Channel`
-too. The launcher writes one JSON object per line to standard input: a header with settings, and then requests
-about benchmark cases, each identified by its key:
+`python -m scaling.worker` needs only jax, numpy, and the standard library. Do not rename this module, because
+the launcher of another revision may start it. Preflight processes and compile workers also use its `Channel`.
+The launcher writes one JSON object per line to standard input: a header with settings, and then requests,
+each with the key of a case:
 
     {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
-    {"do": "turn", "key": ...}           take samples; reply "turn" (with "enough"), "end", or "later"
-    {"do": "finish", "key": ...}         write the record of the case; reply "end"
-    {"do": "forget", "key": ...}         discard the case as if it had not begun; reply "forgotten"
+    {"do": "turn", ...}                  take samples; reply "turn", "end", or "later"
+    {"do": "finish", ...}                write the record of the case; reply "end"
+    {"do": "forget", ...}                discard the case as if it had not begun; reply "forgotten"
 
-"end" means that the case has ended, and "later" that it does not fit into memory with the other cases. If
-several processes share the devices of a case, all of them receive the same requests, and rank 0 replies and
-writes the records. Rank 0 also chooses the address of the `jax.distributed` coordinator, and the launcher
-sends it to all processes.
+The field "enough" of the reply "turn" tells whether the case has enough samples. "end" means that the case
+has ended, and "later" that it does not fit into memory with the other cases. If several processes share the
+devices of a case, all receive the same requests, and rank 0 replies and writes the records. Rank 0 also
+chooses the address of the `jax.distributed` coordinator, which the launcher sends to all processes.
 """
 
 import contextlib
@@ -43,23 +43,24 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 class Channel:
     """The connection of this process to its launcher, the process that started it.
 
-    It replaces standard input and output: afterwards, standard input is empty, and standard output goes to
-    standard error. If the host runs out of memory, Linux kills this process first.
+    The channel takes over standard input and standard output. From then on, standard input is empty, and
+    standard output goes to standard error. The channel also makes this process the first one that Linux kills
+    if the host runs out of memory.
     """
 
     def __init__(self) -> None:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         self.requests = os.fdopen(os.dup(0))  # text stream with one JSON request per line
-        self._out, self._owner = os.dup(1), os.getpid()
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
+        self._events, self._pid = os.dup(1), os.getpid()
+        null_device = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null_device, 0)
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
         def close_in_child() -> None:
-            for stream in (self.requests.fileno(), self._out):
-                os.dup2(null, stream)
+            for stream in (self.requests.fileno(), self._events):
+                os.dup2(null_device, stream)
 
         os.register_at_fork(after_in_child=close_in_child)
 
@@ -68,23 +69,23 @@ class Channel:
         self.exit_if_forked()
         line = f"\n{dumps(event)}\n".encode()  # the leading newline ends any partial line
         while line:
-            line = line[os.write(self._out, line) :]
+            line = line[os.write(self._events, line) :]
 
     def exit_if_forked(self) -> None:
-        """Exit in a fork of the process that opened the channel."""
-        if os.getpid() != self._owner:
+        """Exit if this process is a fork of the process that opened the channel."""
+        if os.getpid() != self._pid:
             os._exit(0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent, with the given process ID, ends or has ended."""
+    """Make Linux kill this process when its parent (a process ID) ends. If it has ended already, exit now."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
 
 
 def main() -> int:
-    """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
+    """Execute requests until the launcher closes the pipe. Return 1 if devices or cores are missing, else 0."""
     channel = Channel()
     header = loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
@@ -143,8 +144,8 @@ def _bind_to_cores(
 ) -> list[int] | None:
     """Bind this process to its CPU cores, before JAX starts threads, and return the core numbers.
 
-    The cores are claimed until `claims` is closed, unless the launcher has claimed them. Return None if the
-    platform is not "cpu" or if the header disables binding.
+    Unless the launcher has claimed the cores, claim them until `claims` is closed. If the platform is not
+    "cpu" or the header disables binding, return None.
     """
     if header["platform"] != "cpu" or not header["bind"]:
         return None
@@ -162,26 +163,26 @@ def _bind_to_cores(
         timeout = cores.WAIT_SECONDS if shape["nodes"] == 1 else _CLAIM_SECONDS
         claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)
         claimed = claims.enter_context(claim)
-    first = rank % per_node * per_process
-    own_cores = claimed[first : first + per_process] or claimed
+    first_core = rank % per_node * per_process
+    own_cores = claimed[first_core : first_core + per_process] or claimed
     os.sched_setaffinity(0, own_cores)
     return own_cores
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return an address "host:port" of this host with a free port, for `jax.distributed`."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
+    """Return an address "host:port" with a free port of this host, for the `jax.distributed` coordinator."""
+    with socket.socket() as port_socket:
+        port_socket.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
-        return f"{host}:{probe.getsockname()[1]}"
+        return f"{host}:{port_socket.getsockname()[1]}"
 
 
 def _find_host_name() -> str:
-    """Return the name of this node, or its host name if the name has no address that others can reach."""
-    name = environment.node_name()
+    """Return the node name, or the host name if the node name has no address that other nodes can reach."""
+    node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
-        if not socket.gethostbyname(name).startswith("127."):
-            return name
+        if not socket.gethostbyname(node).startswith("127."):
+            return node
     return os.uname().nodename
 
 

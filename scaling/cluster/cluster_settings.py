@@ -1,4 +1,4 @@
-"""Parse the fields of conf/cluster/*.yaml (`ClusterSettings`), such as partition, time limit and hosts."""
+"""Define `ClusterSettings`, and parse its fields in conf/cluster/*.yaml, such as partition and hosts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submis
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields of ClusterSettings that are tuples
-_OWN_OPTIONS = {"job-name", "clusters"}  # options of sbatch by which `scaling` finds its jobs
+_RESERVED_OPTIONS = {"job-name", "clusters"}  # options of sbatch by which `scaling` finds its jobs
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
@@ -20,7 +20,7 @@ _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of the cluster and of the requests to Slurm. `conf/cluster/slurm.yaml` explains each field."""
+    """Settings of a cluster and of its Slurm jobs. `conf/cluster/slurm.yaml` explains each field."""
 
     name: str = NONE
     partition: str | None = None
@@ -53,18 +53,18 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in separate jobs (of Slurm, or a local one), not in this process."""
+        """Return whether the cases run in Slurm jobs or in a local background job, not in this process."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the names of environment fields that are known only on the compute nodes."""
+        """Return the names of the environment fields that are known only on the compute nodes."""
         set_by_setup = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
 
     @property
     def srun_options(self) -> tuple[str, ...]:
-        """Return the additional options of every srun command, such as ("--container-image=...",)."""
+        """Return options to add to every srun command, such as ("--container-image=...",)."""
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
@@ -115,8 +115,10 @@ def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
 
 
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
-    is_mapping = isinstance(value, Mapping) and not _OWN_OPTIONS & {str(n).replace("_", "-") for n in value}
-    return tuple((str(name), option) for name, option in value.items()) if is_mapping else None
+    names = {str(name).replace("_", "-") for name in value} if isinstance(value, Mapping) else None
+    if names is None or names & _RESERVED_OPTIONS:
+        return None
+    return tuple((str(name), option) for name, option in value.items())
 
 
 def _parse_minutes(value: Any) -> float | None:
@@ -141,7 +143,7 @@ def _parse_minutes(value: Any) -> float | None:
 
 
 def _parse_megabytes(value: Any) -> int | None:
-    """Return a positive amount of memory in MB (as in Slurm, 1 GB is 1024 MB), or None if `value` is invalid.
+    """Return a positive amount of memory in MB, or None if `value` is invalid. As in Slurm, 1 GB is 1024 MB.
 
     `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`).
     """

@@ -1,4 +1,4 @@
-"""Find the state of each submitted task (`TaskState`) from Slurm, a process or a log, and cancel tasks."""
+"""Find the states of all tasks (`TaskState`) from Slurm, processes, journals and logs, and cancel tasks."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ _STATES = "states.json"  # file in the folder of a submission with the final sta
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task with the state of its job."""
+    """A submitted task, with the state of its job at the time of the query."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -52,7 +52,7 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return the events that the task has written to disk so far. The files are read only once."""
+        """Return a summary of the events that the task has written to disk so far. The result is cached."""
         return read_journal(self.entry.path)
 
     @cached_property
@@ -85,7 +85,7 @@ class TaskState:
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts to run cases that this task has started but not finished."""
+        """Return the attempts to run a case that the task has begun but not finished."""
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -104,10 +104,10 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return the states of all tasks in readable submissions, and an error message ("" if there is none).
+    """Return (states of all tasks in readable submissions, error message or "").
 
-    If Slurm does not answer or `query_scheduler` is false, a Slurm task is `UNKNOWN`, unless its final state
-    is saved on disk or its journal reports its completion. Final states are saved to disk.
+    If Slurm does not answer or `query_scheduler` is false, the state of a Slurm task is `UNKNOWN`, unless its
+    final state is saved on disk or its journal reports its completion. New final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -123,7 +123,7 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether a Slurm job of a submission may run, perhaps again after `scontrol requeue`."""
+    """Return whether the Slurm queue may contain jobs of a submission. A failed job can be requeued."""
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
 
@@ -131,7 +131,7 @@ def _may_be_queued(submission: Submission) -> bool:
 def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
-    """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, if available."""
+    """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, or None."""
     saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
         dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)
@@ -157,20 +157,20 @@ def _query_states(
     saved: Mapping[str, JobState],
     listed: Mapping[str, JobState],
 ) -> dict[str, JobState]:
-    """Return the states of tasks that Slurm reports, as a dict from task name to state.
+    """Query Slurm for the final states of tasks, and return a dict from task name to the latest state.
 
-    `saved` are the known final states, and `listed` are the queued jobs with the name of the submission. If
-    the launcher ended before it saved the ID of a job, its tasks have the state of this job until they start
-    and write the ID to their journals.
+    `saved` contains the final states on disk, and `listed` the jobs in the queue, by their IDs. If the
+    launcher ended before it saved the job ID of a task, use the state of a queued job that belongs to no
+    known ID. When this task starts, it writes its job ID to its journal.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
     ended = slurm.list_ended_jobs(submission.name, unsaved)
     known_jobs = {entry.job for entry in entries}
-    of_unknown_jobs = [state for job, state in listed.items() if job not in known_jobs and state.live]
+    unassigned = [state for job, state in listed.items() if job not in known_jobs and state.live]
     states: dict[str, JobState] = {}
     for entry in entries:
         final = ended.get(entry.job or "") or saved.get(entry.name)
-        state = listed.get(entry.job) if entry.job else next(iter(of_unknown_jobs), None)
+        state = listed.get(entry.job) if entry.job else next(iter(unassigned), None)
         # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
         if newest := final if final and (state is None or state.name == final.name) else state:
             states[entry.name] = newest
@@ -196,7 +196,11 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task from the first known source: local process, `task.state`, journal, log."""
+    """Return the state of a task from the first source that knows it.
+
+    The sources are the process of a local task, `task.state`, the journal, and the log. `is_queried` tells
+    whether Slurm has answered.
+    """
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
@@ -205,8 +209,8 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
             return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     if task.state.name != UNKNOWN:
         return task.state
-    reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
-    return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
+    final = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
+    return final if is_observable or final.name == "COMPLETED" else JobState(UNKNOWN, final.node)
 
 
 def _read_final_state(task: TaskState) -> JobState:
@@ -225,7 +229,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job indicates, such as "TIMEOUT", or None if unknown."""
+    """Return the final state that the log of a job shows, such as "TIMEOUT", or None if it shows none."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -235,7 +239,7 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of a job log (kind "err" or "out") from the last run, or [] if unreadable."""
+    """Return the last lines that the last run wrote to a job log ("err" or "out"), or [] if unreadable."""
     start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
         file.seek(max(start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -244,11 +248,11 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the process ID of a task that runs on this host, or None if no such process exists."""
-    folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
+    """Return the ID of the process that runs a task on this host, or None if there is no such process."""
+    task_folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
-            if pid and folder in _read_command(pid):
+            if pid and task_folder in _read_command(pid):
                 return int(pid)
     return None
 
@@ -256,7 +260,7 @@ def _find_process(task: TaskState) -> int | None:
 def _read_command(pid: int | str) -> bytes:
     """Return the command line of a process. Raise OSError if the process has ended.
 
-    While a process starts a program, its command line is briefly empty. Wait at most 1 s for it.
+    While a process starts a program, its command line is empty. Wait at most 1 s until it is not empty.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:
@@ -270,7 +274,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Cancel all pending and running tasks, and return them."""
+    """Cancel all pending and running tasks, and return these tasks."""
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)

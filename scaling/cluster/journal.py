@@ -46,7 +46,7 @@ class TaskAttempt:
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """A summary of the events in all runs of a task. Times are in ISO 8601 format."""
+    """A summary of the journal of a task, over all its runs. Times are in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -66,52 +66,52 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt for each case and replicate, unless this attempt has ended."""
+        """Return the last attempt of each case and replicate whose last attempt has not ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Read the journals of all runs of a task. They are in the same folder as the task file `task`."""
+    """Read the journals of all runs of a task. They are in the folder of the task file `task`."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
-    last: dict[str, Any] = {}
-    for last in _read_events(task):
-        if last["event"] == "started":
-            start = last
-        elif last["event"] in ("begin", "end"):
-            identity = (last["run"], last["key"], last.get("replicate", 0), last.get("attempt", 1))
+    event: dict[str, Any] = {}  # after the loop, the last event
+    for event in _read_events(task):
+        if event["event"] == "started":
+            start = event
+        elif event["event"] in ("begin", "end"):
+            identity = (event["run"], event["key"], event.get("replicate", 0), event.get("attempt", 1))
             fields = attempts.setdefault(identity, {"nodes": tuple(start.get("nodes", ())), "workers": ()})
-            if last.get("seat") not in (None, *fields["workers"]):
-                fields["workers"] += (last["seat"],)
-            if last["event"] == "begin":
-                fields["began_at"] = fields.get("began_at") or last.get("at")
+            if event.get("seat") not in (None, *fields["workers"]):
+                fields["workers"] += (event["seat"],)
+            if event["event"] == "begin":
+                fields["began_at"] = fields.get("began_at") or event.get("at")
             else:
-                fields |= {"ended_at": last.get("at"), "reason": last.get("reason")}
+                fields |= {"ended_at": event.get("at"), "reason": event.get("reason")}
     return TaskJournal(
         tuple(TaskAttempt(*identity, **fields) for identity, fields in attempts.items()),
-        last.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"), start.get("at"),
+        event.get("run", 0), start.get("job"), start.get("node") or "", start.get("pid"), start.get("at"),
         start.get("log_starts", (0, 0)),
-        last.get("event", ""), last.get("text") or "", last.get("at"),
+        event.get("event", ""), event.get("text") or "", event.get("at"),
     )  # fmt: skip
 
 
 def _journal_paths(task: Path) -> Iterator[Path]:
-    return (task.with_suffix(f".run-{number}.jsonl") for number in itertools.count(1))
+    return (task.with_suffix(f".run-{run}.jsonl") for run in itertools.count(1))
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the undamaged events of all runs of a task in order. The field "run" is the run number."""
-    for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
+    """Yield the events of all runs of a task in order, with the number of the run. Skip damaged lines."""
+    for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
                 event = json.loads(line)
                 if isinstance(event, dict) and _is_event(event):
-                    yield event | {"run": number}
+                    yield event | {"run": run}
 
 
 def _is_event(event: dict[str, Any]) -> bool:
-    are_valid = all(matches(event[name]) for name, matches in _FIELD_CHECKS.items() if name in event)
+    are_valid = all(is_valid(event[name]) for name, is_valid in _FIELD_CHECKS.items() if name in event)
     return are_valid and "event" in event and ("key" in event or event["event"] not in ("begin", "end"))
 
 
@@ -123,7 +123,7 @@ def _is_time(text: str) -> bool:
 
 
 class Journal:
-    """A writer for the events of a running task. Each run of the task writes to a new journal file."""
+    """The journal of a running task, to which events are appended. Each run writes to a new file."""
 
     def __init__(self, task: Path) -> None:
         path = next(path for path in _journal_paths(task) if not path.exists())
@@ -147,6 +147,6 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds between two ISO 8601 times, at least 0. If `ended_at` is None, the end is now."""
+    """Return the seconds between two ISO 8601 times, but no negative number. `ended_at` defaults to now."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -1,4 +1,4 @@
-"""Make a "failed" record for each case that an ended job did not record, and find the cause in job logs."""
+"""Make "failed" records for the cases lost by a job that has ended, and find the cause in the job's logs."""
 
 import contextlib
 import dataclasses
@@ -33,9 +33,9 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 
 
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended job left without a record.
+    """Return a "failed" record for each lost case: a case whose job ended without recording it.
 
-    `records` are all records of the results folder. An attempt that has a record gets no second record.
+    `records` contains all records of the results folder. Attempts that have a record are skipped.
     """
     lost: list[Record] = []
     for task in tasks:
@@ -46,9 +46,9 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
 
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
-    """Return a note on the task files that cannot be read, or [] if there are none.
+    """Return a list with a note on the task files that cannot be read, or [] if there are none.
 
-    The cases in such a file are neither known to be queued nor recorded as failed.
+    The cases in such a file are unknown. They can be shown as missing, although they are queued or lost.
     """
     cases, refusals = 0, list[str]()
     for task in tasks:
@@ -73,9 +73,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` are all records of the results folder. `path` is the task file, and `definition` is its content.
-    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it. If `all_cases`, include the
-    cases that never began.
+    `records` contains all records of the results folder. `path` is the task file, and `definition` is its
+    content. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it. If `all_cases`,
+    include the cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -96,14 +96,14 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases of a task that have no result and have attempts left, with the next attempt number."""
+    """Return the cases of a task that have no result but attempts left, each with its next attempt number."""
     history, remaining = _history_of_task(definition, records), []
     for item in definition.items:
         identity = item.identity(definition.environments)
         attempts = history.attempts[identity]
         # With retry=true, failures before the submission do not count.
-        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
-        if identity not in history.with_result and not exhausted:
+        is_exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+        if identity not in history.with_result and not is_exhausted:
             remaining.append(dataclasses.replace(item, attempt=attempts + 1))
     return remaining
 
@@ -111,36 +111,36 @@ def remaining_cases(
 def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
-    """Return the history of the cases of a task. Only records of these cases are compared, as it is slow."""
+    """Return the `History` of the cases of a task. Ignore all other records, to save time."""
     keys = {item.case.key for item in definition.items}
-    of_task = [record for record in records if record.key in keys]
-    return schedule.build_history(of_task, definition.environments.values())
+    task_records = [record for record in records if record.key in keys]
+    return schedule.build_history(task_records, definition.environments.values())
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     """Return (reason, text, all_cases) for the "failed" records of a task that has ended.
 
-    If `all_cases` is true, cases that never began need a record too. Return None if no case needs a record.
+    If `all_cases`, the cases that never began need a record too. If no case needs a record, return None.
     """
-    name, begun = task.state.name, bool(task.journal.attempts)
-    if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
+    name, has_begun = task.state.name, bool(task.journal.attempts)
+    if name in (("COMPLETED",) if has_begun else _NOT_RECORDED_BEFORE_START):
         return None
     if name not in END_REASONS:
         name = find_state_in_log(task) or name
-    if begun and name in END_REASONS:
+    if has_begun and name in END_REASONS:
         reason, text = END_REASONS[name]
-        limit = task.submission.minutes
-        return reason, text.format(minutes=limit, more=math.ceil(2 * limit)), False
-    code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
-    ended, cause = f"its job ended ({name.lower()}{code})", find_cause(task)
-    if begun:
+        minutes = task.submission.minutes
+        return reason, text.format(minutes=minutes, more=math.ceil(2 * minutes)), False
+    exit_code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
+    ended, cause = f"its job ended ({name.lower()}{exit_code})", find_cause(task)
+    if has_begun:
         return "killed", f"{ended} while it ran{f': {cause}' if cause else ''}", False
     logs = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
     return "timeout" if name == "TIMEOUT" else "killed", f"{ended} before its first case{logs}", True
 
 
 def find_cause(task: TaskState) -> str:
-    """Return the message in the journal or the logs that explains why a task ended, or ""."""
+    """Return the message in the journal or in the logs that explains the end of a task, or ""."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     errors = read_log(task, "err")

@@ -1,4 +1,4 @@
-"""Distribute cases over Slurm tasks, so that the predicted run time of each task is within a time limit."""
+"""Predict the run times of cases, and pack the cases into tasks (`PackedTask`) that fit a time budget."""
 
 import statistics
 from collections import defaultdict
@@ -13,16 +13,16 @@ from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by
 
 _START_SECONDS = 5.0  # time to start the workers of a group
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
-Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # groups of cases, by the shape of their tasks
+Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # shape of a task -> groups of cases
 
 
 @dataclass(frozen=True)
 class PackedTask:
-    """The cases that one job runs one after another, and their predicted duration."""
+    """The cases that one job runs one after another, with their predicted run time."""
 
     shape: ProcessShape
     items: Sequence[ScheduledCase]
-    seconds: float  # predicted duration in seconds
+    seconds: float  # predicted run time
 
 
 def pack(
@@ -30,14 +30,14 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases that share a worker process and a problem (function, inputs, derivative) form a group, which is not
-    split. Only a task with a single group may take longer than `budget` seconds, as predicted from the times
-    in `records`. If `nested`, a group is a whole scaling curve with all device counts and replicates, and the
-    process shape of each task is large enough for all cases. Otherwise, all cases of a task have the same
-    process shape.
+    Cases that solve the same problem (function, inputs, derivative) and share a worker process form a group,
+    which is not split. The run time of a task is predicted from the times in `records`. This time exceeds
+    `budget` seconds only if the task has a single group. All cases of a task have the same process shape,
+    unless `nested`. A group then contains whole scaling curves with all device counts and replicates, and the
+    shape of each task is large enough for all cases.
     """
     predict = make_predictor(records, settings)
-    groups = (_group_by_curve if nested else _group_by_shape)(schedule, settings)
+    groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
     return [
         PackedTask(shape, items, seconds)
         for shape in groups
@@ -52,13 +52,14 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
     return groups
 
 
-def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases by scaling curve, under one process shape that is large enough for all cases.
+def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
+    """Group the cases whose scaling curves are compared: equal functions, sizes, derivatives and precision.
 
-    The cases of a curve may differ in the number of points and devices, the method, and the replicate.
+    The cases of a group may differ in the number of points and devices, the method, and the replicate. The
+    only key of the returned dict is a process shape that is large enough for all cases.
     """
 
-    def curve(item: ScheduledCase) -> tuple:
+    def function_key(item: ScheduledCase) -> tuple:
         case = item.case
         sizes = tuple(case.sizes.items())  # without the number of points, which grows under weak scaling
         return case.workload, case.target, case.variant, sizes, case.wrt, case.dtype, case.precision
@@ -67,7 +68,7 @@ def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
     items = [item for session in schedule.sessions for item in session]
-    return {ProcessShape(nodes * per_node, nodes, nodes): group_by(items, curve)}
+    return {ProcessShape(nodes * per_node, nodes, nodes): group_by(items, function_key)}
 
 
 def _fill_tasks(
@@ -75,22 +76,22 @@ def _fill_tasks(
 ) -> list[tuple[list[ScheduledCase], float]]:
     """Distribute groups over tasks of up to `budget` seconds. Return (cases, predicted seconds) per task."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
-    items, total = list[ScheduledCase](), 0.0
+    items, task_seconds = list[ScheduledCase](), 0.0
     for group in groups:
-        seconds = _START_SECONDS + sum(predict(item.case) for item in group)
-        if items and total + seconds > budget:
-            tasks.append((items, total))
-            items, total = [], 0.0
+        group_seconds = _START_SECONDS + sum(predict(item.case) for item in group)
+        if items and task_seconds + group_seconds > budget:
+            tasks.append((items, task_seconds))
+            items, task_seconds = [], 0.0
         items += group
-        total += seconds
-    return [*tasks, (items, total)] if items else tasks
+        task_seconds += group_seconds
+    return [*tasks, (items, task_seconds)] if items else tasks
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds from the records of a results folder.
 
-    The prediction is the median measured time of the case. For a case without a measurement, it is
-    `case_seconds` if the case timed out, otherwise the longest measured time of similar cases, or a default.
+    The prediction is the median of the measured times of the case. If there are none, it is `case_seconds`
+    for a case that timed out. For all other cases, it is the longest time of similar cases, or a default.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
@@ -99,10 +100,10 @@ def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable
     for record in records:
         stages = [getattr(record, name) for name in STAGES]
         if record.status == "ok" and None not in stages:
-            sample = statistics.median(record.seconds) * (record.calls_per_sample or 1)
-            sampled = max(stages[-1], sampling.least * sampling.compilations * sample)
-            for times in (measured[record.key], similar[_similarity_key(record.case)]):
-                times.append(sum(stages[:-1]) + sampled)
+            sample_seconds = statistics.median(record.seconds) * (record.calls_per_sample or 1)
+            sampling_seconds = max(stages[-1], sampling.least * sampling.compilations * sample_seconds)
+            for run_times in (measured[record.key], similar[_similarity_key(record.case)]):
+                run_times.append(sum(stages[:-1]) + sampling_seconds)
     timed_out = {record.key for record in records if record.reason == "timeout"}
 
     def predict(case: Case) -> float:

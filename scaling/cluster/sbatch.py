@@ -1,4 +1,4 @@
-"""Submit tasks: make sbatch options and scripts, copy the package, call submitit or start a local process."""
+"""Submit tasks to Slurm with sbatch (options, setup lines, a copy of the package), or start a local task."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
 _CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
-_KILL_SECONDS = 60  # time between the time limit of a local task and SIGKILL
+_KILL_SECONDS = 60  # time from the time limit of a local task to SIGKILL
 _MAX_ARRAY_TASKS = 1000  # the default limit of Slurm
 _UNLIMITED = 10**6  # maximum number of running tasks of an array if `at_once` is not set
 # The copy of the package precedes the folders that setup lines add to PYTHONPATH on the node.
@@ -55,8 +55,8 @@ def submit(
     """Submit tasks to Slurm and return the submission. With cluster=local, start the only task on this host.
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
-    cancel all its tasks, remove its folder, and raise the exception again. If Slurm does not confirm that no
-    task is left in the queue, keep the folder, so that `find_tasks` finds the tasks by their job name.
+    cancel its tasks and raise the exception again. The folder of the submission is removed only if Slurm
+    confirms that all its tasks have left the queue. Otherwise, `find_tasks` finds the tasks through it.
     """
     results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -89,18 +89,19 @@ def submit(
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
     """Return the absolute path of a results folder. Raise `Refusal` if a job cannot use this path.
 
-    Symbolic links in the folder are not resolved, because a task writes records to the folder above `jobs`.
+    Links to the folder are resolved, but not a link `jobs` in the folder, because a task writes its records
+    to the folder above `jobs`.
     """
     path = str(results.resolve())
     unusable = r"[:%\\\x00-\x1f\udc80-\udcff]" if cluster.name == SLURM else ":"
     if character := re.search(unusable, path):
-        why = f"contains {character[0]!r}, which PYTHONPATH or the log of a job cannot contain"
-        raise Refusal(f"the results folder {path!r} {why}: choose another with results=PATH")
+        reason = f"contains {character[0]!r}, which PYTHONPATH or the log of a job cannot contain"
+        raise Refusal(f"the results folder {path!r} {reason}: choose another with results=PATH")
     return Path(path)
 
 
 def _cancel_submission(name: str) -> bool:
-    """Cancel all Slurm jobs with the given name. Return whether Slurm confirms their end within 30 s."""
+    """Cancel all Slurm jobs with this name. Return whether Slurm confirms within 30 s that none is left."""
     deadline = time.monotonic() + _CANCEL_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(Refusal):
@@ -116,9 +117,9 @@ def _start_process(
 ) -> dict[str, str]:
     """Start the only task of a submission in the background, and return {task name: process ID}."""
     (entry,) = submission.entries
-    log = shlex.quote(str(submission.folder / "log"))
+    log_folder = shlex.quote(str(submission.folder / "log"))
     script = [
-        f"mkdir {log}; exec > {log}/$$_0_log.out 2> {log}/$$_0_log.err",
+        f"mkdir {log_folder}; exec > {log_folder}/$$_0_log.out 2> {log_folder}/$$_0_log.err",
         "export SUBMITIT_LOCAL_JOB_ID=$$",
         *checked_setup(cluster.setup),
         # task.TIME_LIMIT is the same signal.
@@ -152,47 +153,48 @@ def _submit_array(
 
     executor: Any = submitit.SlurmExecutor(submission.folder / "log")
     executor.update_parameters(**options)
-    given = options | options["additional_parameters"]
-    names = {name for name in _SBATCH_VARIABLES if not given.get(name.removeprefix("SBATCH_").lower())}
-    kept = {name: os.environ[name] for name in names & os.environ.keys()}
+    all_options = options | options["additional_parameters"]
+    names = {name for name in _SBATCH_VARIABLES if not all_options.get(name.removeprefix("SBATCH_").lower())}
+    sbatch_variables = {name: os.environ[name] for name in names & os.environ.keys()}
     suppressed_stderr = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
     try:
         with submitit.helpers.clean_env(), _ignore_interrupts(), suppressed_stderr, executor.batch():
-            os.environ.update(kept)
-            jobs = [executor.submit(subprocess.check_call, [*command, str(e.path)]) for e in entries]
+            os.environ.update(sbatch_variables)
+            paths = [str(entry.path) for entry in entries]
+            jobs = [executor.submit(subprocess.check_call, [*command, path]) for path in paths]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
-        text = environment.scrub(str(error).partition("\nJob instance will not")[0])
-        messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", text))
-        raise Refusal(f"Slurm: {'; '.join(messages) or last_line(text)}") from None
+        output = environment.scrub(str(error).partition("\nJob instance will not")[0])
+        messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", output))
+        raise Refusal(f"Slurm: {'; '.join(messages) or last_line(output)}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C: a stopped sbatch may have submitted jobs that squeue does not list yet."""
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    """Ignore Ctrl-C in the context. An interrupted sbatch may leave jobs that squeue does not list yet."""
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in previous.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
-    """Return the text of the sbatch script of each job array that `submit` would submit to Slurm."""
+    """Return the sbatch script of each job array that `submit` would submit to Slurm."""
     from submitit.slurm import slurm as submitit_slurm
 
     results = resolve_results(results, cluster)
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
-    folder, texts = submission.folder / "log", list[str]()
+    folder, scripts = submission.folder / "log", list[str]()
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
     for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
-        options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if texts else None)
+        options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if scripts else None)
         count = len(entries) if len(entries) > 1 else None
-        texts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))
-    return texts
+        scripts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))
+    return scripts
 
 
 def _sbatch_options(
@@ -202,21 +204,21 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return a dict of sbatch options (with submitit's names) for the job array that contains a task.
+    """Return the sbatch options of the job array that contains a task, with the option names of submitit.
 
-    If `cluster.at_once` limits the number of running tasks, the array starts after job `previous` has ended.
+    If `cluster.at_once` limits the number of running tasks, the array starts when job `previous` has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
     extra_options = dict(cluster.sbatch)
-    given = {name.replace("_", "-") for name in extra_options}
-    if not given & {"requeue", "no-requeue"}:
+    configured = {name.replace("_", "-") for name in extra_options}
+    if not configured & {"requeue", "no-requeue"}:
         extra_options["requeue"] = True
     if cluster.reservation:
         extra_options["reservation"] = cluster.reservation
     if cluster.platform == "cpu":
         cores: float | None = 1
-        if not given & {"hint", "threads-per-core", "ntasks-per-core"}:
+        if not configured & {"hint", "threads-per-core", "ntasks-per-core"}:
             extra_options["hint"] = "nomultithread"
     else:
         cores = cluster.cores or machine.cpus_each
@@ -237,22 +239,22 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return lines of shell code that run the setup lines, and end the job if a setup line fails.
+    """Return shell code, line by line, that runs the setup lines, and ends the job if one of them fails.
 
     The job then writes `SETUP_FAILED` to standard error, and has the exit status of the failed line. A failed
     command inside a shell function, such as `module` of Lmod, does not end the job.
     """
     if not lines:
         return []
-    shell = [f"trap 'echo \"{submission_files.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
+    script = [f"trap 'echo \"{submission_files.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
     for line in lines:
-        name = shlex.quote(" ".join(line.split()))
-        shell += [f"setup_line={name}", line, "status=$?; [ $status -eq 0 ] || exit $status"]
-    return [*shell, "trap - EXIT"]
+        quoted_line = shlex.quote(" ".join(line.split()))
+        script += [f"setup_line={quoted_line}", line, "status=$?; [ $status -eq 0 ] || exit $status"]
+    return [*script, "trap - EXIT"]
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return environment variables (NAME=VALUE) for importing the copy."""
+    """Copy this package into a folder. Return the environment variables (NAME=VALUE) to import the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
         shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
@@ -260,9 +262,9 @@ def _copy_package(folder: Path) -> list[str]:
         raise OSError(error.args[0][0][-1]) from None
     if environment.source(folder / "scaling") != environment.source():
         raise Refusal("the source of the package changed while this command ran: run the command again")
-    paths = [str(folder), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
-    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    import_paths = [str(folder), os.getcwd(), *(entry or os.getcwd() for entry in sys.path[:1])]
+    import_paths += filter(None, [os.environ.get("PYTHONPATH")])
     # PYTHONSAFEPATH excludes the working directory, which may contain another version of the package.
-    variables = [f"PYTHONPATH_FIRST={os.pathsep.join(dict.fromkeys(paths))}", "PYTHONSAFEPATH=1"]
+    variables = [f"PYTHONPATH_FIRST={os.pathsep.join(dict.fromkeys(import_paths))}", "PYTHONSAFEPATH=1"]
     commit, dirty = environment.commit()
     return [*variables, *([f"AD_SCALING_COMMIT={commit}{'+dirty' if dirty else ''}"] if commit else [])]

@@ -1,4 +1,4 @@
-"""Call sinfo, squeue, sacct and scancel: list nodes and job states, and find the `Machine` of a cluster."""
+"""Call sinfo, squeue, sacct and scancel: list nodes, find `JobState`s and the `Machine`, and cancel jobs."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ from scaling.workers.machine import Machine, local_machine
 WAITING = (  # states of a job before its first start, or before it starts again
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
-ENDED = (  # final states; a job in any other state may still run, also in a state of a later Slurm version
+ENDED = (  # final states. A job in any other state, even one of a later Slurm version, may still run.
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
     "TIMEOUT",
 )  # fmt: skip
 UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process
 LOST = "LOST"  # state of a task that has ended or never started, as far as can be observed
-_TIMEOUT = 60.0  # seconds, timeout of a Slurm command
+_TIMEOUT = 60.0  # seconds until a Slurm command fails
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
 # Prefixes of the environment variables with which a user selects other jobs for squeue and scancel.
 _FILTERS = ("SCANCEL_", "SQUEUE_ACCOUNT", "SQUEUE_PARTITION", "SQUEUE_QOS", "SQUEUE_STATES", "SQUEUE_USERS")
@@ -51,7 +51,7 @@ def run_command(*arguments: str) -> str:
     if clusters := variables.get("SBATCH_CLUSTERS"):  # only sbatch reads it
         variables.setdefault("SLURM_CLUSTERS", clusters)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             arguments, env=variables, capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
     except FileNotFoundError:
@@ -61,9 +61,9 @@ def run_command(*arguments: str) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         raise Refusal(f"Slurm does not answer: {arguments[0]} exceeded {_TIMEOUT:.0f} s; try again") from None
-    if done.returncode:
-        raise Refusal(f"Slurm: {last_line(done.stderr, arguments[0] + ' failed')}")
-    return done.stdout
+    if process.returncode:
+        raise Refusal(f"Slurm: {last_line(process.stderr, arguments[0] + ' failed')}")
+    return process.stdout
 
 
 class SlurmNode(NamedTuple):
@@ -74,13 +74,13 @@ class SlurmNode(NamedTuple):
     name: str
     devices: int  # number of devices of the requested platform
     cpus: int
-    has_constraint: bool  # whether the constraint of the cluster settings names a feature of the node
+    has_constraint: bool  # whether the node has a feature in the constraint of the cluster settings
 
 
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return the `Machine` (nodes and devices) that the cluster settings select for a run.
 
-    If Slurm cannot be queried in a dry run, use the node and device numbers in the cluster settings. Raise
+    If a dry run cannot query Slurm, use the numbers of nodes and devices in the cluster settings. Raise
     `Refusal` if required settings are missing, or if the nodes have no device of the platform.
     """
     if cluster.name in (NONE, LOCAL):
@@ -107,37 +107,38 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return a `Machine` with the nodes that a job may use, and the devices and CPUs that sinfo reports.
+    """Return the `Machine` that a job may use: its nodes, devices and CPUs, as sinfo reports them.
 
-    Search the configured or the default partition for nodes with a feature that the constraint names. If the
-    default partition has no devices, but a constraint, a QOS, or `per_node` is set, search all partitions,
-    because some sites derive the partition from these options. If `per_node` is not set, use the largest
-    number of devices on a node. If sinfo lists no devices, each node has `per_node` devices. Raise `Refusal`
-    if sinfo fails, or if the partition or number of devices is unknown.
+    Search the configured or the default partition for nodes with a feature in the constraint. Some sites
+    derive the partition from the constraint, the QOS, or the number of devices. Therefore, if one of these is
+    set, and the default partition has no devices, search all partitions. `cluster.per_node` defaults to the
+    largest number of devices on a node, and is required if sinfo lists no devices. Raise `Refusal` if sinfo
+    fails, or if the partition or the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
-    names = cluster.partition.split(",") if cluster.partition else default
-    partitions = sorted({node.partition for node in all_nodes})
-    if unknown := [name for name in names if name not in partitions]:
-        raise unknown_name("cluster.partition", unknown[0], partitions)
+    partitions = cluster.partition.split(",") if cluster.partition else default
+    all_partitions = sorted({node.partition for node in all_nodes})
+    if unknown := [name for name in partitions if name not in all_partitions]:
+        raise unknown_name("cluster.partition", unknown[0], all_partitions)
     candidates = [node for node in all_nodes if node.has_constraint] or all_nodes
-    nodes = [node for node in candidates if node.partition in names]
-    where = f"of partition {','.join(names)}"
-    is_elsewhere = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
-    if is_elsewhere and not any(node.devices for node in nodes):
+    nodes = [node for node in candidates if node.partition in partitions]
+    location = f"of partition {','.join(partitions)}"
+    is_derived = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
+    if is_derived and not any(node.devices for node in nodes):
         nodes = candidates
-        where = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
-    maximum = max((node.devices for node in nodes), default=0)
-    per_node = min(cluster.per_node or maximum, maximum) or cluster.per_node
+        location = "of all partitions"
+        location += f" with constraint {cluster.constraint}" if cluster.constraint else ""
+    max_devices = max((node.devices for node in nodes), default=0)
+    per_node = min(cluster.per_node or max_devices, max_devices) or cluster.per_node
     if not per_node:
         advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
-        if having := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
-            advice = f"set cluster.partition to one that has: {having}; or cluster.constraint or cluster.qos"
-        raise Refusal(f"no node of partition {','.join(names)} has a {cluster.gres}: {advice}")
-    suitable = [node for node in nodes if node.devices >= per_node or not maximum]
-    cpus = min(node.cpus / node.devices for node in suitable) if maximum else None
-    return _remote_machine(cluster, per_node, len({node.name for node in suitable}), where, cpus)
+        if others := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
+            advice = f"set cluster.partition to one that has: {others}; or cluster.constraint or cluster.qos"
+        raise Refusal(f"no node of partition {','.join(partitions)} has a {cluster.gres}: {advice}")
+    usable = [node for node in nodes if node.devices >= per_node or not max_devices]
+    cpus_each = min(node.cpus / node.devices for node in usable) if max_devices else None
+    return _remote_machine(cluster, per_node, len({node.name for node in usable}), location, cpus_each)
 
 
 def _remote_machine(
@@ -185,9 +186,10 @@ def cpus_per_gpu() -> float | None:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return all nodes that sinfo lists, once for each partition. On the CPU platform, a device is a core."""
-    is_cpu, constraint = cluster.platform == "cpu", set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    text = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
+    """Return all nodes that sinfo lists, once for each partition. A CPU has one device per core."""
+    is_cpu = cluster.platform == "cpu"
+    constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
+    sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
     return [
         SlurmNode(
             partition,
@@ -195,48 +197,48 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
             name,
             int(sockets) * int(cores) if is_cpu else _count_resource(cluster.gres, gres),
             int(cpus),
-            not constraint.isdisjoint(features.split(",")),
+            not constraint_features.isdisjoint(features.split(",")),
         )
-        for partition, name, sockets, cores, gres, marked, cpus, features in _split_lines(text, 8)
+        for partition, name, sockets, cores, gres, marked, cpus, features in _split_lines(sinfo_output, 8)
     ]
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the count of a resource, such as "gpu:h100", in Slurm GRES text, such as "gpu:h100:8(S:0-1)"."""
+    """Return the number of `requested` resources ("gpu:h100") in GRES text, such as "gpu:h100:8(S:0-1)"."""
     name = requested.split(":")
-    resources = [text.split(":") for text in re.sub(r"\([^)]*\)", "", available).split(",")]
+    resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
 def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
-    """Return the jobs with the given names, as a dict from job name to a dict from job ID to state.
+    """Return the jobs with the given names, as {job name: {job ID: state}}.
 
-    squeue lists pending and running jobs, and jobs that ended in the last minutes. Each task of a job array
-    has its own ID, such as "12_3". Raise `Refusal` if squeue fails.
+    squeue lists pending and running jobs, and jobs that ended a few minutes ago. Each task of a job array has
+    its own ID, such as "12_3". Raise `Refusal` if squeue fails.
     """
     jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
     if names:
         options = ("--noheader", "--array", "--states=all", "--format=%i|%j|%T|%N|%r")
-        text = run_command("squeue", *options, f"--name={','.join(names)}")
-        for job, name, state, node, reason in _split_lines(text, 5):
+        squeue_output = run_command("squeue", *options, f"--name={','.join(names)}")
+        for job, name, state, node, reason in _split_lines(squeue_output, 5):
             jobs.get(name, {})[job] = JobState(state, node, "" if reason == "None" else reason)
     return jobs
 
 
 def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the final states of jobs in Slurm accounting, as a dict from job ID, such as "12_3", to state.
+    """Return the final states of jobs in Slurm accounting (sacct), as {job ID: state}.
 
-    Jobs with another name are ignored: another cluster may use the same IDs, and Slurm may reuse an ID.
+    Jobs with another name are ignored, because another cluster may use the same IDs, and Slurm may reuse IDs.
     """
     options = ("--noheader", "--parsable2", "--allocations")
     columns = "--format=JobID,JobName,State,NodeList,ExitCode"
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     states: dict[str, JobState] = {}
     with contextlib.suppress(Refusal):  # a cluster without accounting
-        text = run_command("sacct", *options, columns, f"--jobs={ids}") if jobs else ""
-        for job, job_name, end, node, code in _split_lines(text, 5):
-            reason = "" if code == "0:0" else f"exit code {code}"
-            state = JobState(end.split(" ")[0], "" if node == "None assigned" else node, reason)
+        sacct_output = run_command("sacct", *options, columns, f"--jobs={ids}") if jobs else ""
+        for job, job_name, state_text, node, exit_code in _split_lines(sacct_output, 5):
+            reason = "" if exit_code == "0:0" else f"exit code {exit_code}"
+            state = JobState(state_text.split(" ")[0], "" if node == "None assigned" else node, reason)
             if job_name == name and not state.live:
                 states |= dict.fromkeys(_expand_array(job), state)
     return states
@@ -253,8 +255,8 @@ def _expand_array(job: str) -> list[str]:
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]
-    spans = [span.split("-") for span in indices.rstrip("]").partition("%")[0].split(",")]
-    return [f"{array}_{n}" for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
+    ranges = [text.split("-") for text in indices.rstrip("]").partition("%")[0].split(",")]
+    return [f"{array}_{index}" for ends in ranges for index in range(int(ends[0]), int(ends[-1]) + 1)]
 
 
 def cancel(name: str) -> None:

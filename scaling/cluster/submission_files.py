@@ -1,9 +1,9 @@
-"""Read and write submission.json (`Submission`) and the task files (`TaskDefinition`) with cases as JSON.
+"""Read and write the JSON files of a submission: submission.json (`Submission`) and task files.
 
     jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
                               0001.json         task file: the cases of a task, and how to run them
-                              0001.run-1.jsonl  journal of the first run of the task; run-2 after a requeue
-                              0001.run-1/       standard error of its workers
+                              0001.run-1.jsonl  journal of run 1 of the task (run 2 follows a requeue)
+                              0001.run-1/       standard error of the workers of run 1
                               code/             copy of the package
                               log/              standard output and standard error of the jobs
 
@@ -27,7 +27,7 @@ from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
-SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
+SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line that a job then writes
 _FILE = "submission.json"
 _STORED_FIELDS = ("kind", "host", "minutes")
 
@@ -98,7 +98,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Return the submission in a JSON value. Raise KeyError, TypeError or ValueError if it is malformed."""
+    """Convert the content of submission.json. Raise KeyError, TypeError or ValueError if it is malformed."""
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
@@ -111,7 +111,7 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a new submission without job IDs for the subfolder `stamp`. No file is written."""
+    """Return a new submission without job IDs, for the subfolder `stamp`. Write no file."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -158,7 +158,8 @@ def write_submission(submission: Submission) -> None:
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
     """Write job IDs (a dict from task name to ID) to submission.json, and return the updated submission."""
-    entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
+    entries = submission.entries
+    entries = tuple(dataclasses.replace(entry, job=jobs.get(entry.name, entry.job)) for entry in entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)
     return updated
@@ -170,14 +171,14 @@ def read_task(task: Path) -> TaskDefinition:
     try:
         return _task_from_json(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = "it is missing or contains no JSON" if content is None else str(error)
+        problem = "it is missing or contains no JSON" if content is None else str(error)
         file = f"{SUBMISSIONS}/{task.parent.name}/{task.name}"
         fix = "restore it, or end its job with `scaling cancel`, and the same `scaling run` continues"
-        raise Refusal(f"{file} is not a valid task file ({why}): {fix}") from None
+        raise Refusal(f"{file} is not a valid task file ({problem}): {fix}") from None
 
 
 def _task_from_json(content: Any) -> TaskDefinition:
-    """Return the task in a JSON value. Raise an exception that `read_task` handles if it is malformed."""
+    """Convert the content of a task file. If it is malformed, raise an exception that `read_task` handles."""
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
     lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
     environments = {

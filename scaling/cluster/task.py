@@ -1,7 +1,7 @@
-"""Main program of a cluster job: start workers for the cases of a task file that have no record yet.
+"""Main program of a cluster job: run the remaining cases of one task file, and write the task's `Journal`.
 
 A job that Slurm requeues runs the same command again. The new run writes a "failed" record for each case that
-the previous run did not finish, and runs the remaining cases.
+the previous run began but did not finish, and runs the remaining cases.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from scaling.workers.schedule import Schedule
 from scaling.workers.transport import SrunSteps, SshShells, Transport
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_LOCK_SECONDS = 600.0  # timeout for a previous run of the task to end, possibly on a failed node
+_LOCK_SECONDS = 600.0  # timeout for a previous run of the task, possibly on a failed node, to end
 TIME_LIMIT = signal.SIGUSR1  # sent to a local task at its time limit, see sbatch.py
 _STOPPED = 143  # exit status of a task that was stopped by the scheduler
 _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "text", "seconds")
@@ -35,7 +35,7 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 def main(arguments: Sequence[str]) -> int:
     """Run the cases of a task file, and return the exit status.
 
-    The status is 0 if every case has a record, 143 if the scheduler stopped the task, or 1 after an error.
+    The status is 0 if every case has a record, 143 if the scheduler stopped the task, and 1 after an error.
     """
     for number in (signal.SIGTERM, TIME_LIMIT):
         signal.signal(number, _raise_interrupt)
@@ -88,13 +88,13 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
-    lost = lost_cases.make_failed_records_of_task(records, path, definition, "killed", text)
-    store.append_records(results, lost)
+    unfinished = lost_cases.make_failed_records_of_task(records, path, definition, "killed", text)
+    store.append_records(results, unfinished)
     planned = {
         key: schedule.planned_environment(definition.machine, definition.settings, key)
         for key in definition.environments
     }
-    remaining = lost_cases.remaining_cases(definition, [*records, *lost])
+    remaining = lost_cases.remaining_cases(definition, [*records, *unfinished])
     sessions = schedule.group_by_process(remaining)
     missing = Schedule(sessions, (), 0, definition.machine, planned)
 
@@ -111,7 +111,8 @@ def make_worker_options(
 ) -> supervise.WorkerOptions:
     """Return the options for starting workers with srun, through ssh, or on this host.
 
-    If `is_snapshot` is true, the running code is the copy of the package that was made at submission.
+    The environment of the records states whether all device counts share one allocation (`nested`), and
+    whether this process runs the copy of the package that was made at submission (`is_snapshot`).
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

@@ -1,4 +1,4 @@
-"""Wait for submitted tasks to end: poll the scheduler every few seconds, and show a progress line."""
+"""Poll the states of submitted tasks until none is pending or running, and show a progress line."""
 
 import time
 from collections import Counter
@@ -18,8 +18,8 @@ _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
-    While the scheduler does not answer, nothing is yielded. Raise `Refusal` if the first query fails, or if
-    the scheduler has not answered for 300 seconds.
+    If a query fails, yield nothing and try again. Raise `Refusal` if the first query fails, or if the
+    scheduler has not answered for 300 seconds.
     """
     answered_at = None
     while True:
@@ -38,7 +38,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 def wait_until_done(results: Path, console: Console) -> None:
     """Show the progress of all tasks until none is pending or running.
 
-    After Ctrl-C, raise `KeyboardInterrupt` with a message that says how to see and end the tasks.
+    After Ctrl-C, raise `KeyboardInterrupt` with a message that names the commands to show and end the tasks.
     """
     last_line = ""
     try:
@@ -55,7 +55,7 @@ def wait_until_done(results: Path, console: Console) -> None:
 
 
 def wait_until_ended(results: Path, canceled: Sequence[job_state.TaskState]) -> list[job_state.TaskState]:
-    """Wait at most 10 seconds for canceled tasks to end. Return the tasks that may not have ended by then."""
+    """Wait at most 10 seconds for canceled tasks to end, and return the tasks that may still run."""
     deadline, paths = time.monotonic() + _ENDING_SECONDS, {task.entry.path for task in canceled}
     while True:
         tasks, _ = job_state.try_find_tasks(results)

@@ -1,1 +1,1 @@
-"""Read the records of a results folder, lock the folder, and replace files atomically."""
+"""Read and write a results folder: parse and check its records, lock it, and replace its files."""

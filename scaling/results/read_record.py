@@ -1,4 +1,4 @@
-"""Parse a line of JSON as a `Record`, and reject newer schemas, wrong types and impossible values."""
+"""Parse a JSON line as a `Record`, and reject newer schemas, wrong types of fields, and impossible values."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ from scaling.core.case import Case, Refusal, from_dict
 from scaling.core.record import REASONS, SCHEMA, STATUSES, Record, is_number
 
 Check = Callable[[Any], bool]  # tests whether a JSON value is valid
-_LEAST_SECONDS = 1e-12  # least valid time of a sample
+_MIN_SAMPLE_SECONDS = 1e-12
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
@@ -41,7 +41,7 @@ def _parse_case(text: str) -> Case:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer version wrote `value`, the JSON value of a record or study in `path`."""
+    """Raise `Refusal` if a newer version wrote `value`, the JSON object of a record or study in `path`."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -56,26 +56,26 @@ def require_known_schema(value: Any, path: Path) -> None:
     )
 
 
-def _require(condition: bool, text: str) -> None:
+def _require(condition: bool, problem: str) -> None:
     if not condition:
-        raise ValueError(text)
+        raise ValueError(problem)
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a JSON value has the type `hint`, without negative numbers."""
-    origin, inner = typing.get_origin(hint), [type_check(argument) for argument in typing.get_args(hint)]
+    """Return a function that tests whether a JSON value has the type `hint`. A negative number fails."""
+    origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
-        return functools.reduce(_check_either, inner)
+        return functools.reduce(_check_either, argument_checks)
     if origin is tuple and ... not in typing.get_args(hint):  # a tuple of fixed length
         return lambda value: (
             isinstance(value, tuple)
-            and len(value) == len(inner)
-            and all(matches(item) for matches, item in zip(inner, value, strict=True))
+            and len(value) == len(argument_checks)
+            and all(is_type(item) for is_type, item in zip(argument_checks, value, strict=True))
         )
     if origin in (list, tuple):
-        return lambda value: isinstance(value, origin) and all(map(inner[0], value))
+        return lambda value: isinstance(value, origin) and all(map(argument_checks[0], value))
     if origin is dict:
-        return lambda value: isinstance(value, dict) and all(map(inner[1], value.values()))
+        return lambda value: isinstance(value, dict) and all(map(argument_checks[1], value.values()))
     if hint is float:
         return lambda value: is_number(value) and value >= 0
     if hint is int:
@@ -93,9 +93,9 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return an instance of a dataclass. Raise ValueError if a field does not have its annotated type."""
-    for name, matches in _field_checks(value.__class__).items():
-        if not matches(field := getattr(value, name)):
+    """Return the dataclass `value`. Raise ValueError if a field does not have its annotated type."""
+    for name, is_type in _field_checks(value.__class__).items():
+        if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")
     return value
 
@@ -135,7 +135,7 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def check_entries(name: str, value: Any) -> None:
-    """Raise ValueError if an entry of the record field `name` does not have the type in `_ENTRY_TYPES`."""
+    """Raise ValueError if an entry of `value` does not have its type in `_ENTRY_TYPES[name]`."""
     for entries in value if isinstance(value, list) else [value]:
         checks = {} if entries is None else _ENTRY_CHECKS[name]
         if not all(is_type(entries.get(entry)) for entry, is_type in checks.items()):
@@ -151,7 +151,7 @@ def _check_record(record: Record) -> None:
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
     _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
     _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
-    _require(all(value >= _LEAST_SECONDS for value in record.seconds), "a sample that is not positive")
+    _require(all(value >= _MIN_SAMPLE_SECONDS for value in record.seconds), "a sample that is not positive")
     if record.is_prediction:
         _check_plan(record)
 

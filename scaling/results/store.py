@@ -1,6 +1,6 @@
-"""Read the records and the study.json of a results folder, lock the folder, append records, replace files.
+"""Load the records and study.json of a results folder, lock the folder, and replace its files atomically.
 
-`scaling.core.record.Writer` writes the records. Small JSON files are replaced atomically.
+read_record.py parses each record, and `scaling.core.record.Writer` writes the records of a run.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to en
 
 
 class Loaded(NamedTuple):
-    """The records of a results folder, in the order of its files and lines."""
+    """The content of a results folder. Records are in the order of files and lines."""
 
     records: list[Record]  # the records of runs
-    damaged: list[str]  # the lines that cannot be read, as "file:line: reason"
+    damaged: list[str]  # a message "file:line: reason" for each line that cannot be read
     plans: list[Record]  # the records of `scaling plan`, which are predictions
 
 
 def load(folder: Path) -> Loaded:
-    """Return the content of a results folder. Raise `Refusal` if a newer version of this package wrote it."""
+    """Return all records of a results folder. Raise `Refusal` if a newer version of this package wrote one."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -66,25 +66,25 @@ def _describe(error: Exception) -> str:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment, and replicate.
 
-    The record is the last attempt with the best status: ok or planned, then skipped, then failed. If a peer
-    (another AD package) ran in several versions, the version that ran last counts. A record with the reason
-    not_installed counts only if the peer was never installed.
+    Of several attempts, return the last one with the best status: ok or planned, then skipped, then failed.
+    If records of a peer (another AD package) have several versions, use the version that ran last. Use a
+    record with the reason "not_installed" only if the peer was never installed.
     """
-    kept: dict[tuple[str, str, int], Record] = {}
+    latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
         measurement = (record.key, record.setting, record.replicate)
-        previous = kept.get(measurement, record)
+        previous = latest_records.get(measurement, record)
         if previous.identity == record.identity:
             replaces = _RANK[record.status] >= _RANK[previous.status]
         else:  # the version of the peer differs
             replaces = record.reason != "not_installed"
         if replaces:
-            kept[measurement] = record
-    return list(kept.values())
+            latest_records[measurement] = record
+    return list(latest_records.values())
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return a dict from (case key, replicate number) to the record in its most recent environment."""
+    """Return a dict from (case key, replicate number) to the record in the newest environment."""
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
 
@@ -104,13 +104,13 @@ class Study(NamedTuple):
 
 
 def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
-    """Return the content of study.json. `known` maps keys to cases that need not be parsed again."""
+    """Return the content of study.json. `known` maps case keys to cases that are already parsed."""
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
     entries = content.get("cases", []) if isinstance(content, dict) else None
-    again = "the same `scaling run` writes it again"
+    fix = "the same `scaling run` writes it again"
     if not isinstance(entries, list):
-        return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {again}")
+        return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {fix}")
     cases, unreadable = dict[str, tuple[Case, int]](), set[str]()
     for entry in entries:
         try:
@@ -120,7 +120,7 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
         except (Refusal, TypeError, KeyError, AttributeError):
             unreadable.add(str(entry.get("key") if isinstance(entry, dict) else entry))
     count = count_of(len(unreadable - cases.keys()), "case")
-    problem = f"{count} in study.json cannot be read, and may have no record; {again}"
+    problem = f"{count} in study.json cannot be read, and may have no record; {fix}"
     return Study(content, cases, problem if unreadable - cases.keys() else "")
 
 
@@ -128,8 +128,8 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Lock the file `name` in a folder, and yield its file descriptor.
 
-    Raise `Refusal` if another process still holds the lock after `seconds` seconds, or if the file system
-    does not support locks.
+    Raise `Refusal` if another process still holds the lock after this number of seconds, or if the file
+    system does not support locks.
     """
     path = folder / name
     is_foreign = path.exists() and not os.access(path, os.W_OK)  # created by another user of the folder
@@ -142,8 +142,8 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
                 is_locked = True
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    text = f"another run is working in {folder}; wait for it, or give another folder"
-                    raise Refusal(text) from None
+                    message = f"another run is working in {folder}; wait for it, or give another folder"
+                    raise Refusal(message) from None
                 time.sleep(0.2)
             except OSError as error:  # no locks, or no lock on NFS without permission to write
                 fix = "give a folder on a file system with locks (flock), in which you may write this file"
@@ -154,7 +154,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
 
 
 def folder_of(path: str) -> Path:
-    """Return the results folder at a path. Raise `Refusal` if the folder contains no results."""
+    """Return the path of a results folder as a `Path`. Raise `Refusal` if the folder contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -163,8 +163,8 @@ def folder_of(path: str) -> Path:
         return folder
     if path and os.path.isdir(path) and not os.access(folder, os.R_OK | os.X_OK):
         raise Refusal(f"{path!r} cannot be read: {os.strerror(errno.EACCES)}")
-    known = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
-    hint = f"there are {known}" if known else "`scaling run` makes some"
+    alternatives = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
+    hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
     raise Refusal(f"no results in {path!r}; {hint}")
 
 
@@ -189,7 +189,7 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return the record schema and the version of this package, as fields of a JSON file."""
+    """Return the fields "schema" and "versions" of a JSON file: the record schema and the package version."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
@@ -225,7 +225,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. On exit, rename the file there to `path`, or remove it after an exception."""
+    """Yield a temporary path. On exit, rename this file to `path`, or remove it after an exception."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -239,7 +239,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically, after the new content is on disk."""
+    """Flush the new content of a file to disk, and then replace the file with it atomically."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
         file.flush()
