@@ -205,7 +205,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send the event "end". If writing fails, "end" contains the record."""
+        """Write the record of a case, and send the event "end", with the record if writing fails."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

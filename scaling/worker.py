@@ -85,7 +85,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def main() -> int:
-    """Execute requests until the launcher closes the pipe. Return 1 if devices or cores are missing, else 0."""
+    """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
     channel = Channel()
     header = loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.

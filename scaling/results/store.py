@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return all records of a results folder. Raise `Refusal` if a newer version of this package wrote one."""
+    """Return the records of a results folder. Raise `Refusal` if a newer version of ad-scaling wrote one."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
