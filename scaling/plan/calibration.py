@@ -1,6 +1,6 @@
-"""Convert the measured peaks of a CPU (timings of `ceiling` cases) to the `Rates` of a `Hardware` model.
+"""Calibrate the `Hardware` model of a CPU: convert timings of peak and latency benchmarks to its `Rates`.
 
-options/machine_peaks.py measures the peaks, and time_model.py predicts run times from the rates.
+options/machine_peaks.py chooses the benchmarks, and time_model.py predicts run times from the rates.
 """
 
 import dataclasses
@@ -14,34 +14,35 @@ from scaling.options import machine_peaks
 from scaling.plan.hardware import Hardware, Level, Rates
 
 _MIN_LATENCY = 1e-9  # seconds per step; noise can make the measured difference negative
-_TARGETS = {  # field of `Rates` -> target of the peak measurement
+_TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
     "arithmetic": "arithmetic", "divisions": "division", "transcendental": "transcendental",
     "reductions": "reduction",
 }  # fmt: skip
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of the hardware model of a CPU with measured rates for each device count.
+    """Return a copy of a CPU model with the measured rates for each device count.
 
-    Only the latest peak and latency benchmarks in `timings` are used. If `bound_only` is true, timings of a
-    process that was not bound to one core per device are ignored. Raise `Refusal` if rates are not measured.
+    Only the latest peak and latency benchmarks in `timings` are used. If `bound_only` is true, timings of
+    processes that were not bound to one core per device are ignored. Raise `Refusal` if these timings do not
+    include a copy of an array and a call of an empty function.
     """
-    peaks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
-    last = max(peaks, key=lambda timing: timing.records[-1].started_at or "", default=None)
+    benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
+    last = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
     if last is None:
         raise Refusal(
             f"hardware={hardware.name} needs measured ceilings, but there are none: "
             "run `scaling run study=linear` (or any study with `ceilings: true`), "
             "and then set hardware.ceilings=results/linear"
         )
-    latest = [timing for timing in peaks if timing.environment == last.environment]
+    latest = [timing for timing in benchmarks if timing.environment == last.environment]
     device_counts = sorted({timing.case.devices for timing in latest})
     rates = tuple(filter(None, (_measured_rates(devices, latest) for devices in device_counts)))
     if not rates:
         raise Refusal(f"hardware={hardware.name}: no copy and empty call were measured; run that study again")
     config = {**hardware.config, "rates": list(map(dataclasses.asdict, rates))}
-    kind = last.records[0].environment.get("device_kind")
-    return dataclasses.replace(hardware, device_kind=kind, rates=rates, config=config)
+    device_kind = last.records[0].environment.get("device_kind")
+    return dataclasses.replace(hardware, device_kind=device_kind, rates=rates, config=config)
 
 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
@@ -70,10 +71,10 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         return None
     by_dtype = {  # bfloat16 has the rates of float32, to which it is converted
         rate: {dtype: fastest(target, "float64" if dtype == "float64" else "float32") for dtype in DTYPES}
-        for rate, target in _TARGETS.items()
+        for rate, target in _TARGET_OF_RATE.items()
     }
     products = {  # the fastest of all precisions
-        dtype: max(filter(None, (fastest("matmul", dtype, x) for x in PRECISIONS)), default=None)
+        dtype: max(filter(None, (fastest("matmul", dtype, each) for each in PRECISIONS)), default=None)
         for dtype in DTYPES
     }
     call = min(calls.values())
@@ -87,10 +88,11 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return a tuple with one network level for the CPU cores, or () for one device or without measurements.
+    """Return a tuple with the network level that connects the CPU cores.
 
-    `speed` is the measured bandwidth of an all-reduce in bytes per second. `collective` and `call` are the
-    measured times of a call with a small collective and of an empty call, in seconds.
+    If there is only one device, or if `speed` or `collective` is None, return (). `speed` is the measured
+    bandwidth of an all-reduce in bytes per second. `collective` and `call` are the measured times in seconds
+    of a call with a small collective and of a call of an empty function.
     """
     if devices < 2 or speed is None or collective is None:
         return ()

@@ -1,6 +1,6 @@
-"""Start compile workers (compile_worker.py) for a machine, and compile cases with equal programs only once.
+"""Find the compiler of a machine, start compile workers (`CompilePool`), and compile equal programs once.
 
-A worker compiles cases and counts the work of each program. plan_study.py writes the records.
+A worker (compile_worker.py) compiles a case and counts its work. plan_study.py writes the records.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
-_VARIABLES = {  # environment variables of a compile worker
+_ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
     "JAX_PLATFORMS": "cpu",  # do not initialize accelerators
     "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of the cloud
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # do not check the installed CUDA libraries
@@ -34,7 +35,7 @@ RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return the package and version of the compiler for a machine. Raise `Refusal` if none is installed."""
+    """Return the package and version of the compiler for a machine. Raise `Refusal` if it is missing."""
     platform = hardware.platform
     compiler = _find_package(_COMPILERS[platform])
     has_assembler = platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -48,7 +49,7 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the name and version of the first installed package in `names`, or None if there is none."""
+    """Return the name and version of the first installed package in `names`, or None if none is installed."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -56,7 +57,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the header for a compile worker: the hardware, and the TPU slice for each device count."""
+    """Return the header for a compile worker: the hardware, and a TPU slice for each number in `counts`."""
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -65,9 +66,10 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def program_of(case: Case) -> Case:
-    """Return the case on one device with the same program if split=points, otherwise the case itself.
+    """Return a case with one device whose program is equal to the program on each device of `case`.
 
-    A user's workload may depend on the number of points, so its cases are always returned unchanged.
+    If split is not "points", or if the devices have different numbers of points, return `case` itself. A case
+    of a user's workload is also returned unchanged, because it may depend on the number of points.
     """
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
@@ -77,38 +79,38 @@ def program_of(case: Case) -> Case:
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes that compile cases for absent devices. A thread controls each process."""
+    """A pool of worker processes that compile cases for absent devices, with one thread for each process."""
 
     header: Mapping[str, Any]  # the JSON object that each worker receives first: the platform and devices
     size: int  # the number of workers
     seconds: float  # the timeout of each compilation
-    report: Callable[[Case, RecordFields], None]  # called when a compilation ends
-    begin: Callable[[Case], None]  # called when a compilation begins
+    report: Callable[[Case, RecordFields], None]  # called with a case and its result after its compilation
+    begin: Callable[[Case], None]  # called with a case before its compilation
 
     def compile_all(self, cases: Iterable[Case]) -> None:
         """Compile all cases, in descending order of the number of devices.
 
-        If cases have the same program on each device, only the first is compiled, or the next if that fails.
-        Raise `AllocationLost` if a worker does not start.
+        If several cases have the same program on each device, compile only the first, and report its result
+        for all of them. If it fails, compile the next one. Raise `AllocationLost` if a worker does not start.
         """
         groups: dict[Case, list[Case]] = {}  # the cases with the same program
         for case in sorted(cases, key=lambda case: -case.devices):
             groups.setdefault(program_of(case), []).append(case)
         self._groups = iter(groups.values())  # the groups that have not begun
-        # (function, arguments) to call in this thread; None when a thread ends
-        self._pending_calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue()
+        # Functions to call in this thread. A worker's thread adds None when it ends.
+        self._pending_calls: queue.Queue[Callable[[], None] | None] = queue.Queue()
         for _ in range(self.size):
             threading.Thread(target=self._compile_groups, daemon=True).start()
         try:
             for _ in range(self.size):
-                while call := self._pending_calls.get():
-                    call[0](*call[1])
+                while pending_call := self._pending_calls.get():
+                    pending_call()
         finally:
             self._groups = iter(())
 
     def _compile_groups(self) -> None:
-        """Compile cases until none remains, and replace a worker that dies."""
-        variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
+        """Start a worker, and compile cases until none remains. If the worker dies, start another one."""
+        variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
         equal_cases = list[Case]()
         try:
             while equal_cases := equal_cases or next(self._groups, []):
@@ -117,18 +119,19 @@ class CompilePool:
                         equal_cases = equal_cases or next(self._groups, [])
         except WorkerDied as death:
             error = AllocationLost(f"the compile worker did not start: {death}")
-            self._pending_calls.put((_raise_error, (error,)))
+            self._pending_calls.put(partial(_raise_error, error))
         except BaseException as error:
-            self._pending_calls.put((_raise_error, (error,)))
+            self._pending_calls.put(partial(_raise_error, error))
         self._pending_calls.put(None)
 
     def _compile_first(self, worker: WorkerGroup, equal_cases: list[Case]) -> bool:
-        """Compile the first case in `equal_cases`, and return whether the worker is alive.
+        """Compile the first case in `equal_cases`, and return whether the worker is still alive.
 
-        Report the result for this case and, unless it failed, for all others. Remove the reported cases.
+        If the compilation fails, report the failure for this case only. Otherwise report the result for all
+        cases in the list, whose programs are equal. Remove the reported cases from the list.
         """
         case, is_alive = equal_cases.pop(0), True
-        self._pending_calls.put((self.begin, (case,)))
+        self._pending_calls.put(partial(self.begin, case))
         try:
             event = list(worker.request({"case": non_default_fields(case)}, self.seconds))[-1]
             record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
@@ -136,11 +139,10 @@ class CompilePool:
             text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
             record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
         record_fields["program"] = program_of(case).key
-        self._pending_calls.put((self.report, (case, record_fields)))
+        self._pending_calls.put(partial(self.report, case, record_fields))
         while equal_cases and record_fields["status"] != "failed":
-            self._pending_calls.put(
-                (self.report, (equal_cases.pop(0), record_fields | {"compiled_as": case.key}))
-            )
+            fields = record_fields | {"compiled_as": case.key}
+            self._pending_calls.put(partial(self.report, equal_cases.pop(0), fields))
         return is_alive
 
 

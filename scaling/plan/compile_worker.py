@@ -1,9 +1,8 @@
-"""Main program of a compile worker: compile cases for absent devices, and count their work.
+"""Main program of a compile worker: compile cases for absent devices (`BuiltCase`), and count their work.
 
-`python -m scaling.plan.compile_worker` reads a header and then requests from standard input, one JSON object
-per line: {"case": the fields of a case}. It replies with an event "end", which contains record fields.
-
-The process allocates no memory on devices. Environment variables (compile_pool.py) disable accelerators.
+`python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line: a header that
+describes the hardware, then a request {"case": fields} for each case. It replies to a request with an event
+"end" with record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
 """
 
 import contextlib
@@ -37,10 +36,10 @@ from scaling.worker import Channel, die_with_parent
 _OUT_OF_MEMORY_MESSAGE = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
 )
-_UNIT_PREFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # prefix -> bytes
+_BYTES_OF_PREFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # prefix -> bytes
 # XLA's Triton kernels do not support some matrix products. With a GPU, XLA then falls back to cuBLAS. Without
 # one, cuBLAS must be selected explicitly.
-_TRITON_FAILURE = "Couldn't find output tile sizes"
+_TRITON_ERROR_MESSAGE = "Couldn't find output tile sizes"
 _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
@@ -66,7 +65,7 @@ def main() -> None:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields of a case whose compilation raised an exception."""
+    """Return the record fields (status, reason and text) of a case whose compilation raised `error`."""
     if isinstance(error, TooLarge):
         needs = error.needs | {"peak_bytes": record.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -80,24 +79,24 @@ def describe_failure(error: Exception) -> RecordFields:
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
     """Return `count` JAX devices to compile for. The devices need not exist on this machine.
 
-    On a TPU they form a slice. A single device belongs to the smallest slice that libtpu supports (2 x 2).
+    TPU devices form a slice. A single one belongs to 2 x 2 chips, the smallest slice that libtpu supports.
     """
     platform, target, per_host = header["platform"], header["target"], header["per_host"]
     if platform == "cpu":
         return jax.devices("cpu")[:count]
     if platform == "gpu":
-        name = f"1x{max(1, count // per_host)}x{min(count, per_host)}"
-        platform, options = "cuda", {"topology": name, "target_config": _to_text_proto(target)}
+        topology = f"1x{max(1, count // per_host)}x{min(count, per_host)}"
+        platform, options = "cuda", {"topology": topology, "target_config": _to_text_proto(target)}
     else:
         chips = header["slices"][str(count)]
         chips = chips if count > 1 else [2 if axis < 2 else 1 for axis in range(len(chips))]
-        name, options = f"{target}:{'x'.join(map(str, chips))}", {}
-    description = topologies.get_topology_desc(platform=platform, topology_name=name, **options)
+        topology, options = f"{target}:{'x'.join(map(str, chips))}", {}
+    description = topologies.get_topology_desc(platform=platform, topology_name=topology, **options)
     return list(description.devices)[:count]
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return the given fields as a protocol buffer in text format."""
+    """Return a protocol buffer in text format with the given fields. A field may be a mapping of fields."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
@@ -105,9 +104,9 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case with its derivative, to be traced and compiled for absent devices.
+    """A case and its derivative. Its methods trace and compile the program for absent devices.
 
-    The argument `header` is the description of the hardware that `compile_pool.worker_header` returns.
+    The argument `header` describes the hardware, as returned by `compile_pool.worker_header`.
     """
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
@@ -118,8 +117,11 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the program's jaxpr, or None if the program is too large or unknown before compiling."""
-        if self.case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
+        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
+
+        Also return None for chunk=auto, because the block sizes are chosen by compiling several programs.
+        """
+        if self.case.chunk == AUTO:
             return None
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
@@ -129,7 +131,7 @@ class BuiltCase:
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message if a program does not fit into the memory of a device, otherwise None."""
+        """Return a message with the needed memory if a program does not fit into memory, otherwise None."""
         compiled = compiled_case.stages.compiled
         if isinstance(compiled, RejectedProgram) and compiled_case.needs == program_bytes(compiled):
             return compiled.shortage
@@ -168,9 +170,10 @@ class BuiltCase:
         return fields | {"status": "planned"}
 
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
-        """Compile a program. If it does not fit into memory, the executable is a `RejectedProgram`.
+        """Compile a program, and return its compilation stages.
 
-        For a CPU, also count the operations of the kernels in the LLVM IR that XLA writes.
+        If the program does not fit into memory, `Stages.compiled` is a `RejectedProgram`. For a CPU, return
+        `_CpuStages`, whose operations are counted in the LLVM IR that XLA writes.
         """
         program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
@@ -182,7 +185,7 @@ class BuiltCase:
                 stages = compile_stages(program.function, arguments, options)
                 return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
         except Exception as error:
-            if options is None and _TRITON_FAILURE in str(error):
+            if options is None and _TRITON_ERROR_MESSAGE in str(error):
                 return self._compile_stages(program, _CUBLAS_OPTIONS)
             if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not environment.is_out_of_memory(str(error)):
                 raise
@@ -191,7 +194,7 @@ class BuiltCase:
 
 @dataclasses.dataclass(frozen=True)
 class _CpuStages(Stages):
-    """The compilation stages of a CPU program, with the number of operations in each kernel."""
+    """The compilation stages of a CPU program, and a dict from kernel name to its number of operations."""
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -201,7 +204,7 @@ class RejectedProgram:
 
     The sizes are in bytes per device and have the same names as in JAX's `CompiledMemoryStats`. The argument
     and output sizes show whether a smaller block of points could fit. The temporary size is None if the
-    compiler's message contains no number. `shortage` states the needed and the available memory.
+    compiler's message states no numbers of bytes. `shortage` is a text with the needed and available memory.
     """
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:
@@ -214,25 +217,26 @@ class RejectedProgram:
         self.temp_size_in_bytes: int | None = None
         self.shortage = environment.scrub(" ".join(message.split()))[:300]
         if match := _OUT_OF_MEMORY_MESSAGE.search(message):
-            used, available = (float(match[k]) * _UNIT_PREFIXES[match[k + 1]] for k in (1, 3))
-            rest = int(used) - self.argument_size_in_bytes - self.output_size_in_bytes
-            self.temp_size_in_bytes = max(0, rest)
+            used, available = (float(match[k]) * _BYTES_OF_PREFIX[match[k + 1]] for k in (1, 3))
+            other_bytes = int(used) - self.argument_size_in_bytes - self.output_size_in_bytes
+            self.temp_size_in_bytes = max(0, other_bytes)
             self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
 
     def memory_analysis(self) -> "RejectedProgram":
-        """Return this object, in place of the result of `jax.stages.Compiled.memory_analysis`."""
+        """Return this object, whose sizes replace the result of `jax.stages.Compiled.memory_analysis`."""
         return self
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields with the kernels and operation counts of a program that a call runs `steps` times.
+    """Return record fields with the kernels and the operation counts of one call.
 
-    Equal kernels are merged, and `times` is the total number of executions.
+    A call executes the program `steps` times. Equal kernels are merged into one entry, whose `times` is the
+    number of all their executions.
     """
-    times: dict[KernelWork, float] = defaultdict(float)
+    executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
-        times[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
-    merged = [dataclasses.replace(kernel, times=count) for kernel, count in times.items()]
+        executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
+    merged = [dataclasses.replace(kernel, times=count) for kernel, count in executions.items()]
     return {
         "kernels": [kernel_work.as_work(kernel) for kernel in merged],
         "program_flops": sum(kernel.flops * kernel.times for kernel in merged),

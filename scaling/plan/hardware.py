@@ -1,6 +1,6 @@
-"""Define and validate the model of a machine (`Hardware`), which conf/hardware/*.yaml describes.
+"""Define the model of a machine (`Hardware`), its `Rates` and network `Level`s, and validate conf/hardware.
 
-time_model.py predicts run times from the model. calibration.py determines the rates of a CPU.
+time_model.py predicts run times from the model. calibration.py adds the measured rates of a CPU.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the network hierarchy, such as NVLink within a host or InfiniBand between hosts."""
+    """A level of the network hierarchy of a machine, such as NVLink in a host or InfiniBand between hosts."""
 
     shape: str  # the topology: torus, switch, or tree
     devices: int | None  # the number of devices that the level connects, or None for any number
@@ -32,9 +32,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates and latencies of one device of a machine while `devices` devices work at the same time.
+    """The rates and latencies of one device of a machine while `devices` devices work at the same time.
 
-    The rates are in operations per second, or None if unknown.
+    Bandwidths are in bytes per second, latencies in seconds, and other rates in operations per second. A rate
+    is None if it is unknown.
     """
 
     devices: int
@@ -50,18 +51,18 @@ class Rates:
     network: tuple[Level, ...]  # the levels of the network, innermost first
 
     def empty_call(self, api: str) -> float:
-        """Return the dispatch latency in seconds of an empty function with an API, such as "pmap"."""
+        """Return the time in seconds to call an empty function through an API, such as "pmap"."""
         return self.call_seconds.get(api, self.call_seconds[""])
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine for which run times are predicted."""
+    """A model of a machine, from which run times are predicted. conf/hardware/*.yaml contain the models."""
 
     name: str
     title: str
     platform: str
-    device_kind: str | None
+    device_kind: str | None  # the `device_kind` of its devices in JAX, or None if unknown
     memory: float | None  # bytes per device; for a CPU, free memory per usable core, or None if unknown
     rates: tuple[Rates, ...]  # one for each number of working devices, ascending; measured on a CPU
     attained: tuple[float, float]  # the least and the largest fraction of the rates that a program reaches
@@ -85,14 +86,17 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest device count up to `devices`, or else for the smallest count."""
+        """Return the rates for the largest device count in `rates` that is at most `devices`.
+
+        If all device counts in `rates` are larger, return the rates for the smallest of them.
+        """
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
-        Return () for hardware without slices, and None if the number of devices is not available.
+        Return None if this number of devices is not available. Otherwise return () if there are no slices.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -101,7 +105,7 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts, ascending. Without slices, only powers of two are returned."""
+        """Return the available device counts in ascending order. Without slices, return powers of two."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -140,7 +144,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in a GPU or TPU configuration, which hold for any number of devices."""
+    """Return the rates in the configuration of a GPU or TPU. They apply to any number of devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
@@ -175,8 +179,8 @@ def _is_list(value: Any, is_valid: _IsValid) -> bool:
     return isinstance(value, list) and value != [] and all(map(is_valid, value))
 
 
-def _is_range(value: Any, most: float = math.inf) -> bool:
-    return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1] <= most
+def _is_range(value: Any, upper_limit: float = math.inf) -> bool:
+    return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1] <= upper_limit
 
 
 def _is_ascending(values: Sequence[float]) -> bool:
@@ -222,7 +226,7 @@ def _is_network(value: Any) -> bool:
 
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
-_BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
+_NUMBERS_BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _is_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _Rules = dict[str, tuple[_IsValid, str]]  # field -> (predicate, description of valid values)
 _RULES: _Rules = {
@@ -245,15 +249,15 @@ _RULES: _Rules = {
     ),
     "price": (_or_none(is_positive), f"{_NUMBER} or null"),
 }
-_RATE_RULES: _Rules = {
+_ACCELERATOR_RULES: _Rules = {
     "attained": (lambda value: _is_range(value, 1), f"{_RANGE}, of 1 at most"),
     **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (is_positive, _NUMBER)),
     "products": (
         _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
     ),
-    **dict.fromkeys(("arithmetic", "transcendental"), (_is_rate_by_dtype, _BY_DTYPE)),
-    **dict.fromkeys(("divisions", "reductions"), (_or_none(_is_rate_by_dtype), _BY_DTYPE)),
+    **dict.fromkeys(("arithmetic", "transcendental"), (_is_rate_by_dtype, _NUMBERS_BY_DTYPE)),
+    **dict.fromkeys(("divisions", "reductions"), (_or_none(_is_rate_by_dtype), _NUMBERS_BY_DTYPE)),
     "turned": (_or_none(is_positive), f"{_NUMBER} or null"),
     "network": (
         _is_network,
@@ -268,6 +272,6 @@ _IS_GPU_TARGET = (
 )
 _PLATFORM_RULES: dict[str, _Rules] = {
     "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
-    "gpu": _RATE_RULES | {"target": _IS_GPU_TARGET},
-    "tpu": _RATE_RULES | {"target": (_is_text, "a name")},
+    "gpu": _ACCELERATOR_RULES | {"target": _IS_GPU_TARGET},
+    "tpu": _ACCELERATOR_RULES | {"target": (_is_text, "a name")},
 }
