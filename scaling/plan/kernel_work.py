@@ -1,8 +1,8 @@
-"""Count the operations of HLO kernels by kind and, on a CPU, estimate the overhead of kernels and libraries.
+"""Count the operations of HLO kernels by kind (`KernelWork`), and the overhead of CPU kernels and libraries.
 
-The kernels may come from the CPU, GPU or TPU backend. Each element of a result counts once, although the
-loops of XLA may evaluate it several times. Among library calls, only matrix products, convolutions and common
-routines of LAPACK are counted. options/hlo.py counts the bytes.
+XLA compiles the kernels for a CPU, GPU or TPU. Each element of a result counts once, although the loops of
+XLA may evaluate it several times. Among library calls, only matrix products, convolutions and common routines
+of LAPACK are counted. options/hlo.py counts the bytes.
 """
 
 import math
@@ -15,25 +15,25 @@ from typing import Any
 from scaling.options import hlo
 from scaling.options.hlo import Computations, HloInstruction, HloProgram, Instructions
 
-_ANNOTATIONS = {  # targets of custom calls that do no work
+_ANNOTATION_TARGETS = {  # targets of custom calls that do no work
     "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
     "MoveToDevice", "Pin", "Unpin", "ConcatBitcast", "AssumeGatherIndicesInBound",
     "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
 }  # fmt: skip
-_CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
-_DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->\w+")
-_CUDNN = re.compile(r"__cudnn\$conv\w*?(Forward|BackwardInput|BackwardFilter)")
+_CONTRACTING_DIMENSIONS = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
+_CONVOLUTION_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->\w+")
+_CUDNN_TARGET = re.compile(r"__cudnn\$conv\w*?(Forward|BackwardInput|BackwardFilter)")
 # The attributes of a backward convolution in cuDNN describe the corresponding forward convolution. The roles
 # are the indices of its input, kernel and output among (operand 0, operand 1, result).
 _CUDNN_ROLES = {"Forward": (0, 1, 2), "BackwardInput": (2, 1, 0), "BackwardFilter": (0, 2, 1)}
-_WINDOW = re.compile(r"window=\{size=([\dx]+)")
-_UNKNOWN = {"topk", "rng", "rng-bit-generator"}  # opcodes whose number of operations is not known
-_WITHOUT_OPERATIONS = hlo.NO_KERNEL | hlo.SLICES | _UNKNOWN | {
+_WINDOW_SIZE = re.compile(r"window=\{size=([\dx]+)")
+_UNCOUNTED_OPCODES = {"topk", "rng", "rng-bit-generator"}  # opcodes whose number of operations is not known
+_OPCODES_WITHOUT_OPERATIONS = hlo.NO_KERNEL | hlo.SLICES | _UNCOUNTED_OPCODES | {
     *hlo.COLLECTIVES, "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
     "dynamic-update-slice", "fusion", "domain", "infeed", "outfeed", "send", "recv",
 }  # fmt: skip
 # Opcode -> kind of work on floating-point numbers. Other elementwise operations are arithmetic.
-_FLOATING_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict.fromkeys((
+_FLOATING_POINT_KINDS = {"divide": "divisions", "remainder": "divisions"} | dict.fromkeys((
     "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine", "tan",
     "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
 ), "transcendentals")  # fmt: skip
@@ -58,7 +58,7 @@ ROUTINE_ELEMENTS = {
     "ungqr": 600, "gehrd": 1500, "sytrd": 1500, "hetrd": 1500, "syevd": 3500, "heevd": 3500, "gesdd": 6000,
     "gesvd": 8000, "geev": 14_000, "gees": 14_000,
 }  # fmt: skip
-_ROUTINE = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
+_ROUTINE_TARGET = re.compile(r'custom_call_target="(?:lapack_[sdcz](\w+)_ffi|(TopK))"')
 # The library YNNPACK, on an Intel Xeon where the unit is 17 ps:
 YNN_FUSION_START = 300_000  # the start of a fusion: 1 to 25 us
 YNN_FUSION_START_IN_LOOP = 60_000  # the start of a fusion in a while loop: 0.5 to 1 us
@@ -72,7 +72,7 @@ _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """The work of one execution of a kernel on one device."""
+    """The work of one execution of a kernel on one device: bytes, operations of each kind, and overhead."""
 
     bytes: int = 0  # bytes that are read and written
     turned: int = 0  # bytes that transposes move if they change the minor-most axis
@@ -83,7 +83,7 @@ class KernelWork:
     operations: int = 0  # instructions that a CPU executes (llvm_instructions.py), or 0 if unknown
     overhead: int = 0  # additional time on a CPU, in the unit of `KERNEL_START`
     reductions: int = 0  # terms of sums along the minor-most axis; other sums are arithmetic
-    library: str = ""  # an instruction or library call whose operations are unknown, or ""
+    library: str = ""  # an opcode or a library function whose operations are unknown, or ""
     times: float = 1.0  # the number of executions, or infinity if it is unknown
 
     @property
@@ -95,36 +95,35 @@ class KernelWork:
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
     """Return the work of all kernels of a compiled program.
 
-    `operations` is the result of `llvm_instructions.count_operations` for a CPU program, and None for other
-    programs, whose kernels have no overhead. If the format of the program is unknown, the result is one
-    kernel with an infinite number of executions.
+    For a CPU program, `operations` is the result of `llvm_instructions.count_operations`. For other programs
+    it is None, and their kernels have no overhead. If the format of the program is unknown, return one kernel
+    with an infinite number of executions.
     """
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]
-    executed = None if operations is None else _operations_by_name(program.computations, operations)
-    return [_count_kernel(kernel, executed) for kernel in program.kernels]
+    by_name = None if operations is None else _operations_by_name(program.computations, operations)
+    return [_count_kernel(kernel, by_name) for kernel in program.kernels]
 
 
-def as_work(part: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Return the fields of a kernel or collective as a dict, except 0, "" and `times` if it is 1."""
-    return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
+def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
+    """Return the fields of a kernel or collective as a dict. Omit 0, "", and `times` if it is 1."""
+    return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return a dict from kernel name to number of operations.
+    """Return a dict from kernel name to number of operations, with the names of all fusions.
 
     XLA compiles equal fusions to one kernel, and `operations` contains the name of only one of these fusions.
-    The result contains the names of all fusions.
     """
-    contents = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
+    fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
         for fusion in instructions.values():
             if fusion.opcode == "fusion":
                 fused = computations[fusion.called[0]].values()
                 inner = ((x.opcode, x.dims, x.dtype, x.minor_axis) for x in fused)
-                contents[fusion.name] = (fusion.dims, *inner)
-    compiled = {contents[name]: operations[name] for name in contents if name in operations}
-    return {name: compiled[key] for name, key in contents.items() if key in compiled} | dict(operations)
+                fusion_keys[fusion.name] = (fusion.dims, *inner)
+    by_key = {fusion_keys[name]: operations[name] for name in fusion_keys if name in operations}
+    return {name: by_key[key] for name, key in fusion_keys.items() if key in by_key} | dict(operations)
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
@@ -137,16 +136,16 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
         else:
             library = _library_name(instruction) or library
     if operations is not None:
-        executed = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
-        work["overhead"] = _kernel_overhead(kernel, executed, work["arithmetic"])
+        loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
+        work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
         if kernel.instruction.opcode == "convolution":
-            executed *= _convolution_slowdown(executed, work["products"])
-        work["operations"], library = round(executed), "" if executed else library
+            loop_operations *= _convolution_slowdown(loop_operations, work["products"])
+        work["operations"], library = round(loop_operations), "" if loop_operations else library
     return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the work of an instruction as the name of a field of `KernelWork` and the number to add to it.
+    """Return the work of an instruction as (name of a field of `KernelWork`, number to add to this field).
 
     The name is "" if the work is unknown, or if the instruction only moves data without changing the
     minor-most axis. `instructions` contains all instructions of the same computation.
@@ -155,7 +154,7 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     kind = instruction.opcode
     if kind in ("transpose", "copy") and operands and _is_transposing(instruction, operands[0]):
         return "turned", 2 * instruction.bytes
-    if kind in _WITHOUT_OPERATIONS or kind.endswith(("-done", "-start")):
+    if kind in _OPCODES_WITHOUT_OPERATIONS or kind.endswith(("-done", "-start")):
         return "", 0
     if operands and _routine_name(instruction):  # at least one operation for each element
         return "arithmetic", operands[0].size
@@ -168,15 +167,15 @@ def _count_instruction(instruction: HloInstruction, instructions: Instructions) 
     if kind == "scatter":
         return "arithmetic", operands[-1].size
     is_floating = instruction.dtype.startswith(("f", "bf"))
-    return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", instruction.size
+    return _FLOATING_POINT_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", instruction.size
 
 
 def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[str, int]:
-    """Return the kind and amount of work of a reduction, whose first operand is the instruction `summed`."""
+    """Return the work of a reduction of the array `summed` as (kind of operation, number of operations)."""
     if instruction.opcode == "reduce":
         axes, terms = instruction.axes("dimensions"), summed.size
     else:
-        window = _WINDOW.search(instruction.attributes)
+        window = _WINDOW_SIZE.search(instruction.attributes)
         sizes = hlo.parse_integers(window[1]) if window else summed.dims
         axes = tuple(axis for axis, size in enumerate(sizes) if size > 1)
         terms = instruction.size * math.prod(sizes)
@@ -184,28 +183,28 @@ def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[st
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the operations of a sort, Fourier transform, Cholesky factorization or triangular solve."""
-    first, length = operands[0], operands[0].dims[-1]
+    """Return the number of operations of a sort, Fourier transform, Cholesky or triangular solve."""
+    operand, length = operands[0], operands[0].dims[-1]
     if instruction.opcode == "cholesky":
-        return first.size * length // 3
+        return operand.size * length // 3
     if instruction.opcode == "triangular-solve":
         return operands[1].size * length
     if instruction.opcode == "fft":  # 5 n log2 n operations for n complex numbers, half for real ones
         points = math.prod(instruction.axes("fft_length") or ())
-        operations = 5 * max(instruction.size, first.size) * math.log2(max(2, points))
+        operations = 5 * max(instruction.size, operand.size) * math.log2(max(2, points))
         return round(operations / (2 if "RFFT" in instruction.attributes else 1))
-    stages = (math.prod(first.dims[axis] for axis in instruction.axes("dimensions") or ()) - 1).bit_length()
-    return first.size * stages * (stages + 1) // 2  # a bitonic network
+    stages = (math.prod(operand.dims[axis] for axis in instruction.axes("dimensions") or ()) - 1).bit_length()
+    return operand.size * stages * (stages + 1) // 2  # a bitonic network
 
 
 def _count_product(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> tuple[str, int]:
     """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
-    cudnn = _CUDNN.search(instruction.attributes)
+    cudnn = _CUDNN_TARGET.search(instruction.attributes)
     if cudnn or instruction.opcode == "convolution":
         roles = _CUDNN_ROLES[cudnn[1] if cudnn else "Forward"]
         arrays = [(*operands[:2], instruction)[role] for role in roles]
         return "products", _count_convolution(instruction.attributes, *arrays)
-    contracting = _CONTRACTING.search(instruction.attributes)
+    contracting = _CONTRACTING_DIMENSIONS.search(instruction.attributes)
     if contracting is None:
         return ("products", 2 * instruction.size) if instruction.opcode == "dot" else ("", 0)
     contracted = (operands[0].dims[axis] for axis in hlo.parse_integers(contracting[1]))
@@ -215,11 +214,11 @@ def _count_product(instruction: HloInstruction, operands: Sequence[HloInstructio
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the operations of a convolution, counting zeros from padding but not zeros from dilation.
+    """Return the number of operations of a convolution, with zeros from padding but no zeros from dilation.
 
-    On TPUs, matrix products are convolutions, and the batch is an axis of the window.
+    On TPUs, a batch of matrix products is also a convolution: the window spans the batch and is dilated.
     """
-    labels = _DIM_LABELS.search(attributes)
+    labels = _CONVOLUTION_LABELS.search(attributes)
     if labels is None:
         return 0
     image_labels, kernel_labels = labels.groups()
@@ -238,36 +237,36 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the name of an instruction or library function whose work is unknown, or "" if there is none."""
+    """Return the opcode or the called function if the work of an instruction is unknown, otherwise ""."""
     if instruction.opcode != "custom-call":
-        return instruction.opcode if instruction.opcode in _UNKNOWN else ""
+        return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     name = match[1] if match else "a call"
-    return "" if name in _ANNOTATIONS else name
+    return "" if name in _ANNOTATION_TARGETS else name
 
 
-def _kernel_overhead(kernel: hlo.Kernel, executed: float, arithmetic: int) -> int:
-    """Return the time to start a kernel and to call a library for it, in the unit of `KERNEL_START`.
+def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
+    """Return the time to start a kernel and, if a library computes the result, the overhead of the library.
 
-    `executed` is the number of operations in its compiled loops, or 0 if a library computes the result.
-    `arithmetic` is the number of arithmetic operations that `_count_kernel` counts.
+    The unit is the time of a vectorized operation. `loop_operations` is the number of operations in compiled
+    loops, or 0 if a library computes the result. `arithmetic` counts the arithmetic operations in the HLO.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
         return (YNN_FUSION_START_IN_LOOP if in_loop else YNN_FUSION_START) + _ynn_overhead(kernel.body)
     start = KERNEL_START_IN_LOOP if in_loop else KERNEL_START
-    return start if executed else start + _library_overhead(kernel, arithmetic)
+    return start if loop_operations else start + _library_overhead(kernel, arithmetic)
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of the reductions and broadcasts in a fusion that YNNPACK computes."""
+    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK computes."""
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of a kernel that a library computes, such as a matrix product, otherwise 0."""
+    """Return the overhead of the library that computes a kernel such as a matrix product, otherwise 0."""
     instruction = kernel.instruction
     if instruction.opcode == "fusion":
         return 0
@@ -276,8 +275,8 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
     if instruction.opcode == "convolution":
         return CONVOLUTION_PATCH * instruction.size // max(1, instruction.dims[-1])
     if instruction.opcode == "dot":
-        products = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
-        return PRODUCT_START * products + PACKED_ELEMENT * (instruction.size + operand_size)
+        batch = math.prod(operands[0].dims[axis] for axis in instruction.axes("lhs_batch_dims") or ())
+        return PRODUCT_START * batch + PACKED_ELEMENT * (instruction.size + operand_size)
     if instruction.opcode == "custom-call":
         return ROUTINE_ELEMENTS.get(_routine_name(instruction), 0) * operand_size
     if instruction.opcode == "fft":
@@ -291,13 +290,13 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
 def _convolution_slowdown(operations: float, products: int) -> int:
     """Return the factor by which scalar loops slow down a convolution, or 1 if its loops are vectorized.
 
-    `operations` counts all operations of the loops, and `products` the multiplications and additions.
+    `operations` is the number of all operations in its loops, `products` of multiplications and additions.
     """
     return 1 if operations <= _MOST_VECTORIZED * products else SLOWDOWN_OF_SCALAR_CONVOLUTION
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the name (in `ROUTINE_ELEMENTS`) of the routine that a custom call executes, or ""."""
-    match = _ROUTINE.search(instruction.attributes)
+    """Return the key in `ROUTINE_ELEMENTS` of the routine that a custom call executes, or "" for others."""
+    match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

@@ -1,9 +1,9 @@
-"""Parse the LLVM IR that XLA writes for a CPU into blocks and loops, and sum the costs of its instructions.
+"""Parse the LLVM IR of CPU kernels: find basic blocks, loops and trip counts, and sum instruction costs.
 
-XLA compiles each kernel to a function in LLVM IR. The optimized IR shows what HLO does not: which loops are
-vectorized or unrolled, and which values are computed outside of a loop. The number of executions of a basic
-block is estimated from the trip counts of the loops that contain it, and from the branches inside of them. A
-branch that depends on a loop counter is counted exactly. Any other branch is taken half of the time.
+XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
+vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
+block is estimated from the trip counts of the loops that contain it, and from the branches in these loops. A
+branch on a loop counter is counted exactly. Any other branch is assumed to be taken half of the time.
 """
 
 import itertools
@@ -15,53 +15,53 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_FILES = "*ir-with-opt.ll"  # names of the files with optimized IR that XLA writes
+_IR_FILES = "*ir-with-opt.ll"  # names of the files with optimized IR that XLA writes
 _FUNCTION = re.compile(r'define .*@"?([\w.\-]+)"?\(')
-_LABEL = re.compile(r'("?[\w.\-$]+"?):')
-_TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
-_BRANCH = re.compile(r"br i1 (%[^,]+), label (%[^,]+), label (%[^,]+)")
+_BLOCK_LABEL = re.compile(r'("?[\w.\-$]+"?):')
+_BRANCH_TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
+_CONDITIONAL_BRANCH = re.compile(r"br i1 (%[^,]+), label (%[^,]+), label (%[^,]+)")
 _ASSIGNMENT = re.compile(r"(%[^ ]+) = (.*)")
 _COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (%[^,]+), (-?\d+|%\S+)")
-_MINIMUM = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ %[^,]+, i\d+ (\d+)\)")
-_SUM = re.compile(r"(?:add|or disjoint) (?:nuw |nsw )*i\d+ (%[^,]+), (-?\d+)")
+_MINIMUM_WITH_CONSTANT = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ %[^,]+, i\d+ (\d+)\)")
+_SUM_WITH_CONSTANT = re.compile(r"(?:add|or disjoint) (?:nuw |nsw )*i\d+ (%[^,]+), (-?\d+)")
 _CONSTANT_INPUT, _VARIABLE_INPUT = re.compile(r"\[ (-?\d+), "), re.compile(r"\[ (%[^,]+), ")
-_VECTOR = re.compile(r"<(\d+) x ([a-z]+)(\d*)>")
-_REGISTER = re.compile(r'"prefer-vector-width"="(\d+)"')
-_INSERTION = re.compile(r"insertelement .*, \w+ (%[^,]+), i64 [1-9]")
+_VECTOR_TYPE = re.compile(r"<(\d+) x ([a-z]+)(\d*)>")
+_REGISTER_WIDTH = re.compile(r'"prefer-vector-width"="(\d+)"')
+_VECTOR_INSERTION = re.compile(r"insertelement .*, \w+ (%[^,]+), i64 [1-9]")
 _DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
-_CALLED = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
+_CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
 _COPIED_BYTES = re.compile(r"i64 (\d+)")  # the number of bytes of a memcpy
 
-_COMPARE = {
+_COMPARISON_OPERATORS = {
     "eq": operator.eq, "ne": operator.ne, "ult": operator.lt, "slt": operator.lt, "ule": operator.le,
     "sle": operator.le, "ugt": operator.gt, "sgt": operator.gt, "uge": operator.ge, "sge": operator.ge,
 }  # fmt: skip
-_BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
+_BITS_OF_TYPE = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
 # The assumed trip count if it is unknown, such as for the elements that remain after a vectorized loop.
 _UNKNOWN_TRIPS = 4
 _MAX_COUNTED_TRIPS = 10_000  # the highest trip count of a loop whose branches are counted exactly
 
-# The times of instructions, in units of one addition. The address of a load or store is free, and a load is
+# The costs of instructions, in units of one addition. The address of a load or store is free, and a load is
 # often part of the instruction that uses it.
-_FREE = {
+_FREE_OPCODES = {
     "phi", "zext", "sext", "trunc", "bitcast", "ptrtoint", "inttoptr", "freeze", "ret", "switch", "alloca",
 }  # fmt: skip
 _COSTS = {"load": 0.5, "fdiv": 20, "frem": 40, "udiv": 20, "sdiv": 20, "urem": 20, "srem": 20, "br": 0.5}
 # An element that is loaded into a vector on its own, often from another cache line: 0.2 to 0.9 ns on a Xeon.
-_GATHER = 2.5
-_MULTIPLY_AND_SHIFT = 3  # the division of an integer by a constant
+_GATHER_COST = 2.5
+_CONSTANT_DIVISION_COST = 3  # the division of an integer by a constant
 _FREE_CALLS = {"experimental", "lifetime", "assume", "stacksave", "stackrestore"}
 _MEMORY_CALLS = {"memcpy", "memmove", "memset"}
-_MEMORY_CALL = 10  # the start of a call that copies memory
+_MEMORY_CALL_COST = 10  # the start of a call that copies memory
 # The cost per element. Measured on an AMD EPYC: 2 to 4 ns for sin, 10 ns for tan, 0.13 ns for an addition.
-_FUNCTIONS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbrt": 85}
-_SQUARE_ROOT = 20  # the cost per vector register
+_FUNCTION_COSTS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbrt": 85}
+_SQUARE_ROOT_COST = 20  # the cost per vector register
 
 
 class Comparison(NamedTuple):
-    """A comparison of an integer variable and a bound, such as value < bound."""
+    """A comparison of an integer variable in LLVM IR with a constant bound, such as value < bound."""
 
-    predicate: str  # a key of `_COMPARE`
+    predicate: str  # the name of the operator, a key of `_COMPARISON_OPERATORS`
     value: str  # the name of the variable
     bound: int
     is_range: bool  # whether the bound is the end of a nonempty range of work groups
@@ -70,22 +70,22 @@ class Comparison(NamedTuple):
 def dump_options(folder: str) -> dict[str, str]:
     """Return the XLA compiler options that write the LLVM IR of a program to `folder`.
 
-    jaxlib 0.11 writes LLVM IR only if `xla_dump_emitter_re` is set. The value must not match MLIR, because a
-    dump of MLIR can abort the process.
+    jaxlib 0.11 writes LLVM IR only if `xla_dump_emitter_re` is set. This regular expression must not match
+    MLIR, because writing MLIR can abort the process.
     """
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
 
 def count_operations(folder: Path) -> dict[str, float]:
-    """Return a dict from CPU kernel name to the number of operations in one execution.
+    """Return a dict from the name of each CPU kernel to the number of operations in one execution.
 
-    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition
-    counts one operation for each float32 number that fits into a vector register.
+    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition of two
+    numbers or vector registers counts as n operations, where n is the number of float32 values in a register.
     """
     operations = dict[str, float]()
-    for path in folder.glob(_FILES):
+    for path in folder.glob(_IR_FILES):
         text = path.read_text()
-        match = _REGISTER.search(text)
+        match = _REGISTER_WIDTH.search(text)
         bits = int(match[1]) if match else 128
         for name, blocks in parse_functions(text):
             kernel = name.removesuffix("_kernel")  # the ending of a kernel that is not a fusion
@@ -99,29 +99,30 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
     The label of the first block is "".
     """
     name, blocks, lines = "", dict[str, list[str]](), list[str]()
-    for row in text.splitlines():
-        if match := _FUNCTION.match(row):
+    for line in text.splitlines():
+        if match := _FUNCTION.match(line):
             name, lines = match[1], []
             blocks = {"": lines}
-        elif row.startswith("}") and name:
+        elif line.startswith("}") and name:
             yield name, {label: block for label, block in blocks.items() if block}
             name = ""
-        elif match := _LABEL.match(row):
+        elif match := _BLOCK_LABEL.match(line):
             lines = blocks[f"%{match[1]}"] = []
-        elif row.strip() and not row.lstrip().startswith(";"):
-            lines.append(row.strip())
+        elif line.strip() and not line.lstrip().startswith(";"):
+            lines.append(line.strip())
 
 
 class LlvmFunction:
     """The control flow of an LLVM function: the successors of its blocks, its loops and their trip counts.
 
-    The argument `blocks` has the form that `parse_functions` yields.
+    The argument `blocks` has the form that `parse_functions` yields. A loop is named by its header, which is
+    the label of its first block.
     """
 
     def __init__(self, blocks: dict[str, list[str]]) -> None:
         self.blocks = blocks
         self.successors = {
-            label: [target for line in lines for target in _TARGET.findall(line) if target in blocks]
+            label: [target for line in lines for target in _BRANCH_TARGET.findall(line) if target in blocks]
             for label, lines in blocks.items()
         }
         self.definitions, self.block_of = dict[str, str](), dict[str, str]()
@@ -130,10 +131,10 @@ class LlvmFunction:
                 self.definitions[match[1]], self.block_of[match[1]] = match[2], label
         self.order, self.back_edges = _order_blocks(self.successors)
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
-        self.trips = {head: self._count_trips(head) for head in self.loops}
+        self.trips = {header: self._count_trips(header) for header in self.loops}
 
     def count_instructions(self, bits: int) -> float:
-        """Return the time of all instructions in all work groups, in additions of `bits`-bit vectors."""
+        """Return the cost of all executed instructions, in units of an addition of two `bits`-bit vectors."""
         executions = self.count_executions()
         return self._count_work_groups() * sum(
             executions[label] * (instruction_cost(line, bits) + self._gather_cost(line))
@@ -142,9 +143,9 @@ class LlvmFunction:
         )
 
     def _gather_cost(self, line: str) -> float:
-        """Return `_GATHER` if a line inserts a number from memory into a vector, otherwise 0."""
-        match = _INSERTION.search(line)
-        return _GATHER if match and self.definitions.get(match[1], "").startswith("load ") else 0
+        """Return the cost to load a number from memory if a line inserts it into a vector, otherwise 0."""
+        match = _VECTOR_INSERTION.search(line)
+        return _GATHER_COST if match and self.definitions.get(match[1], "").startswith("load ") else 0
 
     def count_executions(self) -> dict[str, float]:
         """Return a dict from block label to the number of executions of the block in one work group."""
@@ -159,17 +160,17 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return the number of times that a block continues with each of its successors `targets`."""
+        """Return how many times the block `label` continues with each of its successors `targets`."""
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
-            leaving = count / (self.trips[loop] or _UNKNOWN_TRIPS)
-            staying = (count - leaving) / max(1, len(targets) - len(exits))
-            return [leaving / len(exits) if target in exits else staying for target in targets]
+            exiting = count / (self.trips[loop] or _UNKNOWN_TRIPS)
+            staying = (count - exiting) / max(1, len(targets) - len(exits))
+            return [exiting / len(exits) if target in exits else staying for target in targets]
         vectorized = [target.startswith("%vector.") for target in targets]
         if sum(vectorized) == 1:  # the arrays of a program do not overlap
             return [count * is_vectorized for is_vectorized in vectorized]
-        branch = _BRANCH.match(self.blocks[label][-1])
+        branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
         if branch and len(targets) == 2:
             taken = self._count_taken(branch[1], count, executions)
             return [taken if target == branch[2] else count - taken for target in targets]
@@ -182,24 +183,24 @@ class LlvmFunction:
             return count / 2
         if comparison.is_range or self._is_work_group(comparison):
             return count
-        for head, first, step in self._find_counters(comparison.value):
-            trips = self.trips[head] or 0
+        for header, first, step in self._find_counters(comparison.value):
+            trips = self.trips[header] or 0
             if 0 < trips <= _MAX_COUNTED_TRIPS:
                 values = range(first, first + trips * step, step)
-                holds = _COMPARE[comparison.predicate]
+                holds = _COMPARISON_OPERATORS[comparison.predicate]
                 fraction = sum(holds(value, comparison.bound) for value in values) / trips
-                return min(count, fraction * max(count, executions[head]))
+                return min(count, fraction * max(count, executions[header]))
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the comparison that computes a condition, or None if its bound is unknown.
+        """Return the integer comparison that computes a condition, or None if its bound is not constant.
 
-        If a bound is min(i * n + n, constant), the end of a range of work groups, the constant is returned.
+        A bound min(i * n + n, constant) is the end of a range of work groups. It is replaced by the constant.
         """
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
             return None
-        minimum = _MINIMUM.search(self.definitions.get(match[3], ""))
+        minimum = _MINIMUM_WITH_CONSTANT.search(self.definitions.get(match[3], ""))
         if minimum is None and match[3].startswith("%"):
             return None
         return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
@@ -207,44 +208,47 @@ class LlvmFunction:
     def _count_work_groups(self) -> int:
         """Return the number of work groups, or 1 if the function does not compare its work group index."""
         comparisons = filter(None, map(self._find_comparison, self.definitions))
-        return next((each.bound for each in comparisons if self._is_work_group(each)), 1)
+        return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
 
     def _is_work_group(self, comparison: Comparison) -> bool:
-        """Return whether a comparison tests that the index of a work group is in range."""
+        """Return whether a comparison tests that the index of a work group is below the number of groups."""
         is_loaded = self.definitions.get(comparison.value, "").startswith("load i64")
         return comparison.predicate == "ult" and is_loaded and not comparison.is_range
 
     def _innermost_loop(self, label: str) -> str | None:
-        containing = [head for head, body in self.loops.items() if label in body]
-        return min(containing, key=lambda head: len(self.loops[head]), default=None)
+        enclosing = [header for header, body in self.loops.items() if label in body]
+        return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
-    def _count_trips(self, head: str) -> int | None:
-        """Return the smallest trip count among the exits of a loop, or None if it is unknown."""
-        body, counts = self.loops[head], list[int]()
+    def _count_trips(self, header: str) -> int | None:
+        """Return the trip count of a loop, the smallest if it has several exits, or None if it is unknown."""
+        body, counts = self.loops[header], list[int]()
         for label in body:
-            branch = _BRANCH.match(self.blocks[label][-1])
+            branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
             if branch is None or body.issuperset(self.successors[label]):
                 continue
             if self.definitions.get(branch[1], "").startswith("phi i1"):
                 counts.append(2)  # true in the first iteration, false in the second
             elif comparison := self._find_comparison(branch[1]):
-                for _, first, step in itertools.islice(self._find_counters(comparison.value, head), 1):
+                for _, first, step in itertools.islice(self._find_counters(comparison.value, header), 1):
                     counts.append(max(1, math.ceil((comparison.bound - first) / step) + 1))
         return min(counts, default=None)
 
-    def _find_counters(self, value: str, head: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield (head of its loop, first, step) for each loop counter that a value may be equal to.
+    def _find_counters(self, value: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
+        """Yield (loop header, first, step) for each loop counter that may be equal to `value`.
 
-        The counter is first + i * step in iteration i. Unless `head` is None, only this loop is searched.
+        In iteration i, the counter is first + i * step. If `header` is None, all loops are searched.
         """
-        for phi, offset in self._find_phis(value, head):
+        for phi, offset in self._find_phis(value, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
             changes = [change for name in inputs for change in self._find_phis(name, block)]
             if steps := [step for other, step in changes if other == phi and step]:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
-    def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
-        """Return pairs (phi instruction, offset) whose sum may be the value, in loop `head` or all loops."""
+    def _find_phis(self, value: str, header: str | None) -> list[tuple[str, int]]:
+        """Return pairs (phi instruction, constant offset) whose sum may be equal to `value`.
+
+        Only phi instructions of the loop `header` are searched, or of all loops if `header` is None.
+        """
         phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
             value, offset = pending.pop()
@@ -252,18 +256,18 @@ class LlvmFunction:
                 continue
             visited.add(value)
             text, block = self.definitions.get(value, ""), self.block_of.get(value, "")
-            if match := _SUM.match(text):
+            if match := _SUM_WITH_CONSTANT.match(text):
                 pending.append((match[1], offset + int(match[2])))
-            elif text.startswith("phi i") and block in self.loops and head in (None, block):
+            elif text.startswith("phi i") and block in self.loops and header in (None, block):
                 phis.append((value, offset))
             elif text.startswith("phi i"):
                 pending += [(name, offset) for name in reversed(_VARIABLE_INPUT.findall(text))]
         return phis
 
     def _initial_value(self, phi: str) -> int:
-        """Return the initial value of a counter, or the largest constant that it may start from.
+        """Return the initial value of the loop counter `phi`, the largest if several constants are possible.
 
-        A loop over the elements that remain after a vectorized loop may start from two constants.
+        For example, two are possible for the loop over the elements that remain after a vectorized loop.
         """
         pending, visited = [phi], set[str]()
         while pending:
@@ -296,14 +300,14 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
 def _find_loops(
     order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return a dict from the label of the first block of each loop to the labels of all its blocks."""
+    """Return a dict from the header (first block) of each loop to the labels of all blocks in the loop."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:
             predecessors[target].append(label)
     loops = dict[str, set[str]]()
-    for last, head in back_edges:
-        body, pending = loops.setdefault(head, {head}), [last]
+    for last, header in back_edges:
+        body, pending = loops.setdefault(header, {header}), [last]
         while pending:
             label = pending.pop()
             if label not in body:
@@ -313,20 +317,20 @@ def _find_loops(
 
 
 def instruction_cost(line: str, bits: int) -> float:
-    """Return the time of a line of LLVM IR, such as "%z = fmul float %x, %y", in units of an addition.
+    """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y", relative to an addition.
 
-    A vector counts once for each register of `bits` bits.
+    The cost of a vector instruction is multiplied by the number of `bits`-bit registers that a vector needs.
     """
     text = line.partition(" = ")[2] if line.startswith("%") else line
     opcode = text.split(maxsplit=1)[0]
     vectors = [
-        int(count) * (_BITS.get(kind) or max(8, int(width or 8)))
-        for count, kind, width in _VECTOR.findall(text)
+        int(count) * (_BITS_OF_TYPE.get(kind) or max(8, int(width or 8)))
+        for count, kind, width in _VECTOR_TYPE.findall(text)
     ]
     registers = max((math.ceil(size / bits) for size in vectors), default=1)
     if opcode in ("tail", "call", "musttail", "notail"):
         return _call_cost(text, registers, bits)
-    if opcode == "getelementptr" or opcode in _FREE:
+    if opcode == "getelementptr" or opcode in _FREE_OPCODES:
         return registers if vectors and opcode != "phi" else 0
     if opcode == "insertelement" and "poison" in text and text.endswith("i64 0"):
         return 0  # with the shuffle that follows, one instruction
@@ -335,18 +339,18 @@ def instruction_cost(line: str, bits: int) -> float:
     if opcode == "icmp" and " x i64>" in text:
         return 2 * registers
     if _DIVISION_BY_CONSTANT.match(text):
-        return _MULTIPLY_AND_SHIFT * registers
+        return _CONSTANT_DIVISION_COST * registers
     return _COSTS.get(opcode, 1) * registers
 
 
 def _call_cost(text: str, registers: int, bits: int) -> float:
-    match = _CALLED.search(text)
+    match = _CALLED_FUNCTION.search(text)
     if match is None or match[1] in _FREE_CALLS:
         return 0
     if match[1] in _MEMORY_CALLS:
         size = _COPIED_BYTES.search(text)
-        return _MEMORY_CALL + (2 * math.ceil(8 * int(size[1]) / bits) if size else _MEMORY_CALL)
-    per_element = _FUNCTIONS.get(match[1].removesuffix("f"))  # cbrtf is cbrt in float32
+        return _MEMORY_CALL_COST + (2 * math.ceil(8 * int(size[1]) / bits) if size else _MEMORY_CALL_COST)
+    per_element = _FUNCTION_COSTS.get(match[1].removesuffix("f"))  # cbrtf is cbrt in float32
     if per_element is not None:
         return per_element * int(match[2] or 1)
-    return (_SQUARE_ROOT if match[1] == "sqrt" else 1) * registers
+    return (_SQUARE_ROOT_COST if match[1] == "sqrt" else 1) * registers
