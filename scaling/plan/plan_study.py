@@ -1,6 +1,6 @@
-"""Plan a study for other hardware: check and compile the cases, predict their run times, and write records.
+"""Plan a study for other hardware (`PlannedStudy`): reject cases, compile the others, estimate device-hours.
 
-compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
+compile_pool.py compiles the cases in child processes, and time_model.py predicts their run times.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study whose cases are compiled for other hardware to predict their run times."""
+    """A study, and the hardware for which its cases are compiled to predict their run times."""
 
     name: str
     title: str | None
@@ -61,11 +61,11 @@ class PlannedStudy:
     folder: Path  # the results folder to which the records are written
     scaling: frozenset[str]  # the kinds of scaling of the cases, such as "weak"
     settings: RunSettings  # for a later measurement; `case_seconds` also limits each compilation
-    cases: tuple[PreflightResult, ...]  # the cases that are not planned yet
-    rejected: tuple[tuple[PreflightResult, str, str], ...]  # cases that cannot be planned, reason and text
+    cases: tuple[PreflightResult, ...]  # the cases to compile, which are not planned yet
+    rejected: tuple[tuple[PreflightResult, str, str], ...]  # (case that cannot be planned, reason, text)
     done: int  # the number of cases that are already planned
     keys: frozenset[str]  # the keys of all cases of the study
-    # `PreflightResult.environment_key` -> the hardware and software to record
+    # `PreflightResult.environment_key` -> the environment (hardware and software) in the record of a case
     environments: Mapping[tuple, dict[str, Any]]
 
 
@@ -109,7 +109,7 @@ def prepare_plan(
 
 
 def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, RunSettings]:
-    """Return the hardware, the results folder and the run settings in a configuration."""
+    """Return the hardware, results folder and run settings of a plan. Raise `Refusal` if one is invalid."""
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -133,7 +133,10 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return `hardware` with rates from a results folder. The default memory is the free memory per core."""
+    """Return the model of a CPU with the peak rates that were measured in the results folder `folder`.
+
+    If the model does not contain the memory of a device, use the free memory per usable core.
+    """
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = environment.available_bytes()
     per_core = None if free is None else free / len(cores.usable_cores())
@@ -141,7 +144,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study. devices=all selects all device counts that divide the points evenly."""
+    """Return the cases of a study. With devices=all, omit counts that do not divide the points evenly."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -166,7 +169,7 @@ def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
 def run_plan(study: PlannedStudy, listener: Listener) -> None:
     """Compile the cases of a study, predict their times, and write a record of each case when it ends.
 
-    `listener` is called with a dict that describes the event when a case begins or ends.
+    When a case begins or ends, `listener` is called with a dict that describes this event.
     """
     checked_cases = {checked.case: checked for checked in study.cases}
     create_results(study.folder)
@@ -199,7 +202,7 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
 
 
 def _write_manifest(study: PlannedStudy) -> None:
-    """Write the JSON file in the results folder that describes the study and its hardware."""
+    """Write plan-HARDWARE.json, which describes the study and its hardware, to the results folder."""
     hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
     existing = store.read_json(path)  # may describe another study in the same folder
     earlier = existing.get("scaling") if isinstance(existing, dict) else None
@@ -210,7 +213,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return one line of text with the numbers of cases to compile, planned before, skipped and failed."""
+    """Return a line of text with the numbers of cases to compile, planned before, skipped and failed."""
     failed = sum(result.failure is not None for result, *_ in study.rejected)
     skipped = len(study.rejected) - failed
     counts = f"{len(study.cases)} cases to compile, {study.done} done before, {skipped} skipped"
@@ -219,45 +222,45 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
-    """Return sentences that state the predicted times and the device-hours to measure the study.
+    """Return sentences with the predicted call times of a study, and the device-hours to measure it.
 
-    With a `deadline` in seconds, one sentence names the cheapest device count whose calls take at most this
-    time. `findings` is the analysis of the results folder, with a forecast for each hardware.
+    For each problem, one sentence names the cheapest method and device count with calls of at most `deadline`
+    seconds. `findings` is the analysis of the results folder, with a forecast for each hardware.
     """
-    whole_folder = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
-    if whole_folder is None:
+    folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
+    if folder_forecast is None:
         return ["no case could be planned"]
-    planned_for = forecast.keep_cases(whole_folder, study.keys)
-    planned = [record for record in planned_for.records if record.status == "planned"]
+    study_forecast = forecast.keep_cases(folder_forecast, study.keys)
+    planned = [record for record in study_forecast.records if record.status == "planned"]
     low, high = (device_hours(planned, study.settings, end) for end in ("low", "high"))
     replicates = study.settings.replicates
     repetitions = "once" if replicates == 1 else count_of(replicates, "time")
     cost = f"Measuring the whole study {repetitions} takes {_format_range(low, high)} device-hours"
     if unknown := sum(record.predicted is None for record in planned):
         cost += f" ({count_of(unknown, 'case')} without a prediction omitted)"
-    if price := planned_for.price:
+    if price := study_forecast.price:
         cost += f", {_format_range(low * price, high * price)} at the given price"
-    return [*forecast.plan_answers(planned_for, deadline), f"{cost}."]
+    return [*forecast.plan_answers(study_forecast, deadline), f"{cost}."]
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
     """Return the predicted device-hours to measure each recorded case in all replicates.
 
-    `end`, "low" or "high", selects the limit of the predicted 95 % interval of each call time. For each
-    compilation, sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it.
-    The compile times were measured on this host. Cases without a prediction are omitted.
+    `end`, "low" or "high", selects a limit of the predicted 95 % interval of each call time. The sum includes
+    the compile times, as measured on this host. After each compilation, sampling takes `sampling.seconds`, or
+    longer to reach the minimum number of samples. Cases without a prediction are omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:
         if record.predicted is not None:
             call = record.predicted[end]
             stages = sum(getattr(record, name) or 0.0 for name in COMPILING_STAGES)
-            sampled = max(sampling.warm_up, call) + max(sampling.seconds, sampling.least * call)
-            case_seconds = _BUILD_SECONDS + call + (stages + sampled) * sampling.compilations
+            sampling_seconds = max(sampling.warm_up, call) + max(sampling.seconds, sampling.least * call)
+            case_seconds = _BUILD_SECONDS + call + (stages + sampling_seconds) * sampling.compilations
             seconds += case_seconds * record.case.devices
     return seconds * settings.replicates / 3600
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return a string such as "2 to 3", or "2" if both numbers are formatted equally."""
+    """Return a string such as "2 to 3", or only "2" if both numbers are formatted as "2"."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

@@ -1,17 +1,17 @@
 """Predict the time of a call from the kernels and messages (collectives) of its compiled program.
 
-The time of a kernel is the longer of its memory time and its arithmetic time at the rates of the machine (the
-roofline model). On a CPU, the operations are counted in the LLVM IR (llvm_instructions.py), and an
-overhead is added (kernel_work.py). Kernels and messages do not overlap, and all devices wait for the
-slowest. Caches affect only the table of bandwidths and the CPU kernels that move few bytes.
+The time of a kernel is the time to move its bytes or the time to compute its operations, whichever is longer
+(the roofline model). For a CPU, llvm_instructions.py counts the operations, and kernel_work.py adds an
+overhead. Kernels and messages do not overlap, and all devices wait for the slowest. Caches are modeled in two
+ways: the bandwidth depends on the bytes of a kernel, and small CPU kernels need no time to move their bytes.
 
-Within a host and between hosts, a collective uses the faster of a ring and a tree, as communication libraries
-do. On a torus, all axes transfer simultaneously. Other traffic is ignored. The cost of a collective is a
-NumPy array with two times in seconds: the latency, and the transfer time at full bandwidth.
+At each level of the network, a collective uses a ring or a tree, whichever is faster, as communication
+libraries do. On a torus, all axes transfer simultaneously. Other network traffic is ignored. The cost of a
+collective is a NumPy array with two times in seconds: the latency, and the transfer time at full bandwidth.
 
-The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
-fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor,
-all log-uniform. The time of each device has a random lognormal factor. A small fraction of devices, the
+The uncertainty is estimated by a Monte Carlo simulation with random machines. Log-uniform random numbers are
+the fractions of the memory, arithmetic and network rates that a program reaches, and a factor on the call and
+kernel latencies. The time of each device has a random lognormal factor. A small fraction of the devices, the
 stragglers, is slower by a fixed factor.
 
 Sources: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009; R. Thakur,
@@ -47,7 +47,7 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The predicted time of a call in seconds: the median, the 95 % interval, the medians of the parts."""
+    """The predicted time of a call in seconds: the median, a 95 % interval, and the medians of its parts."""
 
     seconds: float
     low: float
@@ -57,15 +57,15 @@ class TimeEstimate:
     communication: float  # the time of the collectives
     waiting: float  # the time to wait for the slowest device
     bound: str | None  # the largest part of the kernel time: "memory", "overhead" or a kind of operation
-    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, equal for all programs
+    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, the same for all programs
 
 
 class _UnknownTime(Exception):
-    """Exception whose message states why a time cannot be predicted."""
+    """An exception whose message states why a time cannot be predicted."""
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return record fields with the predicted time of a call, or with the reason why it is unknown."""
+    """Return `fields` with the predicted time of a call, or with the reason why this time is unknown."""
     if fields["status"] != "planned":
         return fields
     if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
@@ -81,7 +81,7 @@ def estimate(
 ) -> TimeEstimate | str:
     """Return the predicted time of a call, or a message that states why it cannot be predicted.
 
-    The arguments `kernels` and `messages` are the kernels and collectives of the compiled program.
+    `kernels` and `messages` are the kernels and the collectives of the compiled program.
     """
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
@@ -111,18 +111,19 @@ def draw_time_parts(
     rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
         raise _UnknownTime("the network bandwidth between devices is not known")
-    seconds, times = _kernel_seconds(case, rates, kernels)
-    totals = {name: float(values @ times) for name, values in seconds.items()}
+    seconds, executions = _kernel_seconds(case, rates, kernels)
+    totals = {name: float(values @ executions) for name, values in seconds.items()}
     memory_seconds, overhead = (seconds.pop(name)[:, None] for name in ("memory", "overhead"))
     operation_seconds = np.sum(list(seconds.values()), axis=0)[:, None]
     rng = np.random.default_rng(_SEED)
     memory, arithmetic, bandwidth = (_draw_log_uniform(hardware.attained, rng) for _ in range(3))
     latency_factor = _draw_log_uniform(hardware.asking, rng)
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
-    compute = times @ (kernel_seconds + overhead / arithmetic)
+    compute = executions @ (kernel_seconds + overhead / arithmetic)
     latency, transfer = sum((_message_cost(each, hardware, rates) for each in messages), np.zeros(2))
+    call_seconds = rates.empty_call(case.api) + float(executions.sum()) * rates.kernel_seconds
     time_parts = {
-        "call": (rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
+        "call": call_seconds * latency_factor,
         "compute": compute,
         "communication": latency + transfer / bandwidth,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
@@ -131,16 +132,17 @@ def draw_time_parts(
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Return `DRAWS` log-uniform random numbers between two bounds."""
+    """Draw `DRAWS` log-uniform random numbers between two bounds."""
     return np.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the time of each kernel at the full rates of the hardware, and the numbers of executions.
+    """Return the time of one execution of each kernel at the full rates, and the numbers of executions.
 
-    The times are a dict from "memory", "overhead" or a kind of operation to an array of shape (kernels,).
+    The first result is a dict of arrays of shape (kernels,), with the keys "memory", "overhead" and the kinds
+    of operations. The second result is one array.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -182,7 +184,7 @@ def _memory_seconds(kernel: Work, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray:
-    """Return the predicted (latency, transfer time) of all executions of a collective."""
+    """Return the predicted (latency, transfer time) in seconds of all executions of a collective."""
     group, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in PARTS_OF_ALL_REDUCE:
         raise _UnknownTime(f"the time of {kind} between devices is not modeled")
@@ -206,7 +208,7 @@ def collective_cost(
 def _all_reduce_cost(
     nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the cost of an all-reduce, summed over all levels of the network."""
+    """Return the (latency, transfer time) of an all-reduce, summed over all levels of the network."""
     if devices < 2 or not levels:
         return np.zeros(2)
     level, *outer = levels
@@ -222,7 +224,7 @@ def _all_reduce_cost(
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return the cost of an all-reduce on a ring or a binary tree, whichever is faster."""
+    """Return the (latency, transfer time) of an all-reduce on a ring or binary tree, whichever is faster."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -230,9 +232,9 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return the cost of an all-reduce on a torus, whose axes transfer equal parts simultaneously.
+    """Return the (latency, transfer time) of an all-reduce on a torus, whose axes transfer equal parts.
 
-    An axis that is a ring sends in both directions and thus has twice the bandwidth of a line.
+    The axes transfer simultaneously. A ring sends in both directions and has twice the bandwidth of a line.
     """
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
@@ -244,10 +246,10 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return the time of the slowest device relative to a typical device, as an array of shape (draws,).
+    """Draw the time of the slowest device relative to a typical device for each random number in `uniform`.
 
-    The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
-    power of the distribution function of one device. It is inverted at `uniform` random numbers in [0, 1).
+    The times of the devices are independent. The distribution function of the maximum of n times is therefore
+    the n-th power of the distribution function of one time. It is inverted at `uniform`, numbers in [0, 1).
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
