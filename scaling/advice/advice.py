@@ -24,18 +24,18 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice i
 
 @dataclass(frozen=True)
 class Advice:
-    """The recommended way to differentiate one function. `print` shows three sentences and the code.
+    """The recommended way to differentiate one function. Print it to see a summary and the code.
 
     Attributes:
-        cases: the candidates (cases that compute the derivative), the best one first.
-        excluded: the reason as text for each case that cannot run on these devices.
-        derivative: the derivative, with its shape.
-        fields: the status, memory, operations and predicted time of the compiled program of each candidate.
-        records: the record of each measured candidate.
+        cases: the candidates, which are cases that compute the same derivative, the best one first.
+        excluded: a dict from each case that cannot run on these devices to the reason.
+        derivative: the `Derivative` that the candidates compute.
+        fields: a dict from each candidate to record fields, such as its status, memory and predicted time.
+        records: a dict from each measured candidate to its record.
         machine: the name of the machine for which the times are valid.
-        warning: a warning that unchecked programs may be wrong, or ''.
-        problem: the function with its inputs, or None for a workload.
-        coloring: the coloring of the candidate with compressed columns or rows, or None if there is none.
+        warning: a warning that a program may be wrong if its result was not checked, or ''.
+        problem: the function with its inputs, or None if the advice is on a workload.
+        coloring: the coloring of the candidate that compresses the Jacobian, or None if there is none.
     """
 
     cases: tuple[Case, ...]
@@ -52,7 +52,7 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a candidate: its time, number of devices and number of options.
+        """Return the sort key of a candidate, which contains its time, number of devices and options.
 
         Measured candidates come first. If nothing was measured, candidates with a doubtful prediction come
         after the others. Candidates without a time come last.
@@ -63,7 +63,7 @@ class Advice:
 
     @property
     def best(self) -> Case:
-        """Return the recommended case. Raise `Refusal` with the reason if no candidate can be recommended."""
+        """Return the recommended case. If there is none, raise `Refusal` with the reason."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -80,19 +80,19 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row for each candidate, best first, and then each excluded case."""
+        """Return a DataFrame with one row for each candidate, the best first, and for each excluded case."""
         import pandas
 
         return pandas.DataFrame(self.rows)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `table` as dicts from column name to value. A value may be None."""
+        """Return the rows of `table`. Each row is a dict from column name to value, which may be None."""
         return [self._row(case) for case in (*self.cases, *self.excluded)]
 
     @property
     def code(self) -> str:
-        """Return Python code with JAX for the derivative, or a `scaling run` command for a workload."""
+        """Return Python code that computes the derivative. For a workload, return a `scaling run` command."""
         if self.problem is not None:
             coloring = self.coloring if self.best.mode == candidates.CODED else None
             return plain_code.write_code(self.problem, self.best, coloring)
@@ -104,12 +104,12 @@ class Advice:
 
     @functools.cached_property
     def jacobian(self) -> Callable[..., Any]:
-        """Return the jitted function that computes the derivatives of the batch by the recommended method.
+        """Return a jitted function that computes the derivative at each point by the recommended method.
 
-        The arguments are the inputs, in the order of the function's parameters. The result is the same pytree
-        as from `jax.vmap(jax.jacfwd(function))`, or `jax.vmap(jax.hessian(function))` for target=hessian. For
-        target=hvp and gauss_newton, the last argument is a pytree of directions with the structure of the
-        differentiated inputs and a leading axis of points, and the result has this structure too.
+        Its arguments are the inputs, in the order of the function's parameters. It returns the same pytree as
+        `jax.vmap(jax.jacfwd(function))` or, for target=hessian, `jax.vmap(jax.hessian(function))`. For
+        target=hvp and target=gauss_newton, another argument contains one direction per point. The directions
+        and the result then have the structure of the differentiated inputs and a leading axis of points.
         """
         if self.problem is None:
             raise Refusal(
@@ -118,18 +118,21 @@ class Advice:
         return plain_code.execute_code(self.problem, self.code)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the median measured time of a call in seconds, or else the predicted time, or else None."""
+        """Return the time of a call in seconds: the measured median or, without a record, the predicted time.
+
+        Return None if this time is unknown.
+        """
         if case in self.records:
             samples = self.records[case].seconds
             return statistics.median(samples) if samples else None
         return self.predicted_seconds(case)
 
     def predicted_seconds(self, case: Case) -> float | None:
-        """Return the predicted seconds of one call of a candidate, or None if unknown."""
+        """Return the predicted time of one call of a candidate in seconds, or None if it is unknown."""
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is left out, or why the prediction of its time may be wrong, or None."""
+        """Return why a case is excluded or failed, or why its predicted time may be wrong, otherwise None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
@@ -139,7 +142,7 @@ class Advice:
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
-        """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
+        """Return the method and the layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
         method, is_coded = case.mode, case.mode == candidates.CODED
         if self._is_gauss_newton:
             method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
@@ -162,9 +165,9 @@ class Advice:
             others = [other for case, other in self.records.items() if case != best and other.seconds]
             how, interval = "measured", median_interval(record.seconds)
             certainty = measurement.describe_certainty(record, others)
-        if late := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
+        if uncompiled := sum(fields.get("reason") == "no_time" for fields in self.fields.values()):
             certainty += (
-                f"; {count_of(late, 'candidate')} not compiled in half of the budget or 30 s: raise it"
+                f"; {count_of(uncompiled, 'candidate')} not compiled in half of the budget or 30 s: raise it"
             )
         warning = f"The derivative was not checked: {self.warning}.\n" if self.warning and not record else ""
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
@@ -181,7 +184,7 @@ class Advice:
         return self.problem is not None and self.problem.target == "gauss_newton"
 
     def _compare_obvious_choices(self) -> str:
-        """Return text that compares the recommended method with plain forward and reverse mode."""
+        """Return text that compares the recommended method with the modes that a user would try first."""
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.derivative.inputs <= self.derivative.outputs else "jacrev"
         texts = []
@@ -191,7 +194,7 @@ class Advice:
         return "; ".join(texts) or "there is no other obvious choice"
 
     def _compare(self, case: Case) -> str:
-        """Return text that compares a candidate with the best, such as "takes 1.4 times as long (...)"."""
+        """Return text that compares a candidate with the best one, such as "takes 1.4 times as long"."""
         if case == self.best:
             return "takes the same time, as it is this choice"
         if self.seconds(case) is None and (reason := self.reason(case)):

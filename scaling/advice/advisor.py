@@ -1,4 +1,4 @@
-"""Implement `scaling.advise` and `mode=auto`: call candidates.py, prediction.py and measurement.py in turn.
+"""Implement `scaling.advise` and `mode=auto`: call candidates.py, prediction.py and measurement.py.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
 """
@@ -38,17 +38,19 @@ def advise(
     import_line: str = "",
     **options: Any,
 ) -> Advice:
-    """Return an `Advice` with the fastest way to differentiate a function. Raise `Refusal` for invalid input.
+    """Return an `Advice` with the fastest way to differentiate a function.
+
+    Raise `Refusal` if an argument is invalid.
 
     Args:
         function: a JAX function of one point that returns an array or a pytree of arrays.
-        points: a dict from parameter name to an array, or a pytree of arrays, with a leading axis of points
-            (the function receives one point). A `jax.ShapeDtypeStruct` can replace an array.
-        shared: a dict of the same form, without this axis, for the parameters that all points share.
+        points: a dict from parameter name to an array or a pytree of arrays. Each array has a leading axis of
+            points, and the function receives one point. A `jax.ShapeDtypeStruct` can replace an array.
+        shared: a dict from parameter name to an array or a pytree of arrays that all points share, or None.
         wrt: the names of the differentiated parameters, joined by "+". None selects the first of `points`.
-        target: "jacobian" (for a scalar function its gradient), "hessian", "hvp" (the product of the Hessian
+        target: "jacobian" (the gradient of a scalar function), "hessian", "hvp" (the product of the Hessian
             and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the Jacobian).
-        import_line: the line of code that imports the function.
+        import_line: a line such as "from my_model import f", which the recommended code contains.
         options: arguments of `advise_case`, such as budget, devices, hardware or note.
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
@@ -78,14 +80,14 @@ def advise_case(
 
     Args:
         base: a case with the workload, its sizes and inputs. Its AD mode and its layout are ignored.
-        budget: the time in seconds to measure candidates. With 0, candidates are only compiled.
+        budget: the time limit of all measurements in seconds. If it is 0, candidates are only compiled.
         devices: the number of devices, or several numbers to compare.
-        hardware: the name of another machine in conf/hardware, for which times are only predicted. None or
-            "cpu" selects this machine.
+        hardware: the name of a machine in conf/hardware. None or "cpu" selects this machine. For another
+            machine, times are predicted, but not measured.
         cores: the processor cores that this process is bound to, or None.
         compiling_cores: the processor cores that may compile. None selects all cores of this process.
-        note: a function that is called with each line of text about the progress, or None.
-        may_split_seeds: whether the seeds may be partitioned over more devices than points.
+        note: a function that is called with each line of progress text, or None.
+        may_split_seeds: whether to partition the seeds if there are more devices than points.
     """
     devices = devices if isinstance(devices, Sequence) else [devices]
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
@@ -109,16 +111,16 @@ def advise_case(
 
 
 def _warn_of_wrong_fusions() -> str:
-    """Return a warning if this version of jaxlib may compute wrong numbers here, or ''."""
-    is_used = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
-    if jax.default_backend() != "cpu" or not is_used:
+    """Return a warning if this version of jaxlib may compute wrong numbers on this machine, otherwise ''."""
+    lacks_flag = environment.variables("cpu")["XLA_FLAGS"] != os.environ.get("XLA_FLAGS", "")
+    if jax.default_backend() != "cpu" or not lacks_flag:
         return ""
     flag = environment.WRONG_FUSION_FLAG
     return f"this version of jaxlib computes some sums wrongly on a CPU, unless XLA_FLAGS contains {flag}="
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` if the budget is invalid, or if the machine lacks the requested number of devices."""
+    """Raise `Refusal` if the budget is invalid, or if a number of devices is not available."""
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()

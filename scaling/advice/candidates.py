@@ -1,4 +1,4 @@
-"""List the candidate cases of `scaling.advise` (`list_candidates`), and color the Jacobian of a function."""
+"""List the candidate cases of `scaling.advise`: AD modes, layouts, chunks, blocks and a Jacobian coloring."""
 
 import dataclasses
 import itertools
@@ -33,10 +33,10 @@ _MOST_OPERATIONS = 10**8  # largest number of operations of such a function; det
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
-    """Return the cases to compare, the reason for each excluded case, and the derivative of `base`.
+    """Return the cases to compare, a dict from each excluded case to the reason, and the derivative.
 
-    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If
-    `may_split_seeds` and there are more devices than points, the seeds are split instead of the points.
+    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If there are
+    more devices than points and `may_split_seeds` is true, the seeds are partitioned instead of the points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -59,7 +59,10 @@ def list_candidates(
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
-    """Return `base` on `devices` devices, which split the points or, if allowed and necessary, the seeds."""
+    """Return a copy of `base` whose points are partitioned over the given number of devices.
+
+    If there are more devices than points and `may_split_seeds` is true, partition the seeds instead.
+    """
     splits_seeds = devices > base.points and may_split_seeds
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
@@ -68,7 +71,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield the cases for each mode and layout: plain, with batch=whole, with chunks, and with blocks."""
+    """Yield the cases of each AD mode and layout: without options, with batch=whole, a chunk or a block."""
     built = derivative.workload
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
@@ -85,7 +88,7 @@ def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: 
 
 
 def _list_modes(derivative: Derivative) -> list[str]:
-    """Return the names of the AD modes to compare for the target and the reduction of a case."""
+    """Return the names of the AD modes to compare for the target and the reduction of a derivative."""
     built = derivative.workload
     if modes := _SECOND_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]

@@ -107,17 +107,17 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     has_points_axis = dict(zip(names, is_batched, strict=True))
     if problem.target in PRODUCTS:
         has_points_axis["v"] = True
-    loop, function = _write_batch(case, has_points_axis, derivative)
-    text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
+    batch_definitions, function = _write_batch(case, has_points_axis, derivative)
+    text = f"{definitions}{batch_definitions}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
-    setting = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
+    preamble = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
     lines = [problem.import_line or f"# {problem.name} is your function of one point"]
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
         lines += [f"{_name_in_code(problem)} = {problem.name}", "", *imports]
-        setting = ["import jax", *setting] if setting and problem.import_line else []
+        preamble = ["import jax", *preamble] if preamble and problem.import_line else []
     else:
-        setting = [*imports, *setting]
-    return "\n".join([*setting, *lines, "", text])
+        preamble = [*imports, *preamble]
+    return "\n".join([*preamble, *lines, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
@@ -136,31 +136,31 @@ def _name_in_code(problem: Problem) -> str:
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return the code for the derivative of a batch as two strings: the definitions and the expression.
+    """Return the code of a function for the derivatives of a batch: (definitions, expression).
 
     `has_points_axis` states for each argument whether it has a leading axis of points. `derivative` is an
     expression for the function that returns the derivative at one point.
     """
-    code = ""
+    definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
     if case.block is not None:
         mapped = [name for name, axis in has_points_axis.items() if axis]
         arguments = [f"p[{mapped.index(name)}]" if name in mapped else name for name in has_points_axis]
         point = f"{derivative}({', '.join(arguments)})"
         loop = f"jax.lax.map(lambda p: {point}, ({', '.join(mapped)},), batch_size={case.block})"
-        code, function = f"def batch({', '.join(has_points_axis)}):\n    return {loop}\n\n\n", "batch"
+        definitions, function = f"def batch({', '.join(has_points_axis)}):\n    return {loop}\n\n\n", "batch"
     if case.devices > 1:
-        code += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
+        definitions += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
         specs = ", ".join('P("points")' if axis else "P()" for axis in has_points_axis.values())
         options = f'mesh=mesh, in_specs=({specs},), out_specs=P("points"), check_vma=False'
         function = f"jax.shard_map({function}, {options})"
-    return code, function
+    return definitions, function
 
 
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return the code of the derivative at one point as (definitions, expression), with arguments `names`."""
+    """Return the code of a function of `names` for the derivative at one point: (definitions, expression)."""
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
@@ -188,7 +188,7 @@ def _write_derivative(
 
 
 def _write_product(problem: Problem, case: Case) -> str:
-    """Return the code in the body of `derivative` that multiplies the Hessian or J^T J by a direction v."""
+    """Return the body of the function `derivative` that multiplies the Hessian or J^T J by a direction v."""
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
@@ -224,14 +224,14 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return code that defines `colors` (one per column or row) and `nonzero` (the mask of nonzeros)."""
+    """Return code that defines `colors` (one per column or row) and `nonzero` (the sparsity pattern)."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True
-    text = lambda array: base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()  # noqa: E731
+    encode = lambda array: base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()  # noqa: E731
     unpack = "np.frombuffer(zlib.decompress(base64.b64decode({!r})), np.{})"
-    packed = unpack.format(text(np.packbits(mask)), "uint8")
+    packed = unpack.format(encode(np.packbits(mask)), "uint8")
     return (
-        f"colors = {unpack.format(text(np.asarray(colors, np.int32)), 'int32')}\n"
+        f"colors = {unpack.format(encode(np.asarray(colors, np.int32)), 'int32')}\n"
         f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype('bool')\n\n\n"
     )

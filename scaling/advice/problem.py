@@ -37,7 +37,7 @@ _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
 
 @dataclass(frozen=True)
 class Problem:
-    """A function of one point (batch element) to differentiate, with the arrays or shapes of its inputs.
+    """A function of one point (batch element) to differentiate, and the arrays or shapes of its inputs.
 
     Attributes:
         arguments: the names of the inputs, in the order of the parameters of the function.
@@ -60,7 +60,10 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the imported name in `import_line`, or else the `__name__` of the function, or else "f"."""
+        """Return the name that `import_line` imports or, without it, the `__name__` of the function.
+
+        If this is no identifier, such as "<lambda>", return "f".
+        """
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
@@ -70,13 +73,13 @@ class Problem:
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
-        """Return a pytree of `jax.ShapeDtypeStruct` for each argument at one point."""
+        """Return a list of `jax.ShapeDtypeStruct` pytrees, one for each argument at one point."""
         per_point = lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype)  # noqa: E731
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
     def input_structs(self) -> list[Any]:
-        """Return a pytree of `jax.ShapeDtypeStruct` for each differentiated input at one point."""
+        """Return a list of `jax.ShapeDtypeStruct` pytrees, one for each differentiated input at one point."""
         structs = self.structs_at_point()
         return [structs[k] for k in self.argnums]
 
@@ -86,9 +89,10 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return which of "jacfwd" and "jacrev" can differentiate the function, or both if neither can.
+        """Return the transforms that can differentiate the function: "jacfwd", "jacrev", or both.
 
-        A function with `jax.custom_vjp` has no "jacfwd", and one with `jax.lax.while_loop` has no "jacrev".
+        For example, "jacfwd" cannot differentiate a `jax.custom_vjp` function, and "jacrev" cannot
+        differentiate `jax.lax.while_loop`. If neither can differentiate it, return both.
         """
         names = ["jacfwd", "jacrev"]
         return list(filter(self._can_differentiate, names)) or names
@@ -140,7 +144,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Check the inputs in the argument `group` ("points" or "shared"), and convert them to JAX dtypes."""
+    """Check the inputs in the argument `group` ("points" or "shared"), and return them with dtypes of JAX."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -171,7 +175,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in `wrt`. Raise `Refusal` if an input is unknown or not floating point."""
+    """Return the names of inputs in `wrt`. Raise `Refusal` if one is unknown or not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -217,7 +221,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
     """Register a problem as a temporary workload, and yield a `Case` of this workload.
 
-    With mode=vmap_grad, `whole_mode` computes the derivative of the whole batch. None disables this mode.
+    `whole_mode` computes the derivative of the whole batch with mode=vmap_grad. None disables this mode.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     workload = Workload(
@@ -248,7 +252,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def name_user_function(text: str) -> str:
-    """Replace the names of temporary workloads in a message by the names of their functions."""
+    """Return a message in which the names of functions replace the names of their temporary workloads."""
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
@@ -260,12 +264,12 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return a name that no argument has, for an additional input with the shape of the input `name`."""
-    return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))
+    """Return a new name that contains `kind`, for an additional input with the shape of the input `name`."""
+    return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 
 def _add_direction(problem: Problem, workload: Workload) -> Workload:
-    """Return the workload with an additional input for each differentiated input: a direction per point."""
+    """Return the workload with one more input, a direction at each point, for each differentiated input."""
     batch = lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype)  # noqa: E731
     names = {_name_copy(problem, name, "direction"): name for name in problem.wrt}
     structs = dict(zip(problem.wrt, problem.input_structs(), strict=True))
@@ -276,10 +280,10 @@ def _add_direction(problem: Problem, workload: Workload) -> Workload:
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
-    """Return a workload whose result is the product J^T J v, with J the Jacobian of the function f.
+    """Return a workload whose derivative in direction v is J^T J v, with J the Jacobian of a function f.
 
-    Its function is z -> J(x)^T f(z), where x is a second input with the values of z. The Jacobian with
-    respect to z is J^T J.
+    Its function is z -> J(x)^T f(z), where x is an additional input with the values of z. The Jacobian of
+    this function with respect to z is J^T J. `whole_mode` computes J^T J v for the whole batch, or is None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -302,10 +306,11 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int) -> Any:
-    """Return an `InputSpec` for each array of an input. `point_axes` is its number of axes of points, 0 or 1.
+    """Return an `InputSpec` for each array of an input, with the values of the array.
 
-    The rows are the values of the array. For a `jax.ShapeDtypeStruct` they are random numbers that depend on
-    the name, or zeros for integers. Integers are converted to int32 modulo 2**32.
+    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. For a `jax.ShapeDtypeStruct`,
+    the values are random numbers that depend on `name`, or zeros if they are integers. Integers are converted
+    to int32 modulo 2**32.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
