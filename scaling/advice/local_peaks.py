@@ -46,14 +46,14 @@ def read_hardware(name: str) -> Hardware:
     for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
         if default != "_self_":
             base = files[name].parent / f"{default.partition('@')[0]}.yaml"
-            config = _merge(yaml.safe_load(base.read_text()), config)
+            config = _merge_configs(yaml.safe_load(base.read_text()), config)
     return machines.from_config(config)
 
 
-def _merge(base: Any, config: Any) -> Any:
+def _merge_configs(base: Any, config: Any) -> Any:
     if not (isinstance(base, dict) and isinstance(config, dict)):
         return config
-    return base | {name: _merge(base.get(name), value) for name, value in config.items()}
+    return base | {name: _merge_configs(base.get(name), value) for name, value in config.items()}
 
 
 def find_model() -> Hardware | None:
@@ -64,16 +64,15 @@ def find_model() -> Hardware | None:
     device = jax.devices()[0]
     if device.platform == "cpu":
         return read_hardware("cpu")
-    names = (path.stem for path in sorted((configuration_folder() / "hardware").glob("*.yaml")))
-    return next(
-        (model for model in map(read_hardware, names) if model.device_kind == device.device_kind), None
-    )
+    paths = sorted((configuration_folder() / "hardware").glob("*.yaml"))
+    models = (read_hardware(path.stem) for path in paths)
+    return next((model for model in models if model.device_kind == device.device_kind), None)
 
 
 def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
     """Measure the peak rates that limit the compiled cases on this CPU, and return `model` with these rates.
 
-    `fields` contains the record fields of the cases. This process is bound to `cores`. Raise `Refusal` if the
+    `fields` contains the record fields of each case. This process is bound to `cores`. Raise `Refusal` if the
     rates cannot be measured.
     """
     peaks = _load_or_measure(_needed_peaks(fields), cores)
@@ -85,15 +84,15 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks that limit a kernel or a message between devices in the compiled cases.
+    """Return the peak benchmarks whose results affect the predicted times of the compiled cases.
 
-    The other rates do not change the predicted times. Copies of large arrays take the longest to measure.
+    The other benchmarks are omitted to save time. Copies of large arrays take the longest to measure.
     """
     kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
     messages = [message for each in fields.values() for message in each.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
     targets = {"copy", "arithmetic", "call", *(peak for name, peak in _PEAK_OF_WORK.items() if name in work)}
-    targets |= {"all_reduce", "collective"} if any(each["group"] > 1 for each in messages) else set()
+    targets |= {"all_reduce", "collective"} if any(message["group"] > 1 for message in messages) else set()
     most_bytes = max((kernel.get("bytes", 0) for kernel in kernels), default=0)
     needed, copied_bytes = list[Case](), dict[int, int]()  # number of devices -> bytes of the last copy
     for case in machine_peaks.peak_cases(list(fields), "cpu"):  # with copies in ascending order of the bytes
@@ -109,7 +108,7 @@ def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
 def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
     """Return one record for each peak benchmark, from the cache or from a new measurement.
 
-    A peak that was measured only while other processes used the CPU is measured up to `_MOST_ATTEMPTS` times.
+    If other processes used the CPU each time, a peak is measured up to `_MOST_ATTEMPTS` times.
     """
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
@@ -132,6 +131,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a key of an environment. A cached peak is used only if its environment has the same key."""
+    """Return the values of an environment that the measured peaks depend on, as a key of the cache."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

@@ -1,8 +1,8 @@
-"""Measure the candidates of `scaling.advise` in turns within a time budget, and drop the slower ones.
+"""Measure the candidates of `scaling.advise` in rounds within a time budget, and drop the slower ones.
 
-In each round, every remaining candidate takes one turn of samples. After the round, a candidate is dropped if
-it is significantly slower than the fastest one, or more than twice as slow. `run_case` checks each derivative
-before the first turn.
+Each round takes a few samples of every remaining candidate. After a round, a candidate is dropped if it is
+significantly slower than the fastest, or more than twice as slow. `run_case` checks each derivative before
+its first samples.
 """
 
 import statistics
@@ -23,8 +23,8 @@ from scaling.plan.compile_pool import RecordFields
 CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
 _PREPARING = 0.6  # fraction of the budget after which no third candidate is checked
 _LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take
-_MOST_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
-_MOST_PREDICTED = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
+_MOST_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
+_MOST_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
 
@@ -35,11 +35,11 @@ def measure_candidates(
     cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
-    """Measure cases until the fastest is known or `budget` seconds are spent. Return the record of each case.
+    """Measure cases until the fastest is known or `budget` seconds are spent, and return their records.
 
-    `fields` contains the record fields of each case, and `stages` the programs that are already compiled.
-    Cases that were not run are omitted, also after Ctrl-C. This process is bound to `cores`. `note` is called
-    with text about the progress.
+    `fields` maps each case to its record fields. `stages` maps a case to its program, if it is already
+    compiled. This process is bound to `cores`. `note` is called with lines of progress text. A case that
+    was not run, for example because of Ctrl-C, has no record in the result.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -63,15 +63,15 @@ def measure_candidates(
 
 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the cases to measure, in order. Cases that are predicted to be slow are omitted.
+    """Return the cases with the status "planned" in the order to measure them.
 
-    Only cases with the status "planned" are measured. They are sorted by predicted seconds or, if there is no
-    prediction, by operations. The fastest case of each mode and device count comes first. Cases with a
-    doubtful prediction, which have a `text`, come last.
+    Omit cases whose predicted time is more than `_MOST_PREDICTED_RATIO` times the shortest. The fastest case
+    of each mode and device count comes first, and cases with a doubtful prediction (their field `text`
+    states why) come last. Otherwise, sort by predicted seconds or, without predictions, by operations.
     """
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
-    most = _MOST_PREDICTED * min(filter(None, seconds.values()), default=0.0)
+    most = _MOST_PREDICTED_RATIO * min(filter(None, seconds.values()), default=0.0)
     ordered = sorted(planned, key=lambda case: (seconds[case], planned[case].get("flops") or 0.0))
     ordered = [case for case in ordered if seconds[case] <= most]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
@@ -80,7 +80,7 @@ def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
 
 
 def _predicted_seconds(fields: RecordFields) -> float:
-    """Return the predicted seconds of a call, or 0 if unknown."""
+    """Return the predicted time of a call in seconds, or 0 if it is unknown."""
     return float((fields.get("predicted") or {"seconds": 0})["seconds"])
 
 
@@ -95,7 +95,10 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and the cases that may be as fast, or [] if all are at most 3 % slower."""
+    """Return the fastest case and the cases that may be as fast, which are to be measured further.
+
+    Return [] if all of these are at most 3 % slower than the fastest, because any of them is good enough.
+    """
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -104,9 +107,9 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a case is at most twice as slow as `best` and not slower with 95 % confidence."""
+    """Return whether a case is at most twice as slow as `best`, and not slower at 95 % confidence."""
     ratio = ratio_interval(record.seconds, best.seconds)
-    is_near = statistics.median(record.seconds) <= _MOST_RATIO * statistics.median(best.seconds)
+    is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)
 
 
@@ -117,7 +120,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states whether another measured candidate may be as fast as `best`."""
+    """Return text that states how many of the `others` may be as fast as the measured candidate `best`."""
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

@@ -1,4 +1,4 @@
-"""Compile the candidates of `scaling.advise` in threads, to predict their memory and run time.
+"""Compile the candidates of `scaling.advise` in threads, to predict their memory and run times.
 
 Processes are not used, because a function defined in a notebook cannot be sent to another process.
 """
@@ -23,16 +23,15 @@ from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers.cores import usable_cores
 
-# A candidate with this many times the counted operations of another one is not compiled.
-_MOST_WORK = 10.0
+_MOST_WORK = 10.0  # ratio to the fewest operations of a candidate, above which a candidate is not compiled
 _LEAST_COMPILED = 3  # number of candidates that are compiled, however long it takes
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
     """Start the compile threads of XLA on `cores`, and leave all other threads on their cores.
 
-    XLA starts them at the first compilation, one for each core of the thread that starts them. They run no
-    programs. Call `jax.devices()` before.
+    XLA starts its compile threads at the first compilation, one for each core of the calling thread. These
+    threads do not execute programs. Call `jax.devices()` before, to start the threads that do.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
@@ -54,18 +53,19 @@ def predict_candidates(
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
-    """Compile cases for a machine, and return their record fields, with a predicted time, and their programs.
+    """Compile cases for a machine, and predict their run times.
 
-    If a case does not fit into memory or is not compiled, its field `status` is not "planned", and `text`
-    states the reason. After Ctrl-C, the result contains only the cases that were compiled before. The
-    programs are only those that can run in this process.
+    Return two dicts: from each case to its record fields with the predicted time, and from each case to its
+    compiled program, if the program can run in this process. If a case does not fit into memory or is not
+    compiled, its field `status` is not "planned", and `text` states the reason. After Ctrl-C, the dicts
+    contain only the cases that were compiled before.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
         cores: the processor cores that this process is bound to, or None.
         compiling_cores: the processor cores that may compile. None selects all cores of this process.
-        note: a function that is called with each line of text about the progress.
-        seconds: the time after which no compilation begins, except of the first three candidates.
+        note: a function that is called with each line of progress text.
+        seconds: the time after which no compilation begins, except for the first candidates.
     """
     fields, stages = _compile_candidates(cases, model, compiling_cores or usable_cores(), note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
@@ -75,19 +75,15 @@ def predict_candidates(
 
 
 def _compile_candidates(
-    cases: Sequence[Case],
-    hardware: Hardware,
-    cores: Sequence[int],
-    note: Callable[[str], None],
-    seconds: float,
+    cases: Sequence[Case], model: Hardware, cores: Sequence[int], note: Callable[[str], None], seconds: float
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
     fields: dict[Case, RecordFields] = {}
     built: dict[Case, BuiltCase] = {}
     work: dict[Case, float] = {}
     free = environment.available_bytes()
     for case in cases:
-        available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
-        header = worker_header(hardware, [case.devices]) | {"memory": available}
+        available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
+        header = worker_header(model, [case.devices]) | {"memory": available}
         try:
             candidate = BuiltCase(header, case)
             work[case] = sum_operations(candidate.trace()) * case.devices
@@ -110,27 +106,27 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order to compile them: first two plain modes and the blocks of the better one.
+    """Return the cases in the order to compile them: first two plain modes and a block of the better one.
 
-    Modes with few operations come first. Their chunks and blocks have about as many; blocks are often faster.
-    `work` maps a case to its number of operations. The cases in `excess` come last.
+    Modes with few operations come first. Chunks and blocks need about as many operations as their plain mode.
+    Blocks are often faster. `work` maps a case to its operations. The cases in `excess` come last.
     """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
     operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
     ordered = sorted(work, key=lambda case: (operations(case), case.block is None))
     plain = [case for case in ordered if is_plain(case) and case not in excess]
-    variants = [case for case in ordered if not is_plain(case) and case not in excess]
+    blocked = [case for case in ordered if not is_plain(case) and case not in excess]
     last = [case for case in ordered if case in excess]
-    return [*plain[:2], *variants[:1], *plain[2:], *variants[1:], *last]
+    return [*plain[:2], *blocked[:1], *plain[2:], *blocked[1:], *last]
 
 
 def _compile_in_threads(
     built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield each case with its record fields when it is compiled.
+    """Compile programs in threads, and yield (case, record fields) when each compilation ends.
 
-    After the given seconds, no compilation begins, except of the first `_LEAST_COMPILED` cases.
+    After `seconds`, no compilation begins, except for the first `_LEAST_COMPILED` programs in `built`.
     """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
@@ -158,9 +154,10 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return an explanation for each case with over `_MOST_WORK` times the operations of another dense case.
+    """Return a dict from each case that needs too many operations to an explanation.
 
-    `work` maps a case to its number of operations. A dense case does not compress the Jacobian.
+    The limit is `_MOST_WORK` times the fewest operations of a case that does not compress the Jacobian.
+    `work` maps a case to its number of operations.
     """
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
