@@ -24,7 +24,8 @@ from scaling.plan.hardware import Hardware
 from scaling.workers.cores import usable_cores
 
 _MOST_WORK = 10.0  # ratio to the fewest operations of a candidate, above which a candidate is not compiled
-_LEAST_COMPILED = 3  # number of candidates that are compiled, however long it takes
+# The numbers of candidates without and with a chunk or block that are compiled first, however long it takes.
+_FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
@@ -106,7 +107,7 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order to compile them: first two plain modes and a block of the better one.
+    """Return the cases in the order to compile them: first plain modes, and a block of the best one.
 
     Modes with few operations come first. Chunks and blocks need about as many operations as their plain mode.
     Blocks are often faster. `work` maps a case to its operations. The cases in `excess` come last.
@@ -118,7 +119,8 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
     plain = [case for case in ordered if is_plain(case) and case not in excess]
     blocked = [case for case in ordered if not is_plain(case) and case not in excess]
     last = [case for case in ordered if case in excess]
-    return [*plain[:2], *blocked[:1], *plain[2:], *blocked[1:], *last]
+    first = [*plain[:_FIRST_PLAIN], *blocked[:_FIRST_BLOCKED]]
+    return [*first, *plain[_FIRST_PLAIN:], *blocked[_FIRST_BLOCKED:], *last]
 
 
 def _compile_in_threads(
@@ -126,13 +128,13 @@ def _compile_in_threads(
 ) -> Iterator[tuple[Case, RecordFields]]:
     """Compile programs in threads, and yield (case, record fields) when each compilation ends.
 
-    After `seconds`, no compilation begins, except for the first `_LEAST_COMPILED` programs in `built`.
+    After `seconds`, no compilation begins, except for the first `_FIRST_PLAIN + _FIRST_BLOCKED` programs.
     """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
 
     def compile_in_time(each: BuiltCase) -> RecordFields:
-        is_late = time.monotonic() > deadline and each not in built[:_LEAST_COMPILED]
+        is_late = time.monotonic() > deadline and each not in built[: _FIRST_PLAIN + _FIRST_BLOCKED]
         return skipped if is_late else each.compile()
 
     # This process is bound to the cores that it measures, and these threads may use more of them.
