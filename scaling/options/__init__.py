@@ -1,1 +1,1 @@
-"""Implement the options of a benchmark case (pmap, sparsity, references, ...), imported only when needed."""
+"""Options of a case: sparsity, pmap, blocks, host memory, references, and counts of operations and bytes."""

@@ -1,4 +1,4 @@
-"""Implement `chunk=auto`: find the largest `BlockSizes` (points and seeds at a time) that fit into memory.
+"""Implement `chunk=auto`: probe the `MemoryNeed` of candidate `BlockSizes`, and return the largest that fit.
 
 The candidates are all points with all seeds, fewer points with all seeds, all points with fewer seeds and, if
 none of these fits, a single point with fewer seeds. Each candidate is compiled, because the memory of its
@@ -19,16 +19,16 @@ from scaling.core.formatting import count_of, format_bytes
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device computes at a time, and the memory for its arrays."""
+    """The points and seeds that a device computes at a time (None: all), and the memory for its arrays."""
 
-    block: int | None = None  # the number of points (batch elements), or None for all points of the device
-    chunk: int | None = None  # the number of seeds (tangents or cotangents), or None for all seeds
+    block: int | None = None  # points (batch elements); None: all points of the device
+    chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
     storage: str = DEVICE  # the memory that contains the inputs and the result, "device" or "host"
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The memory that a compiled program needs on each device."""
+    """The bytes that a program needs on each device (None if unknown), and whether they fit into memory."""
 
     bytes: int | None  # None if it is unknown
     fits: bool  # whether the program fits into memory
@@ -53,8 +53,8 @@ def compile_largest(
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
         nonlocal last, shortage
         storage = HOST if blocks.storage == HOST else None
-        divided = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
-        last = compile_blocks(dataclasses.replace(derivative, case=divided))
+        case_with_blocks = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
+        last = compile_blocks(dataclasses.replace(derivative, case=case_with_blocks))
         shortage = describe_shortage(last) or last.overflow
         if not shortage:
             fitting[blocks] = last
@@ -71,9 +71,9 @@ def compile_largest(
         record = vars(blocks) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
         return dataclasses.replace(fitting[blocks], blocks=record)
     assert last is not None
-    least = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
+    smallest_need = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
     tried = count_of(len(needs), "program")
-    smallest = f"; the smallest of {tried} needs {format_bytes(least)}" if least else ""
+    smallest = f"; the smallest of {tried} needs {format_bytes(smallest_need)}" if smallest_need else ""
     raise TooLarge(f"no block size fits: {shortage}{smallest}", last.recorded_needs)
 
 
@@ -82,9 +82,10 @@ def find_blocks(
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Return the largest block sizes that fit into memory (or None), and a dict of all measured candidates.
 
-    `measure` compiles a candidate. `earlier` is tried first. Storage on the host is tried if `case.storage`
-    is "host", or if it is None and no block sizes fit on the device. Storage on the host requires
-    `batch=vmap` and a reduction that does not sum over the points.
+    `measure` compiles a candidate and returns its `MemoryNeed`. The candidate `earlier` is tried first, and
+    returned if it fits. Then candidates are tried in device memory or host memory, as `case.storage`
+    requires. If `case.storage` is None, host memory is tried only if no candidate fits into device memory.
+    Host memory requires `batch=vmap` and a reduction that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -113,9 +114,9 @@ def find_blocks(
 
     if earlier is not None and probe(earlier).fits:
         return earlier, needs
-    can_offload = case.batch == "vmap" and not sums_points
+    can_use_host = case.batch == "vmap" and not sums_points
     for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
-        if (storage == DEVICE or can_offload) and (largest := find_in_storage(storage)):
+        if (storage == DEVICE or can_use_host) and (largest := find_in_storage(storage)):
             return largest, needs
     return None, needs
 
@@ -125,7 +126,8 @@ def _first_fitting(
 ) -> BlockSizes | None:
     """Return the first candidate that fits into memory, enlarged by half if possible, or None if none fit.
 
-    The candidates must be in decreasing order of size, and divide either the points or the seeds.
+    The candidates must be in decreasing order of size. They must differ only in the number of points, or only
+    in the number of seeds.
     """
     too_large = None
     for blocks in candidates:

@@ -1,14 +1,15 @@
-"""Detect the sparsity pattern of a Jacobian, and color it, so that few seeds compute all its nonzeros.
+"""Detect the sparsity pattern of a Jacobian with asdex, and find a `Coloring` of its columns and rows.
 
-The package asdex propagates dependencies through the jaxpr of a function, so that a detected pattern is valid
-for all inputs. One seed (tangent or cotangent) computes a compressed slice: the sum of all columns, or of all
-rows, that have the same color. Each nonzero is read from one compressed slice. Two columns must have
-different colors if a row contains nonzeros of both that are read from columns. The same applies to rows.
+The package asdex propagates dependencies through the jaxpr of a function. The detected pattern is therefore
+valid for all inputs. One seed (tangent or cotangent) computes a compressed slice: the sum of all columns, or
+of all rows, that have the same color. Each nonzero is read from one compressed slice. Two columns must have
+different colors if both have a nonzero in the same row, and both of these nonzeros are read from columns. The
+same applies to rows.
 
-With `mode=mixed`, the nonzeros of the fullest rows are read from rows and all others from columns, or the
-nonzeros of the fullest columns are read from columns and all others from rows. This is a special case of the
-bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using
-automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest colors is NP-hard.
+With `mode=mixed`, some nonzeros are read from columns and the others from rows. Either the rows with the most
+nonzeros are read from rows, or the columns with the most nonzeros are read from columns. This is a special
+case of the bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices
+using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998. Finding the fewest colors is NP-hard.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ from scaling.core.workload import Workload, cached, fingerprint
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
-_MAX_THRESHOLDS = 20  # the maximum number of thresholds that `_partitions` tries for rows, and for columns
+_MAX_THRESHOLDS = 20  # the maximum number of thresholds for rows, and for columns, in `_divide_nonzeros`
 _MAX_SATURATION_SIZE = 2**28  # the number of columns times colors up to which DSATUR is used
 _MAX_COLOR_RATIO = 4  # the maximum number of colors of DSATUR for each entry of the fullest row
 _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entries; coloring more takes minutes
@@ -39,15 +40,18 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 @dataclass(frozen=True)
 class Coloring:
-    """A coloring of the columns and rows of a sparsity pattern."""
+    """The colors of the columns and rows of a sparsity pattern, and the times to compute them.
+
+    `columns` and `rows` are None if no column, or no row, has a color. `by_row` is true for each nonzero that
+    is read from a compressed row, and false for each nonzero that is read from a compressed column.
+    """
 
     pattern: Pattern
-    # The color of each column, or -1: an int32 array of shape (inputs,). None if no column has a color.
-    columns: np.ndarray | None
+    columns: np.ndarray | None  # the color of each column, or -1: an int32 array of shape (inputs,)
     rows: np.ndarray | None  # the same for the rows, an array of shape (outputs,)
     column_count: int  # the number of colors of columns
     row_count: int  # the number of colors of rows
-    by_row: np.ndarray  # shape (nonzeros,): whether each nonzero is read from a compressed row, not a column
+    by_row: np.ndarray  # a bool array of shape (nonzeros,)
     detect_seconds: float = 0.0  # the time to detect the pattern, without imports
     color_seconds: float = 0.0  # the time to color the pattern, without imports
 
@@ -95,8 +99,8 @@ def find_coloring(
 ) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x, *y)` with respect to all elements of x.
 
-    x and y are tuples of abstract arrays. `compress` is as in `color`. The coloring is cached under `key`,
-    which must identify the function and the shapes of its arguments.
+    x and y are tuples of abstract arrays. `compress` is "columns", "rows" or "both", as in `color`. The
+    coloring is cached under `key`, which must identify the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -171,48 +175,50 @@ def detect_pattern(
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a coloring of a sparsity pattern. `compress` is "columns", "rows" or "both".
+    """Return a coloring of the columns, of the rows, or of both, for a given sparsity pattern.
 
-    With "both", several divisions of the nonzeros between columns and rows are tried, among them columns
-    alone and rows alone, and the coloring with the fewest colors is returned.
+    `compress` is "columns", "rows" or "both". With "both", several divisions of the nonzeros between columns
+    and rows are tried, including columns only and rows only. The coloring with the fewest colors is returned.
     """
     if compress != "both":
-        return _color_partition(pattern, np.full(len(pattern.rows), compress == "rows"))
+        return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
     best, fewest = None, np.inf
-    for lower_bound, by_row in sorted(_partitions(pattern), key=lambda partition: partition[0]):
+    for lower_bound, by_row in sorted(_divide_nonzeros(pattern), key=lambda division: division[0]):
         if lower_bound < fewest:
-            coloring = _color_partition(pattern, by_row)
+            coloring = _color_division(pattern, by_row)
             count = coloring.column_count + coloring.row_count
             best, fewest = (coloring, count) if count < fewest else (best, fewest)
     assert best is not None
     return best
 
 
-def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield divisions of the nonzeros between rows and columns, each as a pair (bound, by_row).
+def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield divisions of the nonzeros between rows and columns, each as a pair (lower_bound, by_row).
 
-    `bound` is a lower bound on the number of colors. `by_row` selects the nonzeros that are read from rows:
-    the nonzeros in rows with more nonzeros than a threshold, or in columns with at most that many.
+    `lower_bound` is a lower bound on the number of colors. `by_row` is true for each nonzero that is read
+    from a row. In some divisions, these are all nonzeros in the rows with more nonzeros than a threshold. In
+    the others, they are all nonzeros outside of the columns with more nonzeros than a threshold.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
-        in_line = np.bincount(lines)[lines]
-        for threshold in np.unique(in_line)[-_MAX_THRESHOLDS:]:
-            by_row = (in_line > threshold) == is_row
-            in_rows = np.bincount(pattern.rows[~by_row]).max(initial=0)
-            in_columns = np.bincount(pattern.cols[by_row]).max(initial=0)
-            yield int(in_rows + in_columns), by_row
+        entries_in_line = np.bincount(lines)[lines]
+        for threshold in np.unique(entries_in_line)[-_MAX_THRESHOLDS:]:
+            by_row = (entries_in_line > threshold) == is_row
+            colors_of_columns = np.bincount(pattern.rows[~by_row]).max(initial=0)
+            colors_of_rows = np.bincount(pattern.cols[by_row]).max(initial=0)
+            yield int(colors_of_columns + colors_of_rows), by_row
 
 
-def _color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
+def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
     columns, column_count = _color_columns(pattern.rows[~by_row], pattern.cols[~by_row], pattern.inputs)
     rows, row_count = _color_columns(pattern.cols[by_row], pattern.rows[by_row], pattern.outputs)
     return Coloring(pattern, columns, rows, column_count, row_count, by_row)
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the colors of the columns (see `dsatur.color_columns`), and the number of colors.
+    """Return the color of each column, as `dsatur.color_columns` does, and the number of colors.
 
-    The colors are None if there are no entries. Raise `Refusal` if coloring would take minutes.
+    `rows` and `cols` are the positions of the nonzeros. If there are none, the colors are None. Raise
+    `Refusal` if coloring would take minutes.
     """
     if not len(cols):
         return None, 0
@@ -220,18 +226,18 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 
     from scaling.options import dsatur
 
-    has_color, in_row = np.bincount(cols, minlength=inputs) > 0, np.bincount(rows)
-    least = int(in_row.max())  # the columns of the fullest row conflict with each other
-    if np.count_nonzero(has_color) == least:
-        return np.where(has_color, np.cumsum(has_color) - 1, -1).astype(np.int32), least
-    if np.sum(np.square(in_row, dtype=float)) > _MAX_CONFLICTS:
+    has_color, row_counts = np.bincount(cols, minlength=inputs) > 0, np.bincount(rows)
+    min_colors = int(row_counts.max())  # the columns of the fullest row conflict with each other
+    if np.count_nonzero(has_color) == min_colors:
+        return np.where(has_color, np.cumsum(has_color) - 1, -1).astype(np.int32), min_colors
+    if np.sum(np.square(row_counts, dtype=float)) > _MAX_CONFLICTS:
         fix = "use another mode, such as forward instead of reverse, or seeds=identity"
-        raise Refusal(f"seeds=colored takes minutes to find {least:,} or more colors here: {fix}")
-    colors, max_colors = None, _MAX_COLOR_RATIO * least
+        raise Refusal(f"seeds=colored takes minutes to find {min_colors:,} or more colors here: {fix}")
+    colors, max_colors = None, _MAX_COLOR_RATIO * min_colors
     if inputs * max_colors <= _MAX_SATURATION_SIZE:
         colors = dsatur.color_columns(rows, cols, inputs, max_colors)
     if colors is None:  # a greedy algorithm, whose memory does not grow with the number of colors
-        pattern = asdex.SparsityPattern.from_coo(rows, cols, (len(in_row), inputs))
+        pattern = asdex.SparsityPattern.from_coo(rows, cols, (len(row_counts), inputs))
         colors = np.where(has_color, asdex.color_cols(pattern)[0], -1).astype(np.int32)
     return colors, int(colors.max()) + 1
 
@@ -239,23 +245,24 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
 
-    A nonzero can be read if its column (or row) has a color, and if no other nonzero is added
-    to it in the compressed column (or row).
+    A nonzero can be read if its column (or row) has a color, and if no other nonzero is added to it in the
+    compressed column (or row).
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (
         ("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row),
         ("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row),
     ):
-        of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
+        color_of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
         is_in_range = count == 0 if colors is None else -1 <= colors.min() <= colors.max() < count
         if not is_in_range:
             raise ValueError(f"the {name} colors are not in the range of {count} colors")
-        slots = positions.astype(np.int64) * (count + 1) + of_entry + 1
+        slots = positions.astype(np.int64) * (count + 1) + color_of_entry + 1
         _, slot_of_entry, entry_counts = np.unique(slots, return_inverse=True, return_counts=True)
-        wrong = np.flatnonzero(is_read & ((of_entry < 0) | (entry_counts[slot_of_entry] > 1)))
-        if wrong.size:
+        unreadable = np.flatnonzero(is_read & ((color_of_entry < 0) | (entry_counts[slot_of_entry] > 1)))
+        if unreadable.size:
+            row, col = pattern.rows[unreadable[0]], pattern.cols[unreadable[0]]
             raise ValueError(
-                f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]}) cannot be read from the color "
+                f"entry ({row}, {col}) cannot be read from the color "
                 f"of its {name}: it has none, or collides with another entry"
             )

@@ -1,8 +1,8 @@
-"""Differentiate a loss that is summed over the points of all devices (data parallelism), and check the sum.
+"""Implement `reduce=points`: differentiate a loss summed over points (data parallelism), and check it.
 
 The loss is differentiated with respect to inputs that all points (batch elements) share, such as weights.
-Each device sums over its points. With `split=data`, an all-reduce adds these sums, so that every device has a
-copy of the total, and each copy is checked. Otherwise the host adds the sums.
+Each device computes the sum over its own points. With `split=data`, an all-reduce adds these sums, so that
+every device has a copy of the total, and each copy is checked. With any other split, the host adds the sums.
 """
 
 import dataclasses
@@ -98,9 +98,10 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Compute the gradient of one linear map in pieces, with an all-reduce after each piece.
+    """Return the gradient for one linear map, computed in pieces with an all-reduce after each piece.
 
-    The all-reduce of one piece can overlap the computation of the next piece.
+    A piece uses some of the seeds in forward mode, or some elements of an input in reverse mode. The
+    all-reduce of one piece can overlap the computation of the next piece.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -112,8 +113,8 @@ def _derivative_in_pieces(
         flat = shared[name].reshape(-1)
 
         def loss_of_piece(**arrays: Any) -> Any:
-            joined = jnp.concatenate([flat[:start], arrays.pop(_PIECE), flat[stop:]])
-            return loss(**arrays | {name: joined.reshape(shared[name].shape)})
+            whole_input = jnp.concatenate([flat[:start], arrays.pop(_PIECE), flat[stop:]])
+            return loss(**arrays | {name: whole_input.reshape(shared[name].shape)})
 
         arrays = dict(shared) | {_PIECE: flat[start:stop]}
         piece = dataclasses.replace(part, names=(_PIECE,))
@@ -135,7 +136,8 @@ def _derivative_in_pieces(
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
     """Return the sum of an array of shape (point devices, seed devices, ...) over the point devices.
 
-    With split=data, `x` already contains copies of the sum. Otherwise, the result has the shape (1, ...).
+    With split=data, each point device already has a copy of the sum, and all copies are returned. The result
+    has the shape (copies, ...), with one copy for any other split. Only the first seed device is used.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -146,8 +148,9 @@ def gather_sums(
 ) -> list[np.ndarray]:
     """Return the derivative of a sum over points as one array (copies, 1, elements) for each input.
 
-    `arrays` contains the results of all devices, each of shape (point devices, seed devices, ...). In forward
-    mode, there is a single array. In reverse mode, there is one array for each input.
+    With split=data, there is one copy for each point device, otherwise a single one. `arrays` contains the
+    results of all devices, each of shape (point devices, seed devices, ...). In forward mode, there is a
+    single array. In reverse mode, there is one array for each input.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -158,21 +161,22 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare the gradient of a sum over points, of shape (copies, 1, inputs), with the expected gradient.
+    """Compare a sum over points (the gradient, or the values if mode=value) with the expected sum.
 
-    The error scale depends on the largest partial sum, which is rounded, and on the errors of the terms.
+    `result` has the shape (copies, 1, inputs). The error scale includes the rounding errors of the largest
+    partial sum, and the errors of the terms.
     """
     rounding, points = spec.rounding, spec.case.points
-    at_point = dataclasses.replace(rounding, added=rounding.added // points)
-    expected = largest_sum = scale = bound = np.zeros(())
+    term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
+    expected = largest_sum = scale = step_bound = np.zeros(())
     for start, stop in references.point_ranges(spec):
-        terms, term_scales = _terms_of_sum(spec, at_point, start, stop)
+        terms, term_scales = _terms_of_sum(spec, term_rounding, start, stop)
         sums = expected + np.cumsum(terms, axis=0)
         expected, largest_sum = sums[-1], np.maximum(largest_sum, np.abs(sums).max(axis=0))
         scale = scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
-            bound = bound + input_bounds(spec, start, stop, rounding.longest_sum).sum(axis=0)
-    scale = scale * np.sqrt(at_point.longest_sum / rounding.longest_sum)
+            step_bound = step_bound + input_bounds(spec, start, stop, rounding.longest_sum).sum(axis=0)
+    scale = scale * np.sqrt(term_rounding.longest_sum / rounding.longest_sum)
     scale = np.maximum(scale, largest_sum * np.sqrt(rounding.added / rounding.longest_sum))
     largest, size = scale.max(), np.abs(expected)
     leaf_scale = largest if spec.case.ad_mode.finite_step else rounding.largest_by_leaf(scale)
@@ -181,10 +185,10 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
     provable = np.maximum(spec.max_tolerance * rounding.largest_by_leaf(size), tolerance * size.max())
     expected, leaf_scale = (np.broadcast_to(array, result.shape) for array in (expected, leaf_scale))
     comparison = EntryComparison(result.astype(np.float64), expected, leaf_scale, provable=provable)
-    few = min(_REEVALUATED_POINTS, points)
-    inputs_of_few = inputs.exact_inputs(spec.case, spec.workload, 0, few) if spec.repeatable else None
-    step_error = np.full(len(result), references.relative_error(bound.max(), largest))
-    return PointsComparison(0, inputs_of_few, [comparison], step_error)
+    repeated = min(_REEVALUATED_POINTS, points)
+    repeated_inputs = inputs.exact_inputs(spec.case, spec.workload, 0, repeated) if spec.repeatable else None
+    step_error = np.full(len(result), references.relative_error(step_bound.max(), largest))
+    return PointsComparison(0, repeated_inputs, [comparison], step_error)
 
 
 def _terms_of_sum(

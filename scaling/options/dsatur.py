@@ -1,4 +1,4 @@
-"""Color the columns of a sparsity pattern with few colors. The DSATUR algorithm is compiled by numba.
+"""Color the columns of a sparsity pattern by saturation: the DSATUR graph coloring, compiled by numba.
 
 Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
 """
@@ -39,11 +39,12 @@ def _remove(links, node):
 
 @numba.njit(cache=True)
 def _color_by_saturation(graph, colors, is_used):
-    """Give each column the lowest color that no conflicting column has. Return whether the colors suffice.
+    """Write the color of each column to `colors`, and return whether `is_used` has enough colors.
 
-    The next column is the one with the highest saturation: the number of distinct colors of its conflicting
-    columns. If several columns have the highest saturation, the next is the column whose saturation increased
-    last, so that colors spread from neighbor to neighbor and repeat periodically on a grid.
+    Each column gets the lowest color that no conflicting column has. The next column is the one with the
+    highest saturation, which is the number of distinct colors of its conflicting columns. If several columns
+    have the highest saturation, the next is the column whose saturation increased last. Coloring therefore
+    proceeds from neighbor to neighbor, and the colors of a stencil on a grid repeat periodically.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape
@@ -67,11 +68,11 @@ def _color_by_saturation(graph, colors, is_used):
         colors[column] = color
         for p in range(column_start[column], column_start[column + 1]):
             row = row_of[p]
-            for other in column_of[row_start[row] : row_start[row + 1]]:
-                if saturation[other] >= 0 and not is_used[other, color]:
-                    is_used[other, color] = True
-                    saturation[other] += 1
-                    _remove(links, other)
-                    _insert(links, other, n + saturation[other])
-                    highest = max(highest, saturation[other])
+            for neighbor in column_of[row_start[row] : row_start[row + 1]]:
+                if saturation[neighbor] >= 0 and not is_used[neighbor, color]:
+                    is_used[neighbor, color] = True
+                    saturation[neighbor] += 1
+                    _remove(links, neighbor)
+                    _insert(links, neighbor, n + saturation[neighbor])
+                    highest = max(highest, saturation[neighbor])
     return True

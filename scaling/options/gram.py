@@ -1,4 +1,4 @@
-"""Implement `reduce=gram`: compute J^T J from the columns or rows of a Jacobian J, and bound the error."""
+"""Implement `reduce=gram`: compute J^T J and its expected value from columns or rows of the Jacobian J."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +14,9 @@ from scaling.core.reference import Jacobians, SizedEntries
 def count_passes(derivative: Derivative) -> int:
     """Return the total number of JVPs that all devices compute for J^T J in forward mode.
 
-    A device multiplies its own columns of J by all columns of J. It computes all columns once for each of its
-    chunks, unless one device computes all columns in one chunk.
+    Each device multiplies its own columns of J by all columns of J. If one device computes all columns in one
+    chunk, it computes each column once. Otherwise, each device computes its own columns and, for each of its
+    chunks, all columns again.
     """
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
@@ -58,7 +59,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, and two arrays that determine the tolerance."""
+    """Return the expected J^T J at each point, and its influence and magnitude (core/reference.py)."""
     J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
     columns = magnitude.sum(axis=1)
     second_order = entries.rounding.entry * J.shape[1] * largest**2

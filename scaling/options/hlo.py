@@ -1,4 +1,4 @@
-"""Read the text of an HLO module: its instructions, and the bytes that each kernel and collective moves.
+"""Parse the text of an HLO module: its instructions, kernels and collectives, and the bytes that they move.
 
 A kernel is a fusion or a single instruction. A kernel reads its operands from memory and writes its results
 to memory; caches are ignored. If an operand is sliced, only the slices are read. If an operand is updated in
@@ -27,7 +27,7 @@ SLICES = {"slice", "dynamic-slice", "gather"}  # read only as many bytes of oper
 # fusion, XLA updates it in place.
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 
-_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
+_COMPUTATION_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*-> .*\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^)]*)(.*)")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|\w+_computations?)=\{?((?:%[\w.\-]+(?:, )?)+)")
@@ -93,10 +93,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Message:
-    """One execution of a collective operation on one device."""
+    """A collective operation that `group` devices execute together, `times` times."""
 
     kind: str  # the opcode, such as "all-reduce"
-    bytes: int  # the bytes of the input or of the output of a device, whichever is larger
+    bytes: int  # the bytes of the input or of the output of a device, whichever is larger, in one execution
     group: int  # the number of participating devices
     times: float = 1.0  # the number of executions, or infinity if it is unknown
 
@@ -141,37 +141,37 @@ def read(text: str) -> HloProgram:
     collectives = {kind: opcodes[kind] for kind in COLLECTIVES}
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
     try:
-        parts = _list_parts(computations, entry, devices)
+        executed = _list_executed(computations, entry, devices)
     except (LookupError, ValueError):  # the format of another version of XLA
         return HloProgram(computations, None, None, collectives)
-    kernels = [part for part in parts if isinstance(part, Kernel)]
-    messages = [part for part in parts if isinstance(part, Message)]
+    kernels = [part for part in executed if isinstance(part, Kernel)]
+    messages = [part for part in executed if isinstance(part, Message)]
     return HloProgram(computations, kernels, messages, collectives)
 
 
-def _list_parts(computations: Computations, entry: str, devices: int) -> list[Kernel | Message]:
+def _list_executed(computations: Computations, entry: str, devices: int) -> list[Kernel | Message]:
     """Return the kernels and collectives of the computation `entry` and of the computations that it calls."""
 
     @functools.cache
-    def parts_of(name: str, in_loop: bool = False) -> list[Kernel | Message]:
-        parts, instructions = list[Kernel | Message](), computations[name]
+    def executed_by(name: str, in_loop: bool = False) -> list[Kernel | Message]:
+        executed, instructions = list[Kernel | Message](), computations[name]
         for instruction in instructions.values():
             kind, called = instruction.kind, instruction.called
             if kind in ("call", "async"):
-                parts += (part for computation in called for part in parts_of(computation, in_loop))
+                executed += (part for computation in called for part in executed_by(computation, in_loop))
             elif kind == "conditional":
-                parts += max((parts_of(branch, in_loop) for branch in called), key=_total_bytes)
+                executed += max((executed_by(branch, in_loop) for branch in called), key=_total_bytes)
             elif kind == "while":
                 trips = _count_trips(instruction, instructions, computations)
-                iteration = [part for computation in called for part in parts_of(computation, True)]
-                parts += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
+                iteration = [part for computation in called for part in executed_by(computation, True)]
+                executed += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
             elif _executes_kernel(instruction):
                 body = _flatten(_as_fusion(instruction, instructions), computations)
-                parts += _collectives(body, devices)
-                parts.append(Kernel(instruction, body, in_loop, _kernel_bytes(body)))
-        return parts
+                executed += _find_collectives(body, devices)
+                executed.append(Kernel(instruction, body, in_loop, _count_kernel_bytes(body)))
+        return executed
 
-    return parts_of(entry)
+    return executed_by(entry)
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
@@ -189,9 +189,9 @@ def _count_trips(loop: HloInstruction, instructions: Instructions, computations:
         index = _tuple_index(counter)
         update, start = body[_root(body).operands[index]], source_of(carried[index], instructions, _COPIES)
         terms = [source_of(name, body, _COPIES) for name in update.operands]
-        (step,) = (_integer(term) for term in terms if term.opcode == "constant")
+        (step,) = (_constant_value(term) for term in terms if term.opcode == "constant")
         (updated,) = (_tuple_index(term) for term in terms if term.opcode != "constant")
-        trips = math.ceil((_integer(end) - _integer(start)) / step)
+        trips = math.ceil((_constant_value(end) - _constant_value(start)) / step)
     except (LookupError, ValueError, ZeroDivisionError):
         return math.inf
     is_counter = (test.opcode, update.opcode, updated) == ("compare", "add", index) and step > 0
@@ -203,7 +203,7 @@ def _tuple_index(instruction: HloInstruction) -> int:
     return int(instruction.attributes.partition(", index=")[2].partition(",")[0])
 
 
-def _integer(constant: HloInstruction) -> int:
+def _constant_value(constant: HloInstruction) -> int:
     """Return the value of an integer constant. Raise `ValueError` for any other instruction."""
     return int(constant.argument_text if constant.opcode == "constant" else "")
 
@@ -242,7 +242,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
     return flat
 
 
-def _collectives(body: Instructions, devices: int) -> Iterator[Message]:
+def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
     """Yield a `Message` for each collective of a fusion.
 
     All `devices` of the program take part in a collective without `replica_groups`.
@@ -255,7 +255,7 @@ def _collectives(body: Instructions, devices: int) -> Iterator[Message]:
             yield Message(instruction.kind, max(instruction.unpadded_bytes, inputs), group)
 
 
-def _kernel_bytes(body: Instructions) -> int:
+def _count_kernel_bytes(body: Instructions) -> int:
     """Return the bytes that one execution of a fusion reads and writes."""
     results = _result_instructions(body)
     in_place = dict[str, int]()  # name of a result that updates a parameter in place -> bytes of the update
@@ -263,7 +263,7 @@ def _kernel_bytes(body: Instructions) -> int:
         if result.opcode in UPDATES and source_of(result.operands[0], body).opcode == "parameter":
             in_place[result.name] = body[result.operands[UPDATES[result.opcode]]].bytes
     written = sum(in_place.get(result.name, result.bytes) for result in results)
-    return written + sum(_bytes_read(body, in_place).values())
+    return written + sum(_count_bytes_read(body, in_place).values())
 
 
 def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
@@ -285,10 +285,10 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
     return instructions[name]
 
 
-def _bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict from parameter name to the bytes that a fusion reads from the parameter.
+def _count_bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that a fusion reads from each parameter, as a dict from parameter name.
 
-    `in_place` is a dict from each result that updates a parameter in place to the bytes of its update.
+    `in_place` maps the name of each result that updates a parameter in place to the bytes of the update.
     """
     reads: Counter[str] = Counter()
     for instruction in body.values():
@@ -310,7 +310,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for row in text.splitlines():
-        if header := _HEADER.match(row):
+        if header := _COMPUTATION_HEADER.match(row):
             instructions = computations[header[2]] = {}
             entry = header[2] if header[1] else entry
         elif match := _INSTRUCTION.match(row):
@@ -325,29 +325,29 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
     operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
     arrays = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
     padded, unpadded = (
-        sum(_array_bytes(array, is_padded) for array in arrays) for is_padded in (True, False)
+        sum(_count_array_bytes(array, is_padded) for array in arrays) for is_padded in (True, False)
     )
     if opcode.endswith("-start"):
         included = [instructions[x] for x in operands if x in instructions]
         is_copy = opcode == "copy-start"
-        padded = _without_operands(padded, sum(x.bytes for x in included), is_copy)
-        unpadded = _without_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
+        padded = _exclude_operands(padded, sum(x.bytes for x in included), is_copy)
+        unpadded = _exclude_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
     described_array = _describe_array(arrays[0]) if arrays else ((), "", None)
     sizes = (padded, unpadded, *described_array)
     return HloInstruction(name, *sizes, opcode, operands, called, bool(root), argument_text, attributes)
 
 
-def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the result bytes of an asynchronous start, without the operands that the result may contain.
+def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
+    """Return the result bytes of an asynchronous start, excluding the operands that its result contains.
 
     `size` is the size of the whole result in bytes, and `operands` is the size of the operands. The result of
-    a copy-start always contains the operand. Any other result is assumed to contain the operands if it is
-    larger than the operands; the result of some asynchronous all-reduces does not contain them.
+    a copy-start always contains the operand. The result of any other start is assumed to contain the operands
+    if it is larger than they are, because the results of some asynchronous all-reduces contain no operands.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
 
-def _array_bytes(array: tuple[str, ...], padded: bool) -> int:
+def _count_array_bytes(array: tuple[str, ...], padded: bool) -> int:
     """Return the size in bytes of an array, given as a match of the regular expression `_ARRAY`.
 
     If `padded` is true, the axes are padded to whole tiles, and arrays in on-chip memory have size 0.

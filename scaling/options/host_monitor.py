@@ -1,4 +1,4 @@
-"""Read load, clock rates, throttling and CPU times of the host, and find disturbances of a measurement.
+"""Read the load, clock rates, throttling and CPU times of the host and its GPUs, and find disturbances.
 
 The values come from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. Unknown values are
 None. Other processes are not detected if they run on the GPU, or on the other hardware thread (SMT sibling)
@@ -50,7 +50,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the load, the clock rates and governor of the cores `bound_to`, and the states of the GPUs."""
+    """Return the load of the host, the clock rates and governor of the cores `bound_to`, and GPU states."""
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -69,7 +69,7 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
-    events = [environment.contents(path.format(core, unit)) for core in cores for unit in ("core", "package")]
+    counts = [environment.contents(path.format(core, unit)) for core in cores for unit in ("core", "package")]
     gpus = _gpus() if platform == "gpu" else ()
     return HostReading(
         platform,
@@ -80,29 +80,30 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
         process_seconds=usage.ru_utime + usage.ru_stime,
         clock_seconds=time.perf_counter(),
         preemptions=usage.ru_nivcsw,
-        slowdowns=sum(int(count) for count in events if count and count.isdigit()),
+        slowdowns=sum(int(count) for count in counts if count and count.isdigit()),
         throttled=any(_throttle_reasons(handle) for handle in gpus),
     )
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the list of disturbances since the reading `start`: "throttled", "foreign_load", both or none.
+    """Return the disturbances since the reading `start`: "throttled", "foreign_load", both or none.
 
-    The foreign load is the time that was neither idle nor used by this process. If the hypervisor used more
-    time, that time is taken instead, because Linux may attribute it to this process. If this process is bound
-    to cores, the threshold is a tenth of the time of one core, because devices wait for the slowest core.
-    Otherwise it is a tenth of the time of all cores, because this process can migrate. A load within the
-    resolution of the idle times is ignored, unless this process was preempted on the only core.
+    The foreign load is the time in which the cores were neither idle nor used by this process, or the time
+    that the hypervisor used, whichever is longer. (Linux may attribute the time of the hypervisor to this
+    process.) If this process is bound to cores, the threshold is a tenth of the time of one core, because
+    devices wait for the slowest core. Otherwise it is a tenth of the time of all cores, because this process
+    can migrate. A load below the resolution of the idle times is ignored, unless there is only one core and
+    this process was preempted.
     """
     now = read_counters(start.platform, start.bound_to)
-    cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
+    cores, elapsed = start.core_count, now.clock_seconds - start.clock_seconds
     idle = now.idle_seconds - start.idle_seconds
     process = now.process_seconds - start.process_seconds
-    foreign = max(wall * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
+    foreign = max(elapsed * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
     was_preempted = cores == 1 and now.preemptions > start.preemptions
     is_significant = foreign > _TICK_SECONDS * math.sqrt(cores) or was_preempted
     is_throttled = start.throttled or now.throttled or now.slowdowns > start.slowdowns
-    is_loaded = is_significant and foreign > _FOREIGN_SHARE * wall * (1 if start.bound_to else cores)
+    is_loaded = is_significant and foreign > _FOREIGN_SHARE * elapsed * (1 if start.bound_to else cores)
     return [mark for mark, is_set in zip(MARKS, (is_throttled, is_loaded), strict=True) if is_set]
 
 
@@ -184,7 +185,7 @@ def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
     for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
         reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:
-            return [word for bit, word in _THROTTLE_REASONS.items() if reasons & bit]
+            return [reason for bit, reason in _THROTTLE_REASONS.items() if reasons & bit]
     return None
 
 

@@ -1,9 +1,9 @@
-"""Implement `storage=host`: compute a result that exceeds device memory in steps, and collect it on the host.
+"""Implement `storage=host`: divide a case into steps (`StepPlan`), run them, and collect results on the host.
 
-A step computes the Jacobians of some points (batch elements), or only the rows or columns for some seeds. It
-copies the points from the host to the devices, where the shared inputs stay. All steps run the same program
-and have the same size, so that the last step may repeat points or seeds of the previous one. The result of a
-step is copied to the host while the next step is computed.
+A step computes the Jacobians of some points (batch elements), or the columns or rows of these Jacobians for
+some seeds. The points of a step are copied from the host to the devices. The shared inputs are copied only
+once. All steps run the same program on arrays of the same shapes, so that the last step may repeat points or
+seeds of the previous step. The result of a step is copied to the host while the next step is computed.
 """
 
 import dataclasses
@@ -100,12 +100,12 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     result = np.empty(derivative.result_shape, _result_dtype(derivative))
 
     names_on_device = [name for name in program.arguments if name not in host_inputs]
-    shared_arguments = _place(program, names_on_device)
+    shared_arguments = _place_arguments(program, names_on_device)
     start_arguments = {}
     for _, seed in iterate_steps(1, 1, seeds, chunk):
         start = {**program.seed_arguments, layout.START: np.asarray(seed, np.int32)}
         from_seed = dataclasses.replace(program, seed_arguments=start)
-        start_arguments[seed] = _place(from_seed, [layout.START]) if plan.seeds else {}
+        start_arguments[seed] = _place_arguments(from_seed, [layout.START]) if plan.seeds else {}
 
     def run() -> np.ndarray:
         pending: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
@@ -113,7 +113,7 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
             if not pending or point != pending[0][0]:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
-                points = _place(program, list(rows), rows)
+                points = _place_arguments(program, list(rows), rows)
             arguments = {**shared_arguments, **points, **start_arguments[seed]}
             pending.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
             if len(pending) > 1:
@@ -124,10 +124,10 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     return run
 
 
-def _place(
+def _place_arguments(
     program: layout.Program, names: list[str], rows: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, Any]:
-    """Copy arguments of a program to the devices, and return a dict from name to array."""
+    """Copy the arguments `names` to the devices. `rows` contains the values of per-point inputs."""
     return dict(zip(names, layout.place_inputs(program, rows, names), strict=True))
 
 

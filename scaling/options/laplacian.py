@@ -1,19 +1,18 @@
 """Implement `target=laplacian`: sum v^T H v over directions v, by JVPs, `jet` or a forward Laplacian.
 
-H is the Hessian, and the vectors v are called directions. A mode that computes columns H v multiplies each
-column by v. `nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along
-each direction separately, with `jax.experimental.jet`.
+H is the Hessian, and the vectors v are the directions. A mode that computes H v multiplies it by v^T.
+`nested_jvp` differentiates twice in forward mode. `jet` computes the second derivative along each direction
+separately, with `jax.experimental.jet`.
 
-`forward_laplacian`, also known as collapsed Taylor mode, computes for each intermediate result its
-derivatives along all directions, and a single sum of its second derivatives. Let y = g(x) be an operation, t
-the derivative of x along a direction, and s the sum of the second derivatives of x. Then
+`forward_laplacian`, also known as collapsed Taylor mode, propagates two quantities for each intermediate
+result: its derivatives along all directions, and the sum of its second derivatives. Let y = g(x) be an
+operation, t the derivative of x along a direction, and s the sum of the second derivatives of x. Then
 
     derivative of y along the direction      g'(x) t
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
-The last sum is zero if g is linear, and g''(x) times the sum of t^2 if g is elementwise. For any other
-operation, such as a loop or a function with a custom derivative, it is computed as a JVP of a JVP along each
-direction.
+The sum of g''(x)[t, t] is zero if g is linear, and g''(x) times the sum of t^2 if g is elementwise. For other
+operations, such as loops and functions with a custom derivative, each g''(x)[t, t] is a JVP of a JVP.
 
 Sources: Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward
 Laplacian" (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
@@ -52,16 +51,16 @@ _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
 
 class LaplacianValue(NamedTuple):
-    """An intermediate result of the forward Laplacian, with its derivatives along the directions."""
+    """An intermediate result, its derivatives along all directions, and the sum of its second derivatives."""
 
     value: Any
     tangents: Any  # the first derivatives along the directions, of shape (directions, *value.shape)
     second: Any  # the second derivatives summed over the directions, with the shape of `value`
 
 
-def _sum_over_directions(form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `form(v)` over the directions v along the leading axis of V."""
-    return lambda V: jax.vmap(form)(V).sum()
+def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
+    """Return a function of V that sums `quadratic_form(v)` over the directions v, the slices of V."""
+    return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
@@ -85,7 +84,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
-    closed, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
+    closed_jaxpr, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
 
     def bind_by_jet(equation: Any, operands: list[Any]) -> list[Any]:
         try:
@@ -97,7 +96,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
             ) from None
 
     def inlined(*z: Any) -> Any:
-        return evaluate_inlined(closed, z, calls, bind_by_jet)[0]
+        return evaluate_inlined(closed_jaxpr, z, calls, bind_by_jet)[0]
 
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
@@ -109,11 +108,11 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return a function of V that sums v^T H v over v in V in one pass; H is the Hessian of f at x."""
-    closed = jax.make_jaxpr(f)(*x)
+    closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
         inputs = [LaplacianValue(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
-        (result,) = evaluate_inlined(closed, inputs, _CALLS, _apply_to_laplacian_values)
+        (result,) = evaluate_inlined(closed_jaxpr, inputs, _CALLS, _apply_to_laplacian_values)
         return result.second if isinstance(result, LaplacianValue) else jnp.zeros_like(result)
 
     return propagate
@@ -125,22 +124,22 @@ def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[A
     A result is an array if it does not depend on the directions or has no inexact dtype (float or complex).
     """
     positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
-    expanded = list({id(operands[k]): operands[k] for k in positions}.values())
+    arguments = list({id(operands[k]): operands[k] for k in positions}.values())
 
     def function(*dependent: Any) -> list[Any]:
-        replaced = dict(zip(map(id, expanded), dependent, strict=True))
+        replaced = dict(zip(map(id, arguments), dependent, strict=True))
         return bind(equation, [replaced.get(id(operand), operand) for operand in operands])
 
     dtypes = [getattr(variable.aval, "dtype", jnp.int32) for variable in equation.outvars]
     is_inexact = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]
     if not (positions and any(is_inexact)):
-        return function(*(x.value for x in expanded))
+        return function(*(x.value for x in arguments))
     name = equation.primitive.name
     if name in _ELEMENTWISE:
         return [_propagate_elementwise(lambda x: function(x)[0], operands[0])]
     is_linear = name in _LINEAR or (name in _BILINEAR and len(positions) == 1)
     is_linear |= name == "div" and positions == [0]
-    return _propagate(function, expanded, is_inexact, is_linear)
+    return _propagate(function, arguments, is_inexact, is_linear)
 
 
 def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> LaplacianValue:
@@ -162,13 +161,13 @@ def _propagate(
     """
     values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
     inexact_results = lambda *z: [y for y, keep in zip(g(*z), is_inexact, strict=True) if keep]  # noqa: E731
-    push = lambda *t: jax.jvp(inexact_results, values, t)[1]  # noqa: E731
-    second = push(*seconds)
+    jvp = lambda *t: jax.jvp(inexact_results, values, t)[1]  # noqa: E731
+    second = jvp(*seconds)
     if is_linear:
-        firsts = jax.vmap(push)(*tangents)
+        firsts = jax.vmap(jvp)(*tangents)
     else:
-        push_twice = lambda *t: jax.jvp(lambda *z: jax.jvp(inexact_results, z, t)[1], values, t)  # noqa: E731
-        firsts, curvatures = jax.vmap(push_twice)(*tangents)
+        second_jvp = lambda *t: jax.jvp(lambda *z: jax.jvp(inexact_results, z, t)[1], values, t)  # noqa: E731
+        firsts, curvatures = jax.vmap(second_jvp)(*tangents)
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
     parts = zip(firsts, second, strict=True)
     return [
@@ -176,7 +175,7 @@ def _propagate(
     ]
 
 
-def reference_trace(e: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of the Hessian at each point, and two arrays that determine the tolerance."""
-    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
-    return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
+def reference_trace(H: SizedEntries) -> ReferenceTerms:
+    """Return the expected trace of each Hessian, and its influence and magnitude (core/reference.py)."""
+    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
+    return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -1,4 +1,4 @@
-"""Choose the peak benchmarks of a study, and count the work of each benchmark.
+"""Choose the peak benchmarks (`ceiling` cases such as copy and matmul) of a study, and count their work.
 
 A peak benchmark is a case of the workload `ceiling` (workloads/ceiling.py), such as a copy of an array. The
 measured peaks yield lower bounds on the run times of the other cases.

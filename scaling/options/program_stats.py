@@ -1,7 +1,8 @@
-"""Count the operations of a jaxpr, evaluate it equation by equation, and measure the work of a program.
+"""Count the flops in the equations of a jaxpr, evaluate a jaxpr, and check the collectives of a program.
 
-The operations are counted one equation at a time, before XLA optimizes the program. Dead code is not counted,
-and the body of a loop is counted once per iteration. plan/kernel_work.py counts the optimized program.
+The operations are counted in each equation of the jaxpr, before XLA optimizes the program. Equations with
+unused results are not counted, and the body of a loop is counted once per iteration. plan/kernel_work.py
+counts the operations of the optimized program instead.
 """
 
 import math
@@ -20,7 +21,7 @@ from scaling.core.derivative import Derivative, ceil_div
 from scaling.options import hlo
 
 _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose programs contain a collective
-_PRIMITIVES = {  # name of a counting rule -> the JAX primitives it applies to
+_PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it applies to
     "free": """
         all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim
         concatenate convert_element_type copy copy_p debug_callback debug_print device_put dynamic_slice
@@ -38,7 +39,7 @@ _PRIMITIVES = {  # name of a counting rule -> the JAX primitives it applies to
     "per_operand": "argmax argmin cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum",
     "per_update": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }
-_RULE_OF = {primitive: rule for rule, names in _PRIMITIVES.items() for primitive in names.split()}
+_RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for primitive in names.split()}
 # All primitives that are not a product or a factorization of matrices.
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
@@ -79,7 +80,7 @@ def program_work(
 
 
 def padding_share(derivative: Derivative) -> float | None:
-    """Return the share of padded (point, seed) pairs, or None unless split=both or seeds=colored."""
+    """Return the padded fraction of the (point, seed) pairs with split=both or a coloring, otherwise None."""
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:
         return None
@@ -105,7 +106,7 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the operations of a convolution, counting zeros from padding but not zeros from dilation."""
+    """Return the number of operations of a convolution, excluding products with zeros from dilation."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
@@ -142,15 +143,15 @@ _COUNTING_RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]
 def count_operations(jaxpr: Any) -> OperationCounts:
     """Return the numbers of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
-    A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
-    result. A reduction or a cumulative sum counts one per element of the input, and a scatter counts one per
-    update. Transcendental functions, roots and powers are counted separately, as one each. A power with a
+    A matrix product has 2 * batch * M * N * K operations. A reduction or a cumulative sum has one operation
+    per input element, a scatter has one per update, and other arithmetic has one per result element. Each
+    evaluation of a transcendental function, root or power is one transcendental evaluation. A power with a
     constant integer exponent is counted as multiplications. Integer arithmetic, comparisons, selections, data
     movement and collectives are not counted. For a conditional, only the most expensive branch is counted.
     Inside `shard_map` and `pmap`, the operations of one device are counted.
 
-    The counts are None if the jaxpr contains complex numbers, a loop whose trip count is not a constant, or a
-    primitive without a rule, such as most factorizations and custom kernels.
+    Both counts are None if the jaxpr contains complex numbers, a loop whose trip count is not a constant, or
+    a primitive without a counting rule, such as most factorizations and custom kernels.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))
@@ -206,8 +207,8 @@ def subjaxprs(equation: Any) -> list[Any]:
 def trip_count(equation: Any) -> int:
     """Return the trip count of a `while` equation of the form `while counter < end: counter += step`.
 
-    Raise `KeyError` if the equation has another form, or if the initial value of the counter, end or step is
-    not an integer literal.
+    Raise `KeyError` if the equation has another form, or if `end`, `step` or the initial value of `counter`
+    is not an integer literal.
     """
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -253,9 +254,10 @@ def evaluate(
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr, with inlining of the functions that the primitives `calls` call.
+    """Return the outputs of a jaxpr, and evaluate the functions that it calls in the same way.
 
-    `apply(equation, operands)` returns a list of the results of any other equation.
+    `calls` contains the names of the primitives that call a function, such as "jit". For any other equation,
+    `apply(equation, operands)` returns the list of results.
     """
 
     def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:

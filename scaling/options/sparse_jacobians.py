@@ -1,9 +1,9 @@
-"""Read the nonzeros of sparse Jacobians from compressed slices, and compare them with expected nonzeros.
+"""Read the nonzeros of sparse Jacobians from compressed slices, and match them with a workload's `Pattern`.
 
 With seeds=colored, the colors are divided among the devices. Each device computes the compressed slices (sums
-of columns or rows) of its colors, and reads the nonzeros in these slices. The devices do not communicate: the
-host gathers the nonzeros of all devices. A workload may define a sparsity pattern, and a closed form of the
-nonzeros, from which the check computes the expected result.
+of columns or rows) of its colors, and reads the nonzeros from these slices. The devices do not communicate:
+the host gathers the nonzeros of all devices. A workload may define its sparsity pattern, and a closed form of
+its nonzeros. If it does, the check compares the result with the closed form.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,15 @@ from scaling.options.coloring import Coloring
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices of each nonzero in the compressed slices of a device and in the sparsity pattern."""
+    """The indices of the nonzeros that each device reads from compressed slices.
 
-    arguments: dict[str, np.ndarray]  # program arguments: the colors, and the positions for each device
-    entries: list[list[np.ndarray]]  # for each linear map and device, the pattern indices of the nonzeros
+    `arguments` contains program arguments for each linear map: the colors, and the positions of the nonzeros
+    in the slices of each device. `entries[k][d]` contains the indices in the sparsity pattern of the nonzeros
+    that device d reads with linear map k.
+    """
+
+    arguments: dict[str, np.ndarray]
+    entries: list[list[np.ndarray]]
 
 
 def gather_indices(derivative: Derivative) -> NonzeroIndices:
@@ -107,20 +112,25 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """The indices at which a reference pattern contains the entries of another sparsity pattern."""
+    """The positions (`at`) of the entries of a pattern in a reference pattern.
 
-    at: np.ndarray  # the index of each entry in the reference pattern, arbitrary where `has` is false
-    has: np.ndarray  # whether the reference pattern contains each entry
-    lacking: np.ndarray  # the indices of the reference entries that the other pattern lacks
+    `has` is true for the entries that the reference pattern contains. `lacking` contains the positions of the
+    reference entries that the pattern lacks.
+    """
+
+    at: np.ndarray  # arbitrary where `has` is false
+    has: np.ndarray
+    lacking: np.ndarray
 
 
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Check that the reference entries that a detected pattern lacks are zero.
+    """Check that all entries of a reference pattern are zero if a detected pattern lacks them.
 
-    Return a list with the comparison, which is empty if no entry is lacking, and a note with the number of
-    lacking entries that are not zero. `expected` and `scale` have the shape (points, 1, reference entries).
+    Return a list with one comparison, or an empty list if the detected pattern lacks no entry. Also return a
+    note with the number of lacking entries that are not zero, or "" if there are none. `expected` and `scale`
+    have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -133,11 +143,11 @@ def compare_lacking(
 def match_patterns(
     derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
-    """Return the sparsity patterns that are used to compare the result of a case with the expected Jacobian.
+    """Return the sparsity patterns that are needed to compare a result with the expected Jacobian.
 
-    The first three results are the pattern that the workload defines, the pattern of a result with colored
-    seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth result states where the third
-    pattern contains the entries of the second. A result that does not apply is None.
+    The first three values are the pattern that the workload defines, the pattern of a result with colored
+    seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth value contains the positions in
+    the third pattern of the entries of the second. A pattern that does not exist or is not needed is None.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None
@@ -172,7 +182,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Return the indices at which a reference pattern of the same shape contains the entries of a pattern."""
+    """Return the positions of the entries of a pattern in a reference pattern of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
@@ -207,5 +217,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return the sums of `values[:, k]` over all k with the same `index[k]`, of shape (points, count)."""
+    """Return the sums of `values[:, k]` over all k with the same `index[k]` as an array (points, count)."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

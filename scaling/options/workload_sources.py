@@ -1,8 +1,8 @@
 """Read the source code of the user's modules that a workload imports, so that changes can be detected.
 
-The `import` statements of the sources are followed, also inside functions. Nothing is imported, so the
-result does not depend on what a process has imported. The result excludes modules of installed packages,
-modules that are imported by a computed name, and data files.
+Modules are found from the `import` statements in the sources, also inside functions. Nothing is imported, so
+that the result does not depend on the modules that a process has loaded. Installed packages, data files, and
+modules whose name is computed at run time (`importlib.import_module(name)`) are not included.
 """
 
 import ast
@@ -22,12 +22,12 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def imported_sources(name: str) -> list[bytes]:
     """Return the sources of all user modules that a module imports directly or indirectly, sorted by name."""
     sources: dict[str, bytes] = {}
-    found, pending = set(), [name]
+    found_modules, pending = set(), [name]
     while pending:
         for module in itertools.accumulate(pending.pop().split("."), "{}.{}".format):
-            if module in found or (spec := _find_user_module(module)) is None:
+            if module in found_modules or (spec := _find_user_module(module)) is None:
                 continue
-            found.add(module)
+            found_modules.add(module)
             with contextlib.suppress(OSError):  # a file that cannot be read, or a namespace without a file
                 sources[module] = Path(spec.origin or "").read_bytes()
                 pending += _imported_names(sources[module], spec.parent or "")
@@ -36,13 +36,13 @@ def imported_sources(name: str) -> list[bytes]:
 
 def _find_user_module(name: str) -> ModuleSpec | None:
     """Return the `ModuleSpec` of a module without importing it, or None if it is installed or not found."""
-    package, *parts = name.split(".")
+    package, *submodules = name.split(".")
     spec = None
     with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made in memory
         spec = None if package in _IGNORED else importlib.util.find_spec(package)
-    for part in parts:
+    for submodule in submodules:
         folders = spec and spec.submodule_search_locations
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", folders) if spec and folders else None
+        spec = PathFinder.find_spec(f"{spec.name}.{submodule}", folders) if spec and folders else None
     return None if spec is None or _INSTALLED & set(Path(spec.origin or "").parts) else spec
 
 
