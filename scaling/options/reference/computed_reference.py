@@ -1,4 +1,4 @@
-"""Compute a reference with JAX for a workload that has no closed form, and verify the derivative.
+"""Make the `ComputedReference` of a workload without a closed form, and judge it as right, wrong or unsure.
 
 A workload without a closed form is differentiated by JAX in float64. If the function has different values in
 float64 and in the dtype of the case (because of random bits, a cast, or a loop carry with a fixed dtype), it
@@ -26,20 +26,23 @@ from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_custom_rules, rounding_properties
 
-_POINTS = 16  # the number of points, and of suspect points, at which the derivative is verified
+_VERIFIED_POINTS = 16  # the number of sample points, and of screened points, that are verified
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the elements of the intermediate results of all points of a call
 _MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls, which are spread over all points
 _MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed outputs; the others may be too small
-_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
+_NATIVE_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger difference has another cause
 
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference that JAX computes for a function without a closed form, and whether it was confirmed."""
+    """A reference that JAX computes for a workload without a closed form, and its verification.
 
-    evaluation: Evaluation  # the function in the dtype of the reference
-    native: Evaluation  # the function in the dtype of the case
+    `evaluation` computes the reference, and `native` evaluates the function in the dtype of the case.
+    """
+
+    evaluation: Evaluation
+    native: Evaluation
     terms: int  # the number of terms whose sum is one entry of the derivative
     inner_roundoff: float  # the unit roundoff of the narrowest dtype of an intermediate result
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
@@ -92,10 +95,10 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
-            return _verify(native, case, workload, arrays)
+            return _verify_reference(native, case, workload, arrays)
         generator, relative = np.random.default_rng(0), 4 * ROUNDOFF[case.dtype]
         native_values, noise = evaluations.measure_with_noise(
-            evaluations.values, native.native, arrays, relative, generator, _EVALUATIONS
+            evaluations.values, native.native, arrays, relative, generator, _NATIVE_EVALUATIONS
         )
     with evaluations.evaluation_context("float64"):
         try:
@@ -105,12 +108,12 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
             message = (str(error).strip().splitlines() or [""])[0][:120]
             obstacle: str | None = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
         else:
-            obstacle = _describe_difference(case, reference, float64_values, native_values, noise)
+            obstacle = _describe_dtype_difference(case, reference, float64_values, native_values, noise)
             if not obstacle:
                 reference = dataclasses.replace(reference, native=native.native)
-                return _verify(reference, case, workload, arrays)
+                return _verify_reference(reference, case, workload, arrays)
     with evaluations.evaluation_context(case.dtype):
-        return _verify(native, case, workload, arrays, obstacle)
+        return _verify_reference(native, case, workload, arrays, obstacle)
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
@@ -120,7 +123,7 @@ def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Ev
 
 
 def _sample_points(case: Case) -> np.ndarray:
-    return np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
+    return np.unique(np.linspace(0, case.points - 1, min(case.points, _VERIFIED_POINTS)).astype(int))
 
 
 def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
@@ -177,7 +180,8 @@ def _rounding_properties_with_jvp(
 ) -> RoundingProperties:
     """Return the rounding properties of the JVP of a function with respect to the inputs `names`.
 
-    If the function has no rule for forward mode, return the properties of the function with twice the terms.
+    If the function has no rule for forward mode, return the properties of the function itself, with the
+    number of summed terms doubled.
     """
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
@@ -193,14 +197,14 @@ def _rounding_properties_with_jvp(
 
 
 @np.errstate(invalid="ignore")  # at infinite values
-def _describe_difference(
+def _describe_dtype_difference(
     case: Case,
     reference: ComputedReference,
     float64_values: np.ndarray,
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> str | None:
-    """Return a message if the values in both dtypes differ by more than rounding errors, else None."""
+    """Return a message if native and float64 values differ by more than rounding (`noise`), else None."""
     roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
     scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
@@ -214,17 +218,18 @@ def _describe_difference(
     return f"its values differ between {case.dtype} and float64 ({pair})"
 
 
-def _verify(
+def _verify_reference(
     computed: ComputedReference,
     case: Case,
     workload: Workload,
     arrays: InputArrays,
     float64_obstacle: str | None = None,
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy with the outcome.
+    """Verify a reference by finite differences, and return a copy that contains the outcome.
 
-    If the derivative is confirmed, the field `seconds` is set, otherwise an error in `wrong` or `unsure`.
-    `float64_obstacle` is the reason why the reference is not computed in float64, or None.
+    If there is no objection to the derivative, `seconds` is set to the estimated time of all entries.
+    Otherwise, `wrong` or `unsure` is set to an error message. `float64_obstacle` is the reason why the
+    reference is not computed in float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -234,7 +239,7 @@ def _verify(
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable in differentiated:
-        result = _compare_with_differences(differentiable, case, workload, arrays, roundoff)
+        result = _confirm_at_points(differentiable, case, workload, arrays, roundoff)
         if objection := _describe_objection(computed, case, workload, result, roundoff, float64_obstacle):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
@@ -248,7 +253,7 @@ def _describe_objection(
     roundoff: float,
     float64_obstacle: str | None,
 ) -> dict[str, Any]:
-    """Return the field `wrong` or `unsure` of a reference that finite differences do not confirm, else {}."""
+    """Return {"wrong": message} or {"unsure": message} if the derivative was not confirmed, else {}."""
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
     if not (is_unsure or is_wrong):
@@ -273,26 +278,26 @@ def _describe_objection(
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
-def _compare_with_differences(
+def _confirm_at_points(
     evaluation: Evaluation, case: Case, workload: Workload, arrays: InputArrays, roundoff: float
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at the points in `arrays` and at suspicious points."""
+    """Compare a derivative with finite differences at the points of `arrays`, and then at screened points."""
     generator = np.random.default_rng(case.data_seed)
     result = fd_check.confirm(evaluation, arrays, roundoff, generator)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
     is_inexact = roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
-    if is_settled or is_inexact or case.points <= _POINTS:
+    if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
         return result
-    suspects = _find_suspects(evaluation, case, workload, roundoff, generator)
-    if not suspects.size:
+    screened = _screen_points(evaluation, case, workload, roundoff, generator)
+    if not screened.size:
         return result
-    points = np.union1d(_sample_points(case), suspects)  # the sampled inputs are of typical size
+    points = np.union1d(_sample_points(case), screened)  # the sampled inputs are of typical size
     recheck = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
-    # The suspects are no random sample, so that the share of the sampled points is kept.
+    # The screened points are no random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 
 
-def _find_suspects(
+def _screen_points(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
     """Return the indices of the points at which the derivative differs most from finite differences."""
@@ -303,9 +308,9 @@ def _find_suspects(
     groups = fd_check.group_inputs(evaluation, _inputs_at(case, workload, _sample_points(case)), generator)
     by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(size)).ravel()
-    worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _POINTS // len(difference))]
-    is_suspect = np.take_along_axis(difference, worst, axis=1) > fd_check.SUSPICIOUS
-    return np.unique(points[worst[is_suspect]])
+    worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _VERIFIED_POINTS // len(difference))]
+    is_suspicious = np.take_along_axis(difference, worst, axis=1) > fd_check.SCREENING_THRESHOLD
+    return np.unique(points[worst[is_suspicious]])
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:

@@ -1,8 +1,8 @@
-"""Evaluate a function and its derivatives with JAX on the CPU in a given dtype (`Evaluation`).
+"""Compile an `Evaluation` with JAX on the CPU: values, JVPs, columns and rows of a function, in any dtype.
 
-Derivatives are computed in forward mode. If a function has a rule for reverse mode only (`jax.custom_vjp`),
-its JVP is the transpose of its VJP. The inputs `arrays` are a dict from input name to array, in which the
-first axis of a per-point input is the axis of the points (batch elements).
+Derivatives are computed in forward mode. If a function has only a rule for reverse mode (`jax.custom_vjp`),
+its JVP is computed by transposing its VJP. The argument `arrays` of most functions is a dict from input name
+to array. The first axis of a per-point input is the axis of points (batch elements).
 """
 
 import contextlib
@@ -35,7 +35,11 @@ _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, with the dtype and the AD transformation for its evaluation."""
+    """A function of one point, and how to evaluate it and its derivatives with respect to the inputs `names`.
+
+    If `summed`, the outputs are summed. If `transposed`, a JVP is computed by transposing the VJP. A nonzero
+    `rounding_key` adds random rounding errors. If not `optimized`, XLA compiles faster, but to slower code.
+    """
 
     function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
     names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
@@ -43,9 +47,9 @@ class Evaluation:
     integers: frozenset[str]  # the inputs with the dtype int32
     dtype: str  # the dtype of the other inputs
     width: int = 1  # the number of elements of the largest intermediate result at one point
-    summed: bool = False  # whether the function is replaced by the sum of its outputs, of shape (1,)
-    transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
-    rounding_key: int = 0  # the seed of random rounding errors in all intermediate results, or 0 for none
+    summed: bool = False  # if true, the result has the shape (1,)
+    transposed: bool = False
+    rounding_key: int = 0  # the seed of the errors in all intermediate results
     optimized: bool = True  # whether XLA fuses operations and optimizes their code
 
 
@@ -53,8 +57,8 @@ class Evaluation:
 def evaluation_context(dtype: str) -> Iterator[None]:
     """Return a context manager in which JAX computes in `dtype` on the CPU with the highest matmul precision.
 
-    When `jax_enable_x64` changes, the caches of JAX are cleared. They do not distinguish int32 and int64, so
-    that a function that was traced with the previous setting could fail.
+    The caches of JAX are cleared when `jax_enable_x64` changes, because they do not distinguish int32 from
+    int64. A function that was traced with the previous setting could fail.
     """
     was_enabled = bool(jax.config.read("jax_enable_x64"))
     x64 = was_enabled or dtype == "float64"
@@ -77,9 +81,9 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
     """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function.
 
-    On a CPU, fusion repeats an operation for each consumer that reads other elements of its result, such as
-    shifted ones. In a long function the number of operations grows exponentially, and compiling takes
-    minutes.
+    On a CPU, XLA fusion duplicates an operation for each consumer that reads different elements of its
+    result, for example shifted by one. In a long chain of such operations, the number of copies grows
+    exponentially, and compilation takes minutes.
     """
     start = time.perf_counter()
     values(evaluation, arrays)
@@ -107,11 +111,11 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
     size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     axis = 1 if quantity == "rows" else 2
-    parts = []
+    blocks = []
     for start in range(0, len(seeds), size):
-        block = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # of equal sizes
-        parts.append(np.asarray(_jitted(evaluation, quantity)(per_point, shared, block), np.float64))
-    results = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+        block_seeds = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # of equal sizes
+        blocks.append(np.asarray(_jitted(evaluation, quantity)(per_point, shared, block_seeds), np.float64))
+    results = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 
 
@@ -151,7 +155,7 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def _trace(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: np.ndarray) -> Any:
-    """Return the shape and dtype of `quantity`, such as "values", without compiling."""
+    """Return the shape and dtype of a quantity, such as "values", without compiling its computation."""
     traced = dataclasses.replace(evaluation, optimized=True)  # a traced function has no compiler options
     return jax.eval_shape(_jitted(traced, quantity), *_cast(evaluation, arrays), *seeds)
 
@@ -172,8 +176,8 @@ def with_rounding(
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
     """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
 
-    Every intermediate result of the evaluation has a rounding error, and every floating-point element of the
-    inputs is multiplied by 1 + relative or 1 - relative at random.
+    The evaluation adds a random rounding error to each intermediate result. Each floating-point element of
+    the inputs is multiplied by 1 + relative or 1 - relative, chosen at random.
     """
     for seed in range(1, count + 1):
         perturbed = dict(arrays)
@@ -243,7 +247,7 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
             y = evaluation.function(**arrays, **named)
             return jnp.ravel(jnp.sum(y) if evaluation.summed else y)
 
-        return _QUANTITIES[quantity](f, x, _pushforward(evaluation, f, x), *seeds)
+        return _QUANTITIES[quantity](f, x, _make_jvp(evaluation, f, x), *seeds)
 
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
 
@@ -254,7 +258,7 @@ def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]
     return jax.jit(at_points, compiler_options=None if evaluation.optimized else _UNOPTIMIZED)
 
 
-def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
+def _make_jvp(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
     """Return a function of v that computes J v, where J is the Jacobian of f at x."""
     if not evaluation.transposed:
         return lambda v: jax.jvp(f, (x,), (v,))[1]
@@ -263,7 +267,7 @@ def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> Arra
     return lambda v: pushforward(v)[0]
 
 
-def _rows(f: ArrayFunction, x: jax.Array, push: ArrayFunction, indices: jax.Array) -> jax.Array:
+def _rows(f: ArrayFunction, x: jax.Array, jvp: ArrayFunction, indices: jax.Array) -> jax.Array:
     y, pullback = jax.vjp(f, x)
     return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
 
@@ -272,12 +276,12 @@ def _one_hot(i: Any, like: jax.Array) -> jax.Array:
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
 
 
-# Functions (f, x, push, *seeds) that compute a quantity of a function f at the vector x, where push(v)
+# Functions (f, x, jvp, *seeds) that compute a quantity of a function f at the vector x, where jvp(v)
 # returns J v for the Jacobian J of f.
 _QUANTITIES: dict[str, Callable[..., jax.Array]] = {
-    "values": lambda f, x, push: f(x),
-    "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),
-    "columns": lambda f, x, push, indices: jax.vmap(lambda i: push(_one_hot(i, x)), out_axes=1)(indices),
+    "values": lambda f, x, jvp: f(x),
+    "jvp": lambda f, x, jvp, tangents: jvp(ravel_pytree(tangents)[0]),
+    "columns": lambda f, x, jvp, indices: jax.vmap(lambda i: jvp(_one_hot(i, x)), out_axes=1)(indices),
     "rows": _rows,
-    "gram": lambda f, x, push, vectors: jax.vmap(lambda v: jax.vjp(f, x)[1](push(v))[0], out_axes=1)(vectors),
+    "gram": lambda f, x, jvp, vectors: jax.vmap(lambda v: jax.vjp(f, x)[1](jvp(v))[0], out_axes=1)(vectors),
 }

@@ -1,7 +1,8 @@
-"""Compare a derivative with fourth-order central differences of the function along random directions.
+"""Confirm or refute a derivative by finite differences of the function: directions, steps, noise and kinks.
 
-A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same
-wrong derivative in every dtype and AD mode. It can be detected only from the function values.
+The differences are fourth-order central differences along random directions. A wrong derivative rule of the
+function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same wrong derivative in every dtype
+and AD mode. It can be detected only from the function values.
 """
 
 import functools
@@ -21,7 +22,7 @@ from scaling.options.reference.evaluations import (
 
 _DIRECTIONS = 4  # the number of random directions
 _MAX_GROUPS = 32  # the maximum number of inputs, or groups of inputs, that are also moved one at a time
-_EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
+_NOISE_RUNS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 # Step lengths relative to the size of an input, along the first axis of the arrays of differences.
 _STEPS = np.reshape([2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32)], (-1, 1, 1))
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
@@ -30,7 +31,7 @@ _USED_NOISE_STEPS = 3  # the number of these steps that are used, the shortest t
 _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition to the error of a difference
 _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
-SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
+SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
@@ -42,8 +43,8 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 class Confirmation:
     """The result of comparing a derivative with finite differences.
 
-    The size of a derivative is the root mean square over the random directions. Along the direction of a
-    single input, it is the magnitude of the derivative. A larger finite difference replaces either value.
+    The size of a derivative is its root mean square over the random directions or, along the direction of a
+    single input, its magnitude. If the finite difference is larger than this size, it is the size.
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
@@ -53,9 +54,9 @@ class Confirmation:
 
 
 class _MeasuredValues(NamedTuple):
-    """Arrays of shape (points, outputs) with function values and estimates of the rounding errors."""
+    """Function values (`center`), and a lower and an upper estimate of their rounding errors."""
 
-    center: np.ndarray
+    center: np.ndarray  # the values without a step, of shape (points, outputs) like the other arrays
     # `roundoff` times the magnitude of the value, plus the largest change due to random rounding errors
     least_noise: np.ndarray
     # at least `least_noise` and the scaled fourth differences at short steps, which are rounding errors
@@ -79,20 +80,20 @@ def confirm(
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
     derivatives, rounding = measure_with_noise(
-        derivatives_along, evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS
+        derivatives_along, evaluation, arrays, 4 * roundoff, generator, _NOISE_RUNS
     )
     rounding = rounding.max(axis=0)
-    norm = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
-    typical = [norm] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
-    is_nonzero = norm > 8 * rounding
+    rms = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
+    typical_sizes = [rms] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
+    is_nonzero = rms > 8 * rounding
     measured = _measure_values(evaluation, arrays, roundoff, generator)
     # A derivative may contain the value of the function, for example for exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(measured.center)
-    compared = []
-    for direction, derivative, size in zip(directions, derivatives, typical, strict=True):
+    comparisons = []
+    for direction, derivative, size in zip(directions, derivatives, typical_sizes, strict=True):
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
-        compared.append(_compare_along(values_at, derivative, size, measured, value_rounding, rounding))
-    is_wrong, is_confirmed, is_unresolved, differences = map(np.array, zip(*compared, strict=True))
+        comparisons.append(_compare_along(values_at, derivative, size, measured, value_rounding, rounding))
+    is_wrong, is_confirmed, is_unresolved, differences = map(np.array, zip(*comparisons, strict=True))
     share = float(np.mean(is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
     largest = float(np.max(differences, initial=0.0))
     return Confirmation(is_wrong.max(axis=(0, 2)), share, largest, bool(is_unresolved.any()))
@@ -108,9 +109,10 @@ def _compare_along(
 ) -> tuple[np.ndarray, ...]:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    Return four arrays of shape (points, outputs): whether the derivative is wrong, whether it is confirmed,
-    whether it is unresolved, and the relative difference where it is wrong. `value_rounding` and `rounding`
-    are the errors of the derivative from rounding the function value and from evaluating the derivative.
+    Return four arrays of shape (points, outputs). The first three contain whether the derivative is wrong,
+    confirmed, and unresolved. The fourth contains the relative difference where the derivative is wrong.
+    `value_rounding` is the error of the derivative due to rounding of the function value. `rounding` is the
+    error due to rounding in the evaluation of the derivative.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -118,17 +120,17 @@ def _compare_along(
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
-    is_right, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
+    agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
     is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
     changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
     jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
     is_finite = np.isfinite(center)
-    differs = is_finite & (is_refuted | ~(agrees | is_right))
+    differs = is_finite & (is_refuted | ~(agrees | agrees_twice))
     if differs.any():
-        differs &= ~_is_between_one_sided_slopes(values_at, center, least_noise, derivative, allowed)
+        differs &= ~_is_between_one_sided_slopes(values_at, measured, derivative, allowed)
     unresolved = differs & (error > np.abs(difference))
     if unresolved.any():
-        unresolved &= _oscillates(values_at, center, least_noise, noise)
+        unresolved &= _oscillates(values_at, measured)
     unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
     is_wrong = differs & ~unresolved
     is_confirmed = (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
@@ -146,29 +148,28 @@ def screen(
 ) -> np.ndarray:
     """Estimate the relative error of the derivative for each group of inputs by finite differences.
 
-    The result has the shape (groups, points). `groups` is the result of `group_inputs`. For each output
-    and step, the difference between the derivative and a finite difference, minus the effect of rounding, is
-    divided by the sum of both magnitudes. The smallest ratio over the steps is the error of an output, and
-    the largest error over the outputs is returned. NaN and infinity are ignored. At a kink, a derivative
-    between the one-sided slopes is correct.
+    `groups` is the result of `group_inputs`. The result has the shape (groups, points). For each output and
+    step, the error is |derivative - difference|, minus the effect of rounding, divided by |derivative| +
+    |difference|. The error of an output is its smallest error at any step. The largest error of the outputs
+    is returned. NaN and infinity are ignored. At a kink, a derivative between the one-sided slopes is right.
     """
-    center, largest = values(evaluation, arrays), []
+    center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
     for direction in split_direction(random_direction(evaluation, arrays, generator), groups):
         derivative = directional_derivative(evaluation, arrays, direction)
-        least, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
+        smallest_error, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
         for step in _SCREENING_STEPS:
             near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
             with np.errstate(all="ignore"):
-                slopes, longer = np.sort([(near - center) / step, (center - far) / step], axis=0), distance
+                slopes, previous = np.sort([(near - center) / step, (center - far) / step], axis=0), distance
                 distance = slopes[1] - slopes[0]
-                is_kink = distance > longer / 2  # the one-sided slopes do not approach each other
+                is_kink = distance > previous / 2  # the one-sided slopes do not approach each other
                 difference = np.where(is_kink, np.clip(derivative, *slopes), np.mean(slopes, axis=0))
                 excess = np.abs(difference - derivative) - noise / step
                 relative = excess / (np.abs(difference) + np.abs(derivative))
-            least = np.fmin(least, np.nan_to_num(relative, nan=0.0, posinf=0.0))
-        largest.append(np.max(least, axis=1, initial=0.0))
-    return np.array(largest)
+            smallest_error = np.fmin(smallest_error, np.nan_to_num(relative, nan=0.0, posinf=0.0))
+        errors_by_group.append(np.max(smallest_error, axis=1, initial=0.0))
+    return np.array(errors_by_group)
 
 
 def random_direction(
@@ -189,10 +190,10 @@ def random_direction(
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the groups of inputs that are moved together, usually one group for each input.
+    """Return the groups of inputs that share a finite difference, usually one group for each input.
 
-    In a common group, a large derivative with respect to one input could hide an error in a small derivative.
-    If there are more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size share a group.
+    If there are more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size share a group. In a
+    group with derivatives of different sizes, a large derivative could hide an error in a small one.
     """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
@@ -216,29 +217,29 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 def _measure_values(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> _MeasuredValues:
-    """Return the values of a function and estimates of their rounding errors.
+    """Return the values of a function, and estimates of their rounding errors from short steps.
 
-    Steps that do not change the value are ignored, because a function that rounds an intermediate result
-    changes in jumps.
+    The three shortest steps that change a value are used. Even shorter steps may leave the value unchanged,
+    if the function rounds an intermediate result.
     """
-    center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _EVALUATIONS)
-    least = roundoff * np.abs(center) + change
+    center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
+    least_noise = roundoff * np.abs(center) + change
     direction = random_direction(evaluation, arrays, generator)
     largest, used_steps = np.zeros(center.shape), np.zeros(center.shape, int)
     for step in _NOISE_STEPS:
-        moved = [_values_at(evaluation, arrays, direction, k * step) for k in (-2, -1, 1, 2)]
-        difference = 6 * center - 4 * (moved[1] + moved[2]) + moved[0] + moved[3]
+        stepped = [_values_at(evaluation, arrays, direction, k * step) for k in (-2, -1, 1, 2)]
+        difference = 6 * center - 4 * (stepped[1] + stepped[2]) + stepped[0] + stepped[3]
         is_used = used_steps < _USED_NOISE_STEPS
         largest = np.where(is_used, np.maximum(largest, np.nan_to_num(np.abs(difference)) / 2), largest)
-        used_steps += np.any(np.array(moved) != center, axis=0)
-    return _MeasuredValues(center, least, np.maximum(least, largest))
+        used_steps += np.any(np.array(stepped) != center, axis=0)
+    return _MeasuredValues(center, least_noise, np.maximum(least_noise, largest))
 
 
 def _values_at(
     evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, step: float
 ) -> np.ndarray:
-    moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
-    return values(evaluation, {**arrays, **moved})
+    shifted = {name: arrays[name] + step * direction[name] for name in evaluation.names}
+    return values(evaluation, {**arrays, **shifted})
 
 
 def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
@@ -250,12 +251,13 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
 
 
 def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most accurate finite difference and its error as two arrays of shape (points, outputs).
+    """Return the most accurate finite difference for each output, and an estimate of its error.
 
-    For each output, the step with the smallest estimated error is selected. The error is the effect of the
-    rounding error `noise` of the values, plus the change of the difference from this step to the next shorter
-    step. A larger change to any other shorter step, minus the effect of rounding, is used instead, because
-    two steps can agree by chance near kinks. `differences` has the shape (steps, points, outputs).
+    Both arrays have the shape (points, outputs), and `differences` has the shape (steps, points, outputs).
+    The error of the difference at a step is estimated as the sum of two parts: the effect of the rounding
+    error `noise` of the values, and the change from this difference to the difference at the next shorter
+    step. If the change to any other shorter step, minus the effect of rounding, is larger, it replaces the
+    second part, because two consecutive steps can agree by chance near a kink.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     rounding = 1.5 * noise / _STEPS
@@ -283,12 +285,13 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return whether a derivative is right at two consecutive steps, right at one or more, and refuted.
+    """Compare a derivative with the finite difference at each step, and return three boolean arrays.
 
-    A derivative is right at a step if it agrees with the difference within `allowed`. Steps with a larger
-    rounding error are ignored. The test at two steps accepts correct derivatives near kinks, where
-    `_select_difference` fails because fourth differences overestimate the rounding error of short steps. A
-    derivative is refuted if it differs from the shortest two consecutive steps that agree with each other.
+    The first array contains whether the derivative agrees with the differences at two consecutive steps, and
+    the second whether it agrees at any step. It agrees if it differs by at most `allowed`. Steps with a
+    larger rounding error are ignored. The first array is true for right derivatives near kinks, where
+    `_select_difference` fails because fourth differences overestimate the rounding error of short steps. The
+    third array contains whether the derivative differs from the shortest two consecutive steps that agree.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
@@ -298,36 +301,29 @@ def _compare_steps(
     return np.any(agrees[1:] & agrees[:-1], axis=0), agrees.any(axis=0), refutes
 
 
-def _oscillates(
-    values_at: ValuesAtStep, center: np.ndarray, least_noise: np.ndarray, noise: np.ndarray
-) -> np.ndarray:
-    """Return whether short steps change each output, beyond rounding, almost as much as the longest step.
+def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
+    """Return for each output whether it oscillates too fast for finite differences.
 
-    An oscillation that is shorter than all steps appears as noise, so that differences prove nothing.
+    If it does, short steps change the output by more than rounding errors, and almost as much as the longest
+    step. The oscillation appears as noise, so that the differences neither confirm nor refute a derivative.
     """
+    center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)
     return (noise > _ROUNDINGS_OF_VALUE * least_noise) & (16 * noise > change)
 
 
 def _is_between_one_sided_slopes(
-    values_at: ValuesAtStep,
-    center: np.ndarray,
-    noise: np.ndarray,
-    derivative: np.ndarray,
-    allowed: np.ndarray,
+    values_at: ValuesAtStep, measured: _MeasuredValues, derivative: np.ndarray, allowed: np.ndarray
 ) -> np.ndarray:
-    """Return whether each output has a kink, like `abs` at 0, and a derivative between the one-sided slopes.
-
-    `center` contains the values without a step, and `noise` the rounding errors of these values.
-    """
+    """Return where outputs have a kink, like `abs` at 0, and a derivative between the one-sided slopes."""
     is_between = np.zeros(derivative.shape, bool)
     for step in _KINK_STEPS:
         slopes = []
-        for side in (step, -step):
-            near, far = (values_at(k) for k in (side, 2 * side))
-            slopes.append((4 * near - far - 3 * center) / (2 * side))
-        error = allowed + 8 * noise / step
-        low, high = np.minimum(*slopes) - error, np.maximum(*slopes) + error
+        for signed_step in (step, -step):
+            near, far = (values_at(k) for k in (signed_step, 2 * signed_step))
+            slopes.append((4 * near - far - 3 * measured.center) / (2 * signed_step))
+        error = allowed + 8 * measured.least_noise / step
+        lower, upper = np.minimum(*slopes) - error, np.maximum(*slopes) + error
         is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
-        is_between |= is_kink & (derivative >= low) & (derivative <= high)
+        is_between |= is_kink & (derivative >= lower) & (derivative <= upper)
     return is_between

@@ -1,6 +1,6 @@
-"""Bound the error of `mode=finite_difference` from estimated slopes and curvatures of the function.
+"""Bound the truncation and rounding errors of a result of `mode=finite_difference` at each point and input.
 
-The estimates are computed from second-order differences of the function values in float64.
+The slopes and curvatures of the function are estimated from central differences of its values in float64.
 """
 
 import functools
@@ -23,7 +23,7 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of a forward-difference result at each point, of shape (points,)."""
+    """Return a bound on the error of a forward-difference result at each of the points [start, stop)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -34,33 +34,34 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
     """Return a bound on the error of the forward difference for each input, of shape (points, inputs).
 
-    The bound holds at the points [start, stop) for all outputs, or for their sum if the result is a sum. It
-    is a safety factor times the sum of two errors. The truncation error is half the step h times the larger
-    second derivative at the two ends of the step. The rounding error is the error of x + h and of both
-    function values, which are sums of `terms` terms, divided by h. If there are many inputs, only some are
-    evaluated, and the largest bound is returned for all. For a product J x, which is a single difference
-    along x, the shape is (points, 1).
+    The bounds hold at the points [start, stop) for all outputs, or for their sum if the result is a sum. A
+    bound is a safety factor times the sum of two errors. With the step h, the truncation error is h / 2 times
+    the larger of the second derivatives at x and at x + h. The rounding error is the error of x + h and of
+    both function values, divided by h. A function value is a sum of `terms` terms.
+
+    If there are many inputs, only some are evaluated, and their largest bound is returned for all inputs. A
+    product J x is a single difference along x, and its bounds have the shape (points, 1).
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
     flat_inputs = flatten_inputs(workload.names, workload.points, arrays, points)
     elements = flat_inputs.shape[1]
     count = min(_MAX_SAMPLED_INPUTS, max(8, _MAX_VALUES // (points * spec.derivative.values)))
-    sampled = np.unique(np.linspace(0, elements - 1, count).astype(int))
-    truncation, input_rounding = np.zeros((2, points, len(sampled)))
-    for k, index in enumerate(sampled):
+    sampled_inputs = np.unique(np.linspace(0, elements - 1, count).astype(int))
+    truncation, input_rounding = np.zeros((2, points, len(sampled_inputs)))
+    for k, index in enumerate(sampled_inputs):
         values_at = functools.partial(_values_along, spec, arrays, flat_inputs, np.eye(1, elements, index))
         slope, curvature = _largest_slope_and_curvature(spec, flat_inputs[:, index], values_at, step)
         truncation[:, k] = step / 2 * curvature
         input_rounding[:, k] = (np.abs(flat_inputs[:, index]) + step) * slope
     largest = np.maximum(_value_magnitude(spec, arrays), input_rounding.max(axis=1))
     value_rounding, roundoff = 4 * np.sqrt(terms) * largest, ROUNDOFF[spec.case.dtype]
-    is_complete = len(sampled) == elements
+    is_complete = len(sampled_inputs) == elements
     safety = 1.5 if is_complete else 2.0
     if workload.reduction.along_point:
         values_at = functools.partial(_values_along, spec, arrays, flat_inputs, flat_inputs)
         _, curvature = _largest_slope_and_curvature(spec, np.ones(points), values_at, step)
-        all_inputs = input_rounding.sum(axis=1) * elements / len(sampled)
+        all_inputs = input_rounding.sum(axis=1) * elements / len(sampled_inputs)
         return safety * (step / 2 * curvature + roundoff * (value_rounding + all_inputs) / step)[:, None]
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
     if is_complete:
@@ -69,9 +70,9 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
-    form = references.closed_form(spec.case, spec.workload)
-    assert form is not None
-    return form(arrays)
+    closed_form = references.closed_form(spec.case, spec.workload)
+    assert closed_form is not None
+    return closed_form(arrays)
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
@@ -104,12 +105,12 @@ def _values_along(
 
     `flat_inputs` contains the raveled differentiated inputs at each point. `shift` has the shape (points,).
     """
-    workload, moved = spec.workload, dict(arrays)
+    workload, shifted_inputs = spec.workload, dict(arrays)
     ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])
     parts = np.split(flat_inputs + shift[:, None] * direction, ends[:-1], axis=1)
     for name, part in zip(workload.names, parts, strict=True):
-        moved[name] = (part[0] if name in workload.shared else part).reshape(arrays[name].shape)
-    return _evaluate_reference(spec, moved).value
+        shifted_inputs[name] = (part[0] if name in workload.shared else part).reshape(arrays[name].shape)
+    return _evaluate_reference(spec, shifted_inputs).value
 
 
 def _largest_slope_and_curvature(
@@ -122,7 +123,7 @@ def _largest_slope_and_curvature(
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))
-        left, center, right = (values_at(end + side * h) for side in (-1, 0, 1))
+        left, center, right = (values_at(end + sign * h) for sign in (-1, 0, 1))
         slope = np.maximum(slope, _output_magnitude(spec, right - left) / (2 * h))
         curvature = np.maximum(curvature, _output_magnitude(spec, right - 2 * center + left) / h**2)
     return np.nan_to_num(slope, nan=np.inf), np.nan_to_num(curvature, nan=np.inf)

@@ -1,10 +1,10 @@
-"""Analyze the rounding errors of a function in its jaxpr: find the longest sum, or add random errors.
+"""Find the longest sum and narrowest dtype in a jaxpr, or evaluate a jaxpr with random rounding errors.
 
-The `RoundingProperties` of a function determine the tolerance of the check: the length of the longest sum and
-the narrowest dtype. `with_random_rounding` evaluates a function with a random rounding error in each
-intermediate result (Monte Carlo arithmetic). The variation of a result among several evaluations estimates
-its rounding error, including cancellation. For example, where tanh(x) is close to 1, the small value
-1 - tanh(x)^2 varies by a few unit roundoffs of 1.
+The `RoundingProperties` of a function determine the tolerance of the check. `with_random_rounding` evaluates
+a function with a random rounding error in each intermediate result (Monte Carlo arithmetic). The variation of
+a result among several evaluations estimates its rounding error, including cancellation. For example, where
+tanh(x) is close to 1, 1 - tanh(x)^2 is small, but it varies by a few times the unit roundoff of 1.
+
 Source: D. S. Parker, Monte Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
 """
 
@@ -65,7 +65,7 @@ _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linea
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The properties of a function's jaxpr that determine the rounding error of the function."""
+    """The longest sum (`terms`), the narrowest dtype (`bits`) and the largest array (`width`) in a jaxpr."""
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
@@ -80,18 +80,18 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether `function(**arguments)` contains a `custom_jvp`, `custom_vjp` or `stop_gradient`.
+    """Return whether `function(**arguments)` uses `custom_jvp`, `custom_vjp` or `stop_gradient`.
 
-    Also return true for primitives that JAX does not define, and for functions of JAX that are defined by
-    such rules, such as `jax.nn.relu` and `jnp.linalg.solve`.
+    Calls of JAX functions that use them internally count, such as `jax.nn.relu` and `jnp.linalg.solve`. So do
+    primitives that JAX does not define.
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
-    own = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
+    jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
     pending = [jax.make_jaxpr(function)(**arguments).jaxpr]
     while pending:
         for equation in pending.pop().eqns:
             primitive = equation.primitive
-            if primitive.name.startswith(_CUSTOM_RULES) or id(primitive) not in own:
+            if primitive.name.startswith(_CUSTOM_RULES) or id(primitive) not in jax_ids:
                 return True
             pending += _inner_jaxprs(equation)
     return False
@@ -141,19 +141,19 @@ class _JaxprAnalysis:
     def _terms_to_results(self, equation: Any, operand_terms: list[float | None]) -> list[float]:
         """Return the number of summed terms on the longest path to each result of an equation."""
         name, params = equation.primitive.name, equation.params
-        before = max(count for count in operand_terms if count is not None)
+        terms_before = max(count for count in operand_terms if count is not None)
         results = len(equation.outvars)
         if name == "cond":
             branches = [self._terms_to_outputs(x.jaxpr, operand_terms[1:]) for x in params["branches"]]
             return [max(counts) for counts in zip(*branches, strict=True)]
         if name in ("scan", "while"):
             body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
-            return [before + self.longest_path(body) * _loop_trips(equation)] * results
+            return [terms_before + self.longest_path(body) * _loop_trips(equation)] * results
         inner = _inner_jaxprs(equation)
         if inner and (len(inner[0].invars), len(inner[0].outvars)) == (len(operand_terms), results):
             return self._terms_to_outputs(inner[0], operand_terms)
-        within = max(map(self.longest_path, inner), default=0.0)
-        return [before + within + _terms_of_operation(equation)] * results
+        terms_within = max(map(self.longest_path, inner), default=0.0)
+        return [terms_before + terms_within + _terms_of_operation(equation)] * results
 
 
 def _loop_trips(equation: Any) -> int:
@@ -168,7 +168,7 @@ def _loop_trips(equation: Any) -> int:
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    For other operations, return the number of terms whose sum has an equal rounding error.
+    For an operation that is not a sum, return the length of a sum with the same rounding error.
     """
     name = equation.primitive.name
     if name in EXACT:
@@ -224,7 +224,7 @@ class _Interpreter:
         bits = jax.lax.bitcast_convert_type(jnp.real(x).astype(jnp.float32), jnp.uint32)
         index = jax.lax.iota(jnp.uint32, max(1, x.size))[: x.size].reshape(x.shape)
         salt = self._seed * jnp.uint32(0x9E3779B9) + jnp.uint32(next(self._operations) * 0x85EBCA6B % 2**32)
-        mixed = jax.lax.bitcast_convert_type(_mix(bits ^ salt ^ (index * jnp.uint32(0x27D4EB2F))), jnp.int32)
+        mixed = jax.lax.bitcast_convert_type(_hash(bits ^ salt ^ (index * jnp.uint32(0x27D4EB2F))), jnp.int32)
         uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
         return x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
@@ -248,10 +248,10 @@ class _Interpreter:
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Return the results of a `while` loop with as many iterations as without rounding errors.
+        """Evaluate a `while` loop with rounding errors, for as many iterations as without rounding errors.
 
-        With rounding errors, the loop might not terminate. If `jax.vmap` batches the condition, the loop ends
-        when no element continues, and an element that does not continue keeps its values.
+        With rounding errors, the loop might not terminate. If `jax.vmap` batches the condition, the loop runs
+        until the condition is false for all elements. An element whose condition is false keeps its values.
         """
         params = equation.params
         first = params["cond_nconsts"]
@@ -279,7 +279,7 @@ def _is_inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
 
 
-def _mix(bits: jax.Array) -> jax.Array:
+def _hash(bits: jax.Array) -> jax.Array:
     """Return a hash of each element of a uint32 array (the finalizer of MurmurHash3)."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)

@@ -1,7 +1,7 @@
-"""Reevaluate entries that failed the check, with random rounding errors, and record which are wrong.
+"""Reevaluate a suspect (entries over the tolerance) with random rounding errors, to decide if it is wrong.
 
-The derivative is evaluated several times in the dtype of the case, with different random rounding errors in
-all intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
+The entries are evaluated several times in the dtype of the case, with different random rounding errors in all
+intermediate results (jaxpr_rounding.py). An entry passes if its error is at most the tolerance plus a
 multiple of the range of the reevaluated values.
 """
 
@@ -19,7 +19,7 @@ from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
 
-_EVALUATIONS = 16  # the number of evaluations with random rounding errors
+_REEVALUATIONS = 16  # the number of evaluations with random rounding errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _RANGES = 3  # the estimated rounding error, as a multiple of the range of the evaluated values
 _MAX_COLUMNS = 32  # limit on the number of columns of a block
@@ -32,7 +32,7 @@ Columns = np.ndarray | slice
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A comparison with errors over the tolerance, and the function that evaluates its entries again."""
+    """A comparison with errors over the tolerance, and a function that evaluates its entries again."""
 
     spec: ReferenceSpec
     native: Evaluation  # the function of the case in the dtype of the case
@@ -41,9 +41,10 @@ class _Suspect:
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Reevaluate the entries that failed the check in blocks, and record in `progress` which are wrong.
+    """Reevaluate the entries that failed the check, and record in `progress` which are wrong.
 
-    The reevaluation ends at the first block with a wrong entry. Entries beyond the time limit are skipped.
+    The entries are reevaluated in blocks. The reevaluation ends after a block with a wrong entry, or at the
+    time limit. The entries that remain at the time limit are counted as skipped.
     """
     spec, arrays = progress.spec, progress.suspects[0][0].inputs
     assert arrays is not None  # the spec is repeatable
@@ -71,63 +72,63 @@ def _reevaluate_suspect(
     tolerance = min(spec.tolerance, spec.max_tolerance)
     limit = np.maximum(tolerance * size, spec.tolerance * scale)
     difference = np.abs(comparison.result - comparison.expected)
-    is_open, is_wrong = ~(difference <= limit), np.zeros(shape, bool)
-    error = np.where(is_open, 0.0, np.minimum(relative_error(difference, size), tolerance))
-    while is_open.any() and not is_wrong.any() and progress.first_wrong is None:
+    is_pending, is_wrong = ~(difference <= limit), np.zeros(shape, bool)
+    error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, size), tolerance))
+    while is_pending.any() and not is_wrong.any() and progress.first_wrong is None:
         if time.monotonic() > deadline:
-            progress.skipped_entries += int(is_open.sum())
+            progress.skipped_entries += int(is_pending.sum())
             break
-        block_points, columns = _choose_block(spec, comparison, is_open)
+        block_points, columns = _choose_block(suspect, is_pending)
         block = np.ix_(block_points, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        noise, points = _noise_of_block(suspect, points, block_points, columns, size[block])
-        is_wrong[block] = ~(difference[block] <= limit[block] + noise)
-        allowed = spec.tolerance + relative_error(noise, size[block])
-        # Noise may hide a small derivative for one input, such as a zero, but not the derivatives for others.
+        rounding, points = _rounding_of_block(suspect, points, block_points, columns, size[block])
+        is_wrong[block] = ~(difference[block] <= limit[block] + rounding)
+        allowed = spec.tolerance + relative_error(rounding, size[block])
+        # Rounding may hide a small derivative for one input, such as a zero, but not derivatives for others.
         is_hidden = ~(allowed <= spec.max_tolerance)
         divisor = size[block]
         if (is_hidden & ~is_wrong[block]).any():
-            natural_size = _estimate_size(suspect, block_points, divisor.shape)
-            divisor = np.where(is_hidden, np.maximum(row_size[block], natural_size), divisor)
+            estimated_size = _estimate_size(suspect, block_points, divisor.shape)
+            divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
         errors = relative_error(difference[block], divisor)
         is_excluded = is_hidden & ~is_wrong[block] & ~(errors <= tolerance)
         progress.undecided_entries += int(is_excluded.sum())
         is_allowed = ~is_hidden & (errors > tolerance)
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
-        error[block], is_open[block] = np.where(is_excluded, 0.0, errors), False
+        error[block], is_pending[block] = np.where(is_excluded, 0.0, errors), False
     progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
 
 
-def _noise_of_block(
+def _rounding_of_block(
     suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, PointsComparison]:
-    """Return the rounding error of the entries of a block, and `points` with a note if it is unknown.
+    """Return the rounding errors of the entries of a block, and `points`, which may get a note.
 
-    If the function cannot be evaluated with random rounding errors, the rounding error is zero, so that the
-    entries that failed the check are wrong. `size` contains the typical magnitudes of the entries.
+    If the function cannot be evaluated with random rounding errors, a note is added to `points`, and the
+    rounding errors are zero, so that the entries that failed the check are wrong. `size` contains the typical
+    magnitudes of the entries.
     """
-    noise = np.zeros(size.shape)
+    rounding = np.zeros(size.shape)
     try:
-        noise += _estimate_noise(suspect, block_points, columns)
+        rounding += _estimate_rounding(suspect, block_points, columns)
     except Exception as failure:  # of the function, or of JAX
         message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
         points = points._replace(note=f"{points.note}; its rounding error is unknown ({message})")
-    # Noise that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
-    is_noise = (noise > size) & np.isfinite(noise)
-    return np.where(is_noise, np.max(noise, axis=0, where=is_noise, initial=0.0), noise), points
+    # A rounding error that exceeds the size of an entry may vary by orders of magnitude, as in chaos.
+    exceeds_size = (rounding > size) & np.isfinite(rounding)
+    return np.where(exceeds_size, np.max(rounding, axis=0, where=exceeds_size, initial=0.0), rounding), points
 
 
-def _choose_block(
-    spec: ReferenceSpec, comparison: EntryComparison, is_open: np.ndarray
-) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and columns to reevaluate next; a slice selects all columns."""
+def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
+    """Return the points and the columns (or a slice of all) of the next block of `is_pending` entries."""
+    spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
-    entries = is_open[0].size if not has_columns else is_open[0, ..., :_MAX_COLUMNS].size
-    points = np.flatnonzero(is_open.reshape(len(is_open), -1).any(axis=1))
+    entries = is_pending[0].size if not has_columns else is_pending[0, ..., :_MAX_COLUMNS].size
+    points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries)]
     if not has_columns:
         return points, slice(None)  # single columns cannot be evaluated
-    by_column = is_open[points].reshape(-1, is_open.shape[-1]).any(axis=0)
+    by_column = is_pending[points].reshape(-1, is_pending.shape[-1]).any(axis=0)
     return points, np.flatnonzero(by_column)[:_MAX_COLUMNS]
 
 
@@ -137,7 +138,7 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(invalid="ignore")  # an infinite value minus another
-def _estimate_noise(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
+def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
     """Return the estimated rounding error of the entries at some points and columns.
 
     The error of an entry is three times the range (maximum minus minimum) of its values in evaluations with
@@ -154,12 +155,12 @@ def _estimate_noise(suspect: _Suspect, block_points: np.ndarray, columns: Column
         measure = functools.partial(_evaluate_columns, spec, _pad_indices(columns))
     arrays = _select_points(suspect, padded_points)
     with evaluations.evaluation_context(native.dtype):
-        pairs = evaluations.with_rounding(native, arrays, relative, generator, _EVALUATIONS)
+        pairs = evaluations.with_rounding(native, arrays, relative, generator, _REEVALUATIONS)
         rounded = np.array([measure(*pair) for pair in pairs])
-    noise = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
-    noise[~np.isfinite(noise)] = np.inf
-    noise = noise[: len(block_points)]
-    return noise if isinstance(columns, slice) else noise[..., : len(columns)]
+    rounding = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
+    rounding[~np.isfinite(rounding)] = np.inf
+    rounding = rounding[: len(block_points)]
+    return rounding if isinstance(columns, slice) else rounding[..., : len(columns)]
 
 
 def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
@@ -171,10 +172,10 @@ def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
 
 
 def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the natural magnitude of the entries, such as |f(x)| / |x| for the entries of a derivative.
+    """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
-    For a reduction of higher degree, it is a power of this ratio. For a function value, or a product of the
-    derivative and a vector, it is |f(x)|. The result broadcasts to `shape`, the shape of the entries.
+    For a reduction of degree k, such as J^T J with k = 2, it is (|f(x)| / |x|)^k. For a function value, or a
+    product of the derivative and a vector, it is |f(x)|. The result can be broadcast to `shape`.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, block_points)
     with evaluations.evaluation_context(native.dtype):
@@ -193,10 +194,11 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return some columns of the reduced Jacobians, or function values if mode=value, as (points, ...).
+    """Return some columns of the reduced Jacobians, or the function values if mode=value.
 
-    For a sum over n points, return the sum over the k points in `arrays`, multiplied by sqrt(n / k), because
-    the rounding error of a sum grows with the square root of the number of terms.
+    The first axis is the axis of points. If the result is a sum over n points, and `arrays` contains only k
+    of them, the sum over these k points is multiplied by sqrt(n / k), because the rounding error of a sum
+    grows with the square root of the number of terms.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

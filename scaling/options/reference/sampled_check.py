@@ -1,8 +1,8 @@
-"""Compare a sample of a large result: random columns and rows, and products with random vectors.
+"""Compare random columns, rows and products of a result, if a comparison of all entries takes too long.
 
-At every point (batch element), some columns and rows of the Jacobian are compared, and products of random
-vectors and the derivative with respect to each input. At some points, all entries are compared. The error of
-a product is relative to the root mean square of the expected products.
+At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and the
+products of random vectors and the derivative with respect to each input. At some points, all entries are
+compared. The error of a product is relative to the root mean square of the expected products.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse_jacobians import SparseJacobians
 
-_DIRECTIONS = 4  # the number of random vectors that multiply the derivative of each input
+_RANDOM_VECTORS = 4  # the number of random vectors that multiply the derivative of each input
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
 _SECONDS_OF_COMPARISON = 3e-4  # the shortest time to compare all entries of one point, in seconds
 _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
@@ -30,17 +30,19 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     """Yield comparisons of a sample of the result at every point, and of all entries at some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
-    complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
+    complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
         yield _compare_block(spec, result[start:stop], start, stop)
-        for point in map(int, complete[(start <= complete) & (complete < stop)]):
+        for point in map(int, complete_points[(start <= complete_points) & (complete_points < stop)]):
             yield compare_points(spec, result[point : point + 1], point, point + 1)
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return the fraction of compared "entries", and the fraction of "points" with all entries compared.
+    """Return the fractions of the result that were compared, as a dict with the keys "entries" and "points".
 
-    `decided_share` is the fraction of the compared entries that are not excluded because of rounding errors.
+    "points" is the fraction of the points at which all entries were compared. `decided_share` is the fraction
+    of the compared entries whose rounding errors are small enough to decide whether the entry is correct. The
+    other entries do not count as compared.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -88,10 +90,10 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     step_error = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
         # One error bound holds for all entries, so that they have the same scale.
-        scales = [entries.scale.max(axis=(1, 2), keepdims=True) for entries in comparisons]
+        scales = [comparison.scale.max(axis=(1, 2), keepdims=True) for comparison in comparisons]
         comparisons = [
-            dataclasses.replace(entries, scale=scale)
-            for entries, scale in zip(comparisons, scales, strict=True)
+            dataclasses.replace(comparison, scale=scale)
+            for comparison, scale in zip(comparisons, scales, strict=True)
         ]
         step_error = relative_error(result_bounds(spec, start, stop), np.min(scales, axis=0).ravel())
     return PointsComparison(start, arrays, comparisons, step_error)
@@ -111,53 +113,55 @@ def _compare_jacobians(
     else:
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
-    random = [fd_check.random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    random = [fd_check.random_direction(evaluation, arrays, generator) for _ in range(_RANDOM_VECTORS)]
     groups = fd_check.group_inputs(evaluation, arrays, generator)
     directions = [single for each in random for single in fd_check.split_direction(each, groups)]
-    measure = _measure("jvp", directions, is_summed)
+    measure = _make_measure("jvp", directions, is_summed)
     expected = measure(evaluation, arrays)
     flat = [flatten_inputs(evaluation.names, evaluation.per_point, each, len(result)) for each in directions]
-    size = np.sqrt(np.mean(np.split(expected**2, _DIRECTIONS, axis=2), axis=0))
-    size = _floor_scale(spec, np.maximum(np.tile(size, _DIRECTIONS), np.abs(expected)))
-    yield EntryComparison(np.stack([J.by_output(J.values, x) for x in flat], axis=2), expected, size, measure)
-    measure, leaves = _measure("columns", compared_columns, is_summed), spec.rounding.leaf_sizes
+    scale = np.sqrt(np.mean(np.split(expected**2, _RANDOM_VECTORS, axis=2), axis=0))
+    scale = _floor_scale(spec, np.maximum(np.tile(scale, _RANDOM_VECTORS), np.abs(expected)))
+    products = np.stack([J.by_output(J.values, x) for x in flat], axis=2)
+    yield EntryComparison(products, expected, scale, measure)
+    measure, leaves = _make_measure("columns", compared_columns, is_summed), spec.rounding.leaf_sizes
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
     leaf = np.repeat(np.arange(len(leaves)), leaves)
     by_leaf = [dataclasses.replace(J, values=J.values * (leaf[cols] == k)) for k in range(len(leaves))]
-    size = _floor_scale(spec, np.stack([part.largest_by_output() for part in by_leaf], axis=2))
-    yield EntryComparison(entries, measure(evaluation, arrays), size[:, :, leaf[compared_columns]], measure)
+    scale = _floor_scale(spec, np.stack([part.largest_by_output() for part in by_leaf], axis=2))
+    yield EntryComparison(entries, measure(evaluation, arrays), scale[:, :, leaf[compared_columns]], measure)
     if len(compared_rows):
-        measure = _measure("rows", compared_rows, is_summed)
+        measure = _make_measure("rows", compared_rows, is_summed)
         entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared_rows], axis=1)
         expected = measure(evaluation, arrays)
-        size = _floor_scale(spec, spec.rounding.largest_by_leaf(np.abs(expected)))
-        yield EntryComparison(entries, expected, size, measure)
+        scale = _floor_scale(spec, spec.rounding.largest_by_leaf(np.abs(expected)))
+        yield EntryComparison(entries, expected, scale, measure)
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale` (points, outputs, inputs), increased to at least a fraction of each row's maximum."""
+    """Return `scale` with each entry raised to at least a fraction of the largest entry of its row."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield a comparison of `result` with the products J v, of shape (points, outputs, 1).
+    """Yield a comparison of `result` with the product J v, of shape (points, outputs, 1).
 
-    J is the Jacobian, and v is the direction, or a vector of ones for a sum over the inputs. The magnitude
-    of the summed terms is estimated from products of J and vectors that differ from v in random signs.
+    J is the Jacobian. The vector v is the direction of the case, or a vector of ones if the result is a sum
+    over the inputs. The error scale is the magnitude of the summed terms. It is estimated from products of J
+    and vectors whose elements are the elements of v with random signs.
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point
     names = zip(evaluation.names, spec.workload.direction_names, strict=True)
     direction = {x: arrays[v] if has_direction else np.ones_like(arrays[v]) for x, v in names}
-    measure = _measure("jvp", [direction])
+    measure = _make_measure("jvp", [direction])
     expected = measure(evaluation, arrays)
-    size = np.abs(expected)
+    scale = np.abs(expected)
     for _ in range(_SIGN_SAMPLES):
         signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
-        size = np.maximum(size, np.abs(_measure("jvp", [signed])(evaluation, arrays)))
-    yield EntryComparison(result, expected, size, measure)
+        scale = np.maximum(scale, np.abs(_make_measure("jvp", [signed])(evaluation, arrays)))
+    yield EntryComparison(result, expected, scale, measure)
 
 
 def _compare_gram(
@@ -165,15 +169,15 @@ def _compare_gram(
 ) -> Iterator[EntryComparison]:
     """Yield two comparisons: J^T J times random vectors, and J^T J times unit vectors."""
     columns, _ = _sample_columns_and_rows(spec)
-    random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, result.shape[2]))
+    random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
     norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
-    for vectors, size in ((random_signs, norm), (np.eye(result.shape[2])[columns], largest)):
-        measure = _measure("gram", vectors)
+    for vectors, scale in ((random_signs, norm), (np.eye(result.shape[2])[columns], largest)):
+        measure = _make_measure("gram", vectors)
         expected = measure(spec.computed.evaluation, arrays)
-        yield EntryComparison(result @ vectors.T, expected, np.maximum(size, np.abs(expected)), measure)
+        yield EntryComparison(result @ vectors.T, expected, np.maximum(scale, np.abs(expected)), measure)
 
 
-def _measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
+def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function f(evaluation, arrays, points) that evaluates the derivative for some seeds.
 
     `quantity` is a quantity of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points
