@@ -117,7 +117,7 @@ class Record:
     schema: int = SCHEMA
 
     def __hash__(self) -> int:
-        return hash((self.key, self.replicate, self.attempt, self.started_at))
+        return hash((self.key, self.replicate, self.attempt, self.started_at, *self.seconds[:1]))
 
     @property
     def key(self) -> str:
