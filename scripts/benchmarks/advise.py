@@ -15,6 +15,11 @@ import contextlib
 import os
 import sys
 
+from scaling.workers import cores
+
+CORES = cores.usable_cores()[:1]
+os.sched_setaffinity(0, CORES)  # before NumPy and JAX start their threads
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +27,7 @@ import numpy as np
 from scaling.advice import advisor, candidates
 from scaling.core.case import Refusal
 from scaling.core.formatting import format_duration
-from scaling.workers import cores
 
-CORES = cores.usable_cores()[:1]
-os.sched_setaffinity(0, CORES)  # before JAX starts its threads
 RNG = np.random.default_rng(0)
 ADVICE, MEASURED = "advice by compiling alone", "advice with a budget"
 
@@ -265,7 +267,7 @@ def measuring_all():
 
     No candidate is dropped as slow, because one that was disturbed by another process appears slow, too.
     """
-    limits = {(advisor.prediction, "_MOST_WORK"): np.inf, (advisor.measurement, "_MOST_PREDICTED"): np.inf,
+    limits = {(advisor.prediction, "_MOST_WORK"): np.inf, (advisor.measurement, "_MOST_PREDICTED_RATIO"): np.inf,
               (advisor.measurement, "_PREPARING"): 1.0,
               (advisor.measurement, "_may_be_as_fast"): lambda *_: True}  # fmt: skip
     before = {(module, name): getattr(module, name) for module, name in limits}
