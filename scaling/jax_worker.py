@@ -38,33 +38,34 @@ def start_jax(
     `jax.distributed` coordinator. Raise `Refusal` if JAX has no backend for the platform, or finds fewer
     devices than requested.
     """
-    platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
+    platform, shape = header["platform"], header["shape"]
+    device_count, process_count = shape["devices"], shape["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
     if platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", count // processes)
+        jax.config.update("jax_num_cpu_devices", device_count // process_count)
     elif user_platforms and "cpu" not in user_platforms.split(","):
         jax.config.update("jax_platforms", f"{user_platforms},cpu")  # a user's function is checked on the CPU
     jax.config.update("jax_enable_x64", header["x64"])
     # A persistent compilation cache would hide the compile time; run_case.py enables its own.
     jax.config.update("jax_enable_compilation_cache", False)
     jax.config.update("jax_enable_preemption_service", False)  # the service intercepts SIGTERM
-    if processes > 1:
-        _connect(header["shape"], platform, rank, get_coordinator)
+    if process_count > 1:
+        _connect(shape, platform, rank, get_coordinator)
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
-        lines = environment.scrub(str(error).strip()).splitlines() or ["no reason given"]
-        text = f"JAX has no {platform} backend on {environment.node_name()}: {lines[0][:300]}"
+        error_lines = environment.scrub(str(error).strip()).splitlines() or ["no reason given"]
+        text = f"JAX has no {platform} backend on {environment.node_name()}: {error_lines[0][:300]}"
         if platform in _EXTRAS:
             text += f"; install the extra {_EXTRAS[platform]}, or set cluster.platform"
         raise Refusal(text) from None
-    if len(devices) < count:
-        raise Refusal(f"{count} {platform} devices were requested, but JAX has {len(devices)}")
+    if len(devices) < device_count:
+        raise Refusal(f"{device_count} {platform} devices were requested, but JAX has {len(devices)}")
     if platform == "cpu":
         environment.limit_process()
-    gather = timing.single_process if processes == 1 else _all_gather
-    return ProcessGroup(devices[:count], platform, gather, jax.process_index(), processes, bound)
+    gather = timing.single_process if process_count == 1 else _all_gather
+    return ProcessGroup(devices[:device_count], platform, gather, jax.process_index(), process_count, bound)
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
@@ -104,13 +105,14 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
             f"{each['node']}: {each['devices']} of kind {each['kind']!r}" for each in processes
         )
         raise Refusal(f"requested {requested}, but the processes have {actual}")
-    claims = [(process["host"], core) for process in processes for core in process["cores"] or ()]
-    if len(set(claims)) < len(claims) and not header["oversubscribe"]:  # several node names for one host
+    bound_cores = [(process["host"], core) for process in processes for core in process["cores"] or ()]
+    total = len(set(bound_cores))  # less than the number of bound cores if a host has several node names
+    if total < len(bound_cores) and not header["oversubscribe"]:
         raise Refusal(
-            f"{len(claims)} cores were requested, but {', '.join(nodes)} have {len(set(claims))} in total; "
+            f"{len(bound_cores)} cores were requested, but {', '.join(nodes)} have {total} in total; "
             "oversubscribe=true checks more devices, without scaling curves"
         )
-    cores = sorted(core for _, core in set(claims)) or None
+    cores = sorted(core for _, core in set(bound_cores)) or None
     return {"hosts": nodes, "cores": cores, "shape": shape} | header["environment"]
 
 

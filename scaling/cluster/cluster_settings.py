@@ -1,4 +1,4 @@
-"""Define `ClusterSettings`, and parse its fields in conf/cluster/*.yaml, such as partition and hosts."""
+"""Define `ClusterSettings`, and parse the fields of conf/cluster/*.yaml: time, memory, names, shell lines."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -123,7 +123,7 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether the Slurm queue may contain jobs of a submission. A failed job can be requeued."""
+    """Return whether the Slurm queue may contain a job of a submission: not all its tasks have completed."""
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
 
@@ -155,22 +155,22 @@ def _query_states(
     submission: Submission,
     entries: Sequence[SubmittedTask],
     saved: Mapping[str, JobState],
-    listed: Mapping[str, JobState],
+    queued: Mapping[str, JobState],
 ) -> dict[str, JobState]:
     """Query Slurm for the final states of tasks, and return a dict from task name to the latest state.
 
-    `saved` contains the final states on disk, and `listed` the jobs in the queue, by their IDs. If the
-    launcher ended before it saved the job ID of a task, use the state of a queued job that belongs to no
-    known ID. When this task starts, it writes its job ID to its journal.
+    `saved` contains the final states on disk, and `queued` the states of the jobs in the queue, by job ID. If
+    the launcher ended before it saved the job ID of a task, use the state of a queued job with an unknown ID.
+    When the task starts, it writes its job ID to its journal.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
-    ended = slurm.list_ended_jobs(submission.name, unsaved)
+    ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
     known_jobs = {entry.job for entry in entries}
-    unassigned = [state for job, state in listed.items() if job not in known_jobs and state.live]
+    unassigned = [state for job, state in queued.items() if job not in known_jobs and state.live]
     states: dict[str, JobState] = {}
     for entry in entries:
-        final = ended.get(entry.job or "") or saved.get(entry.name)
-        state = listed.get(entry.job) if entry.job else next(iter(unassigned), None)
+        final = ended_jobs.get(entry.job or "") or saved.get(entry.name)
+        state = queued.get(entry.job) if entry.job else next(iter(unassigned), None)
         # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
         if newest := final if final and (state is None or state.name == final.name) else state:
             states[entry.name] = newest
@@ -239,7 +239,7 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines that the last run wrote to a job log ("err" or "out"), or [] if unreadable."""
+    """Return the lines at the end of a job log ("err" or "out"), or [] if unreadable. Skip earlier runs."""
     start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
         file.seek(max(start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -260,7 +260,7 @@ def _find_process(task: TaskState) -> int | None:
 def _read_command(pid: int | str) -> bytes:
     """Return the command line of a process. Raise OSError if the process has ended.
 
-    While a process starts a program, its command line is empty. Wait at most 1 s until it is not empty.
+    While a process starts a program, its command line is empty. In this case, wait at most 1 s.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:

@@ -66,13 +66,13 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt of each case and replicate whose last attempt has not ended."""
+        """Return each attempt that has not ended and is the last attempt of its case and replicate."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Read the journals of all runs of a task. They are in the folder of the task file `task`."""
+    """Return a summary of the journals of all runs of a task. `task` is the path of the task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event
@@ -123,7 +123,7 @@ def _is_time(text: str) -> bool:
 
 
 class Journal:
-    """The journal of a running task, to which events are appended. Each run writes to a new file."""
+    """A writer that appends the events of a running task to a journal. Each run has its own journal file."""
 
     def __init__(self, task: Path) -> None:
         path = next(path for path in _journal_paths(task) if not path.exists())
@@ -147,6 +147,6 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds between two ISO 8601 times, but no negative number. `ended_at` defaults to now."""
+    """Return the seconds from `began_at` to `ended_at` (default: now), or 0 if the difference is negative."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -27,9 +27,9 @@ _UNINFORMATIVE_PREFIXES = (
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Write a "failed" record for each lost case (see `make_failed_records`), and return their number."""
-    lost = make_failed_records(tasks, store.load(results).records) if tasks else []
-    store.append_records(results, lost)
-    return len(lost)
+    failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
+    store.append_records(results, failed_records)
+    return len(failed_records)
 
 
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
@@ -48,7 +48,7 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
     """Return a list with a note on the task files that cannot be read, or [] if there are none.
 
-    The cases in such a file are unknown. They can be shown as missing, although they are queued or lost.
+    The cases in such a file are unknown. They may be shown as missing although they are queued.
     """
     cases, refusals = 0, list[str]()
     for task in tasks:
@@ -58,9 +58,9 @@ def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
         except Refusal as refusal:
             refusals.append(str(refusal))
             cases += task.entry.cases
-    more = f" (and {count_of(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
+    other_files = f" (and {count_of(len(refusals) - 1, 'more task file')})" if len(refusals) > 1 else ""
     note = f"{count_of(cases, 'case')} may be shown as missing"
-    return [f"{refusals[0]}{more}; until then, {note}"] if refusals else []
+    return [f"{refusals[0]}{other_files}; until then, {note}"] if refusals else []
 
 
 def make_failed_records_of_task(
@@ -96,7 +96,7 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases of a task that have no result but attempts left, each with its next attempt number."""
+    """Return the cases of a task that have no result and have attempts left, with the next attempt number."""
     history, remaining = _history_of_task(definition, records), []
     for item in definition.items:
         identity = item.identity(definition.environments)

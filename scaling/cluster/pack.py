@@ -32,9 +32,9 @@ def pack(
 
     Cases that solve the same problem (function, inputs, derivative) and share a worker process form a group,
     which is not split. The run time of a task is predicted from the times in `records`. This time exceeds
-    `budget` seconds only if the task has a single group. All cases of a task have the same process shape,
-    unless `nested`. A group then contains whole scaling curves with all device counts and replicates, and the
-    shape of each task is large enough for all cases.
+    `budget` seconds only if the task has a single group. If not `nested`, all cases of a task have the same
+    process shape. If `nested`, a group contains whole scaling curves with all device counts and replicates,
+    and the shape of each task is large enough for all cases.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -53,7 +53,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases whose scaling curves are compared: equal functions, sizes, derivatives and precision.
+    """Group the cases with equal functions, sizes, derivatives and dtypes, whose scaling curves are compared.
 
     The cases of a group may differ in the number of points and devices, the method, and the replicate. The
     only key of the returned dict is a process shape that is large enough for all cases.

@@ -56,7 +56,7 @@ def submit(
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
     cancel its tasks and raise the exception again. The folder of the submission is removed only if Slurm
-    confirms that all its tasks have left the queue. Otherwise, `find_tasks` finds the tasks through it.
+    confirms that all its tasks have left the queue. Otherwise, `find_tasks` still finds its tasks.
     """
     results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -89,8 +89,8 @@ def submit(
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
     """Return the absolute path of a results folder. Raise `Refusal` if a job cannot use this path.
 
-    Links to the folder are resolved, but not a link `jobs` in the folder, because a task writes its records
-    to the folder above `jobs`.
+    Symbolic links in the path are resolved. A link `jobs` inside the folder is not resolved, because a task
+    writes its records to the folder above `jobs`.
     """
     path = str(results.resolve())
     unusable = r"[:%\\\x00-\x1f\udc80-\udcff]" if cluster.name == SLURM else ":"
@@ -239,7 +239,7 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return shell code, line by line, that runs the setup lines, and ends the job if one of them fails.
+    """Return the lines of a shell script that runs the setup lines, and ends the job if one of them fails.
 
     The job then writes `SETUP_FAILED` to standard error, and has the exit status of the failed line. A failed
     command inside a shell function, such as `module` of Lmod, does not end the job.

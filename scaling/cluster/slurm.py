@@ -186,7 +186,7 @@ def cpus_per_gpu() -> float | None:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return all nodes that sinfo lists, once for each partition. A CPU has one device per core."""
+    """Return all nodes that sinfo lists, once for each partition. On a CPU, a device is a core."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
@@ -204,7 +204,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of `requested` resources ("gpu:h100") in GRES text, such as "gpu:h100:8(S:0-1)"."""
+    """Return the number of `requested` devices ("gpu:h100") in GRES text such as "gpu:h100:8(S:0-1)"."""
     name = requested.split(":")
     resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())

@@ -1,4 +1,4 @@
-"""Read and write the JSON files of a submission: submission.json (`Submission`) and task files.
+"""Read and write the JSON of a submission: submission.json (`Submission`), task files (`TaskDefinition`).
 
     jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
                               0001.json         task file: the cases of a task, and how to run them
@@ -98,7 +98,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Convert the content of submission.json. Raise KeyError, TypeError or ValueError if it is malformed."""
+    """Parse the content of submission.json. Raise KeyError, TypeError or ValueError if it is malformed."""
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
@@ -178,7 +178,7 @@ def read_task(task: Path) -> TaskDefinition:
 
 
 def _task_from_json(content: Any) -> TaskDefinition:
-    """Convert the content of a task file. If it is malformed, raise an exception that `read_task` handles."""
+    """Parse the content of a task file. If it is malformed, raise an exception that `read_task` handles."""
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
     lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
     environments = {

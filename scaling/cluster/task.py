@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
 
     The status is 0 if every case has a record, 143 if the scheduler stopped the task, and 1 after an error.
     """
-    for number in (signal.SIGTERM, TIME_LIMIT):
-        signal.signal(number, _raise_interrupt)
+    for signal_number in (signal.SIGTERM, TIME_LIMIT):
+        signal.signal(signal_number, _raise_interrupt)
     # Slurm sends SIGUSR2 before the time limit. Finished cases are recorded already.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     path = Path(arguments[0])
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     return 1
 
 
-def _raise_interrupt(number: int, _frame: Any) -> None:
-    if number == TIME_LIMIT:  # the same message as Slurm, which find_state_in_log recognizes
+def _raise_interrupt(signal_number: int, _frame: Any) -> None:
+    if signal_number == TIME_LIMIT:  # the same message as Slurm, which find_state_in_log recognizes
         print("scaling: CANCELLED DUE TO TIME LIMIT", file=sys.stderr, flush=True)
     raise KeyboardInterrupt
 
@@ -63,7 +63,7 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
-    log_starts = [os.fstat(number).st_size for number in (1, 2)]
+    log_starts = [os.fstat(stream).st_size for stream in (1, 2)]
     journal.write(
         "started", job=current_job(), node=node, nodes=nodes, pid=os.getpid(), log_starts=log_starts
     )

@@ -26,8 +26,8 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 def usable_cores() -> list[int]:
     """Return the numbers of the logical CPU cores that this process may use.
 
-    The CPU affinity of the process limits the cores, and so do the CPU quotas of its cgroup and the parent
-    cgroups. The list starts with one logical core of each physical core. The other hyperthreads follow.
+    The process is limited by its CPU affinity, and by the CPU quotas of its cgroup and all parent cgroups.
+    The list starts with one logical core of each physical core. The other hyperthreads follow.
     """
     siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     allowed = sorted(os.sched_getaffinity(0))

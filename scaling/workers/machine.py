@@ -53,7 +53,7 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the `ProcessShape` of a case that uses equally many devices of as few nodes as possible.
+        """Return the `ProcessShape` of a case: as few nodes as possible, each with equally many devices.
 
         `processes` is the number of processes, "device" for one process per device, or None for one process
         per node. Raise `Refusal` if the devices do not divide evenly over the processes, or the processes do
@@ -78,7 +78,7 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        If `oversubscribe`, a case on the CPUs of this host may have more devices than cores exist.
+        If `oversubscribe`, a case on the CPUs of this host may have more devices than the host has cores.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
         too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
@@ -126,8 +126,8 @@ def _query_jax_devices() -> Machine:
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:
-        name, kind, devices = json.loads(process.stdout.strip().splitlines()[-1])
+        backend, device_kind, devices = json.loads(process.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         reason = f"JAX cannot start a backend: {last_line(process.stderr)}"
         raise Refusal(f"{reason}; JAX_PLATFORMS=cpu runs on the CPU") from None
-    return Machine(_PLATFORM_NAMES.get(name, name), kind, devices)
+    return Machine(_PLATFORM_NAMES.get(backend, backend), device_kind, devices)

@@ -26,7 +26,7 @@ def main() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(sys.argv[1]):  # the parent died before prctl
         os._exit(0)
-    if not (child := os.fork()):
+    if not (command_pid := os.fork()):
         command = sys.argv[2:]
         try:
             os.execvp(command[0], command)
@@ -36,10 +36,10 @@ def main() -> None:
     for stream in (0, 1, 2):  # close the pipes, so that the launcher sees them end with the command
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     reaped = status = 0
-    while reaped != child:  # orphans are reaped too
+    while reaped != command_pid:  # orphans are reaped too
         reaped, status = os.waitpid(-1, 0)
-    code = os.waitstatus_to_exitcode(status)
-    _kill_descendants_and_exit(code if code >= 0 else 128 - code)
+    exit_code = os.waitstatus_to_exitcode(status)
+    _kill_descendants_and_exit(exit_code if exit_code >= 0 else 128 - exit_code)
 
 
 def _kill_descendants_and_exit(status: int) -> None:

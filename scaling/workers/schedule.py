@@ -241,9 +241,9 @@ def build_history(
 ) -> History:
     """Return the `History` of all records whose environment matches a planned environment.
 
-    If two programs are compared, `baseline` contains the records of the other program. Cases whose samples
-    alternated have the same `Record.block`. A record is then a result only if the baseline contains a record
-    of the same case, replicate and block whose status is not "failed".
+    If two programs are compared, `baseline` contains the records of the other program. A record is then a
+    result only if the baseline contains a record of the same case, replicate and block whose status is not
+    "failed". A block is a group of cases whose samples alternated.
     """
     planned = list(environments)
     matching = [(identity, record) for record in records for identity in _identities(record, planned)]
@@ -261,7 +261,7 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return `Record.setting`, a digest, of each record whose environment matches a planned environment."""
+    """Return the environment digest (`Record.setting`) of each record that matches a planned environment."""
     planned = list(environments)
     return frozenset(record.setting for record in records if _identities(record, planned))
 
@@ -277,7 +277,7 @@ def _identities(record: Record, environments: Iterable[Environment]) -> list[Ide
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight`, but mark its case as inapplicable if a peer would run it on a GPU or TPU."""
+    """Return `preflight`, marked as inapplicable if a peer (not JAX) would run its case on a GPU or TPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

@@ -113,10 +113,10 @@ class _Run:
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session (cases that share workers), and replace workers that die."""
-        first_case, waiting = session[0].case, self._group_by_problem(session)
+        first_case, waiting_groups = session[0].case, self._group_by_problem(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
-        while waiting:
+        while waiting_groups:
             with contextlib.ExitStack() as stack:
                 claimed_cores = None
                 if claims_cores:
@@ -126,18 +126,18 @@ class _Run:
                     except TimeoutError as error:
                         raise AllocationLost(str(error)) from None
                 workers: dict[int, WorkerGroup] = {}
-                for variant in {work.variant for group in waiting for work in group}:
+                for variant in {work.variant for group in waiting_groups for work in group}:
                     try:
                         workers[variant] = self._start_workers(stack, first_case, variant, claimed_cores)
                     except WorkerDied as death:
-                        waiting = self._fail_variant(waiting, variant, death)
+                        waiting_groups = self._fail_variant(waiting_groups, variant, death)
                 all_alive = True
-                while waiting and all_alive:
-                    all_alive, remaining = _InterleavedCases(self, workers, waiting.pop(0)).measure()
-                    waiting[:0] = remaining
+                while waiting_groups and all_alive:
+                    all_alive, remaining = _InterleavedCases(self, workers, waiting_groups.pop(0)).measure()
+                    waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Group the cases of each problem, up to `_MAX_INTERLEAVED` per group, with an item per program."""
+        """Group up to `_MAX_INTERLEAVED` cases of a problem, with a `WorkItem` for each case and program."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -291,8 +291,8 @@ class _InterleavedCases:
         if written:
             self.run.report_end(work, written)
         else:
-            text = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
-            text = ": ".join([*user_modules(work.item.case), text])
+            cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
+            text = ": ".join([*user_modules(work.item.case), cause])
             self.run.record_end(work, "failed", death.reason, text)
         work.state = "ended"
 
@@ -321,8 +321,8 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        `fields` are added to the request. Raise `WorkerDied` if no reply arrives in the remaining time of the
-        case, or within `_FINISH_SECONDS` after the action "finish" or "forget".
+        `fields` are added to the request. Raise `WorkerDied` if no reply arrives in time. The limit is
+        `_FINISH_SECONDS` for the actions "finish" and "forget", otherwise the remaining time of the case.
         """
         self.last_request, began_at, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used

@@ -28,8 +28,8 @@ _CAUSES = {  # text in a Slurm message -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (reason, explanation) for a failed job step, given the lines of its standard error.
 
-    The reason is a key of `scaling.core.record.REASONS`. Find it in the last Slurm message with a known cause
-    or, if there is none, in a message about lost heartbeats. Without such a message, return None.
+    Search for the last Slurm message with a known cause and, if there is none, for a message about lost
+    heartbeats. If neither is found, return None. The reason is a key of `scaling.core.record.REASONS`.
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
@@ -50,9 +50,9 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
-    kind = "".join(f"{word}:" for word in gres.split(":")[1:])
-    count = shape.devices // (shape.nodes if option == "gpus_per_node" else shape.processes)
-    return {option.replace("_", "-"): f"{kind}{count}"}
+    gpu_type = "".join(f"{word}:" for word in gres.split(":")[1:])
+    gpu_count = shape.devices // (shape.nodes if option == "gpus_per_node" else shape.processes)
+    return {option.replace("_", "-"): f"{gpu_type}{gpu_count}"}
 
 
 @dataclass(frozen=True)
