@@ -69,7 +69,7 @@ def start_jax(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Initialize `jax.distributed` in this process, which has the given rank, and wait for all processes."""
+    """Initialize `jax.distributed` in the process numbered `rank`, and synchronize all processes."""
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":
@@ -186,7 +186,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """If a user's module has changed JAX settings, end this process, so that the case fails."""
+        """End this process if a user's module has changed JAX settings, so that the case fails."""
         if self.find_side_effects and (side_effects := self.find_side_effects()):
             text, fix = side_effects
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
@@ -207,7 +207,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send the event "end", with the record if writing fails."""
+        """Write the record of a case, and send "end". If writing fails, the event contains the record."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

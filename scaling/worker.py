@@ -78,7 +78,7 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent (a process ID) ends. If it has ended already, exit now."""
+    """Make Linux kill this process when its parent process ends. If `parent` has already ended, exit now."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

@@ -62,7 +62,7 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a JSON value has the type `hint`. A negative number fails."""
+    """Return a function that tests whether a JSON value has the type `hint`. Negative numbers fail."""
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
         return functools.reduce(_check_either, argument_checks)
@@ -93,7 +93,7 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return the dataclass `value`. Raise ValueError if a field does not have its annotated type."""
+    """Return `value`, a dataclass instance. Raise ValueError if a field does not have its annotated type."""
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")

@@ -28,7 +28,7 @@ _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to en
 
 
 class Loaded(NamedTuple):
-    """The content of a results folder. Records are in the order of files and lines."""
+    """The records and plans in a results folder, and its damaged lines, in the order of files and lines."""
 
     records: list[Record]  # the records of runs
     damaged: list[str]  # a message "file:line: reason" for each line that cannot be read
@@ -67,8 +67,8 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment, and replicate.
 
     Of several attempts, return the last one with the best status: ok or planned, then skipped, then failed.
-    If records of a peer (another AD package) have several versions, use the version that ran last. Use a
-    record with the reason "not_installed" only if the peer was never installed.
+    If a peer (another AD package) ran in several versions, return the record of the version that ran last.
+    Return a record with the reason "not_installed" only if the peer was never installed.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -128,8 +128,8 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Lock the file `name` in a folder, and yield its file descriptor.
 
-    Raise `Refusal` if another process still holds the lock after this number of seconds, or if the file
-    system does not support locks.
+    Raise `Refusal` if another process still holds the lock after `seconds`, or if the file system does not
+    support locks.
     """
     path = folder / name
     is_foreign = path.exists() and not os.access(path, os.W_OK)  # created by another user of the folder
@@ -225,7 +225,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. On exit, rename this file to `path`, or remove it after an exception."""
+    """Yield the path of a temporary file. On exit, rename it to `path`, or remove it after an exception."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
