@@ -39,7 +39,7 @@ _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS
 _EXEC_SECONDS = 1.0  # maximum time in which a process starts a program
 _LOG_BYTES = 65536  # number of bytes at the end of a log that are read
 _STATE_FIELDS = [field.name for field in dataclasses.fields(JobState)]
-_STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
+_STATES_FILE = "states.json"  # file in the folder of a submission with the final states of its tasks
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,22 @@ def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
     """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, or None."""
-    saved, on_slurm = _read_final_states(submission), submission.kind == SLURM
+    saved_states, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
         dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)
         for entry in submission.entries
     ]
-    states = dict(saved)
+    states = dict(saved_states)
     if on_slurm and queue is not None:
-        states |= _query_states(submission, entries, saved, queue.get(submission.name, {}))
+        states |= _query_states(submission, entries, saved_states, queue.get(submission.name, {}))
     tasks = []
     for entry in entries:
         task = TaskState(submission, entry, states.get(entry.name, JobState(UNKNOWN)))
         tasks.append(dataclasses.replace(task, state=_find_state(task, queue is not None)))
-    final = {} if on_slurm else dict(saved)
-    final |= {task.entry.name: task.state for task in tasks if task.state.name in slurm.ENDED}
-    if final != saved:
-        _save_final_states(submission, final)
+    final_states = {} if on_slurm else dict(saved_states)
+    final_states |= {task.entry.name: task.state for task in tasks if task.state.name in slurm.ENDED}
+    if final_states != saved_states:
+        _save_final_states(submission, final_states)
     return tasks
 
 
@@ -178,7 +178,7 @@ def _query_states(
 
 
 def _read_final_states(submission: Submission) -> dict[str, JobState]:
-    content = store.read_json(submission.folder / _STATES) or {}
+    content = store.read_json(submission.folder / _STATES_FILE) or {}
     try:
         return {
             name: check_types(JobState(**{field: value["state"].get(field, "") for field in _STATE_FIELDS}))
@@ -192,7 +192,7 @@ def _read_final_states(submission: Submission) -> dict[str, JobState]:
 def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -> None:
     content = {name: {"state": dataclasses.asdict(state)} for name, state in states.items()}
     with contextlib.suppress(OSError):  # the user may only have read permission
-        store.write_json(submission.folder / _STATES, content)
+        store.write_json(submission.folder / _STATES_FILE, content)
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
@@ -214,16 +214,16 @@ def _find_state(task: TaskState, is_queried: bool) -> JobState:
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    journal, stopped = task.journal, task.journal.last_event == "stopped"
+    journal, was_stopped = task.journal, task.journal.last_event == "stopped"
     if not journal.runs:
         return JobState(LOST, reason="never started: being submitted, or the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := find_state_in_log(task):
         return JobState(name, journal.node)
-    if stopped and journal.last_text:
+    if was_stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
-    if stopped and task.submission.kind != SLURM:
+    if was_stopped and task.submission.kind != SLURM:
         return JobState("CANCELLED", journal.node)
     return JobState(LOST, journal.node, reason="it ended, and no scheduler and no log gives a reason")
 
@@ -240,9 +240,9 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 def read_log(task: TaskState, kind: str) -> list[str]:
     """Return the lines at the end of a job log ("err" or "out"), or [] if unreadable. Skip earlier runs."""
-    start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
+    run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
-        file.seek(max(start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        file.seek(max(run_start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         return file.read().decode(errors="replace").splitlines()
     return []
 

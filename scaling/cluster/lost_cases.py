@@ -143,12 +143,12 @@ def find_cause(task: TaskState) -> str:
     """Return the message in the journal or in the logs that explains the end of a task, or ""."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
-    errors = read_log(task, "err")
-    for number, line in enumerate(errors):
+    stderr_lines = read_log(task, "err")
+    for number, line in enumerate(stderr_lines):
         if line.startswith(submission_files.SETUP_FAILED):
-            output = " ".join(" ".join(errors[:number]).split())
+            output = " ".join(" ".join(stderr_lines[:number]).split())
             message = f"; the log says: {output}" if output else ""
             return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
-    lines = [*read_log(task, "out"), *errors]
+    lines = [*read_log(task, "out"), *stderr_lines]
     informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
     return child_process.last_informative_line(informative)

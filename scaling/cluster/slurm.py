@@ -116,8 +116,8 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     fails, or if the partition or the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
-    default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
-    partitions = cluster.partition.split(",") if cluster.partition else default
+    defaults = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
+    partitions = cluster.partition.split(",") if cluster.partition else defaults
     all_partitions = sorted({node.partition for node in all_nodes})
     if unknown := [name for name in partitions if name not in all_partitions]:
         raise unknown_name("cluster.partition", unknown[0], all_partitions)

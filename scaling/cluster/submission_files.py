@@ -28,7 +28,7 @@ from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase, group_by_process
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # beginning of a line that a job then writes
-_FILE = "submission.json"
+_SUBMISSION_FILE = "submission.json"
 _STORED_FIELDS = ("kind", "host", "minutes")
 
 
@@ -86,7 +86,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
     The message names the first submission that cannot be read, or is "" if all can be read.
     """
     submissions, unreadable = [], []
-    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
+    for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_SUBMISSION_FILE}")):
         try:
             submissions.append(_submission_from_json(path.parent, store.read_json(path)))
         except (KeyError, TypeError, ValueError):
@@ -94,7 +94,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
     if not unreadable:
         return submissions, ""
     fix = f"restore it, or delete the folder {unreadable[0]} if none of them runs"
-    return submissions, f"cannot read {unreadable[0]}/{_FILE}, its tasks may still run: {fix}"
+    return submissions, f"cannot read {unreadable[0]}/{_SUBMISSION_FILE}, its tasks may still run: {fix}"
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
@@ -153,7 +153,7 @@ def write_submission(submission: Submission) -> None:
         for task in submission.entries
     ]
     content = {name: getattr(submission, name) for name in _STORED_FIELDS} | {"tasks": tasks}
-    store.write_json(submission.folder / _FILE, content)
+    store.write_json(submission.folder / _SUBMISSION_FILE, content)
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:

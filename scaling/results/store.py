@@ -23,7 +23,7 @@ from scaling.core.record import SCHEMA, Record, Writer
 from scaling.results.read_record import from_line, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
-_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
+_STATUS_RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 
 
@@ -75,7 +75,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
         measurement = (record.key, record.setting, record.replicate)
         previous = latest_records.get(measurement, record)
         if previous.identity == record.identity:
-            replaces = _RANK[record.status] >= _RANK[previous.status]
+            replaces = _STATUS_RANK[record.status] >= _STATUS_RANK[previous.status]
         else:  # the version of the peer differs
             replaces = record.reason != "not_installed"
         if replaces:
@@ -226,21 +226,21 @@ def write_json(path: Path, value: Any) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file. On exit, rename it to `path`, or remove it after an exception."""
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        yield temporary_path
+        os.replace(temporary_path, path)
     except OSError as error:
-        if error.filename == str(temporary):
+        if error.filename == str(temporary_path):
             error.filename = str(path)
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Flush the new content of a file to disk, and then replace the file with it atomically."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(path) as temporary_path, temporary_path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

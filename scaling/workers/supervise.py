@@ -283,7 +283,7 @@ class _InterleavedCases:
         if work.state == "ended":
             return
         replicate_and_block = work.item.replicate, self.name
-        records = self._records(work) if action == "finish" else []
+        records = self._records_of_case(work) if action == "finish" else []
         written = next((r for r in records if (r.replicate, r.block) == replicate_and_block), None)
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
@@ -296,7 +296,7 @@ class _InterleavedCases:
             self.run.record_end(work, "failed", death.reason, text)
         work.state = "ended"
 
-    def _records(self, work: WorkItem) -> list[Record]:
+    def _records_of_case(self, work: WorkItem) -> list[Record]:
         records = store.load(self.run.results[work.variant].folder).records
         return [record for record in records if record.key == work.item.case.key]
 
@@ -309,7 +309,7 @@ class _InterleavedCases:
             self.run.record_end(work, "skipped", "dominated", text)
             work.state = "ended"
             return
-        earlier_records = self._records(work) if item.case.chunk == AUTO else []
+        earlier_records = self._records_of_case(work) if item.case.chunk == AUTO else []
         self._request(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,
