@@ -52,7 +52,7 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a candidate, which contains its time, number of devices and options.
+        """Return the sort key of a candidate: its time, its number of devices and its number of options.
 
         Measured candidates come first. If nothing was measured, candidates with a doubtful prediction come
         after the others. Candidates without a time come last.

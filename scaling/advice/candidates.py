@@ -16,18 +16,18 @@ from scaling.options import program_stats
 from scaling.options.coloring import Coloring, detect_coloring, why_unavailable
 from scaling.study import applicability, completion
 
-_SECOND_MODES = {
+_SECOND_ORDER_MODES = {
     "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
     LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
     "hvp": ("fwd_over_rev", "rev_over_fwd", "rev_over_rev"),
 }  # fmt: skip
-_CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")  # modes to try in chunks of seeds
+_CHUNKED_MODES = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")  # modes to try in chunks of seeds
 CODED = "vmap_grad"  # the mode of a candidate whose program is the code of plain_code.py
 _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, which takes inputs**2 JVPs
-_CHUNKS = (16, 128)  # seeds at a time
+_CHUNK_SIZES = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
-_MOST_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
-_MOST_OPERATIONS = 10**8  # largest number of operations of such a function; detection then takes 30 s
+_MOST_COLORED_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
+_MOST_COLORED_OPERATIONS = 10**8  # largest number of operations of such a function; detection then takes 30 s
 
 
 def list_candidates(
@@ -81,7 +81,7 @@ def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: 
         options: list[dict[str, Any]] = [{}] if built.whole is None else [{}, {"batch": "whole"}]
         if mode != CODED:
             seeds = derivative.outputs if mode == "jacrev" else derivative.inputs
-            options += [{"chunk": n} for n in _CHUNKS if mode in _CHUNKED and 2 * n <= seeds]
+            options += [{"chunk": n} for n in _CHUNK_SIZES if mode in _CHUNKED_MODES and 2 * n <= seeds]
             blocks = [max(1, n // (derivative.inputs * derivative.outputs)) for n in _BLOCK_ELEMENTS]
             options += [{"block": n} for n in blocks if 4 * n <= base.points // base.devices]
         yield from (dataclasses.replace(plain, **option) for option in options)
@@ -90,7 +90,7 @@ def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: 
 def _list_modes(derivative: Derivative) -> list[str]:
     """Return the names of the AD modes to compare for the target and the reduction of a derivative."""
     built = derivative.workload
-    if modes := _SECOND_MODES.get(derivative.case.target or ""):
+    if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]
     whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
     if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
@@ -113,10 +113,10 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
     built = workload.build(base)
     derivative = describe_derivative(base, built)
     fewest, entries = min(derivative.inputs, derivative.outputs), derivative.inputs * derivative.outputs
-    if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or why_unavailable():
+    if base.target in SECOND or fewest < 4 or entries > _MOST_COLORED_ENTRIES or why_unavailable():
         return None
     traced = jax.make_jaxpr(lambda named: built.function(**named))(point_structs(base, built))
-    if sum_operations(traced) > _MOST_OPERATIONS:
+    if sum_operations(traced) > _MOST_COLORED_OPERATIONS:
         return None
     cases = [dataclasses.replace(base, mode=mode, seeds="colored") for mode in modes]
     try:

@@ -30,7 +30,7 @@ from scaling.results import store
 from scaling.study.compose import configuration_folder
 
 _MOST_ATTEMPTS = 4  # maximum number of measurements of a peak while other processes use the CPU
-_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
+_PEAK_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
 _PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the peak that limits it
     "products": "matmul", "divisions": "division", "transcendentals": "transcendental",
     "reductions": "reduction", "turned": "transpose",
@@ -121,7 +121,7 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
         records = [record for record in cached if record.case == case]
         if len(records) < _MOST_ATTEMPTS and all(record.marked for record in records):
             devices, record = jax.devices("cpu")[: case.devices], Record(case, "failed", this_environment)
-            records.append(run_case.run_case(record, devices, "cpu", _SAMPLING))
+            records.append(run_case.run_case(record, devices, "cpu", _PEAK_SAMPLING))
             with contextlib.suppress(OSError):  # without a cache, peaks are measured again next time
                 folder.mkdir(parents=True, exist_ok=True)
                 writer.append(records[-1])

@@ -25,7 +25,7 @@ _PREPARING = 0.6  # fraction of the budget after which no third candidate is che
 _LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take
 _MOST_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
 _MOST_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
-_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
+_TURN_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
 
 def measure_candidates(
@@ -46,15 +46,15 @@ def measure_candidates(
     try:
         for case in ordered:
             remaining, seconds = deadline - time.monotonic(), _predicted_seconds(fields[case])
-            count = sum(not attempt.ended for attempt in attempts.values())
+            ready = sum(not attempt.ended for attempt in attempts.values())
             is_late = remaining < max((1 - _PREPARING) * budget, seconds)
-            if is_late and (count > 1 or (count == 1 and seconds > _LONGEST_CALL * budget)):
+            if is_late and (ready > 1 or (ready == 1 and seconds > _LONGEST_CALL * budget)):
                 continue
             note(f"checking candidate {len(attempts) + 1} of {len(ordered)}")
             devices = jax.devices()[: case.devices]
             group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
-            blank, compiled = Record(case, "failed", {}), stages.get(case)
-            attempts[case] = run_case.prepare_case(blank, group, _SAMPLING, stages=compiled)
+            record, compiled = Record(case, "failed", {}), stages.get(case)
+            attempts[case] = run_case.prepare_case(record, group, _TURN_SAMPLING, stages=compiled)
         _take_turns(attempts, deadline, note)
     except KeyboardInterrupt:
         note("interrupted: the advice so far")
@@ -107,7 +107,7 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a case is at most twice as slow as `best`, and not slower at 95 % confidence."""
+    """Return whether a case is at most twice as slow as `best`, and not significantly slower (95 %)."""
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)

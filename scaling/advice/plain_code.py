@@ -18,7 +18,7 @@ from scaling.advice.problem import PRODUCTS, TARGETS, Problem
 from scaling.core.case import Case
 from scaling.options.coloring import Coloring
 
-_IMPORTS = {  # regular expression for a name that the code uses -> import line that the name needs
+_IMPORT_LINES = {  # regular expression for a name that the code uses -> import line that the name needs
     r"\bbase64\.": "import base64\nimport zlib\n",
     r"\bjax\.": "import jax",
     r"\bjnp\.": "import jax.numpy as jnp",
@@ -43,7 +43,7 @@ _ROWS = """\
     flat, unravel = ravel_pytree(y)
     row = lambda i: ravel_pytree(pullback(unravel({seed}))[0])[0]
 """
-_SLICES = """\
+_CHUNKED = """\
     J = jax.lax.map({function}, jnp.arange(flat.size), batch_size={chunk}){transposed}  # (outputs, inputs)"""
 _MIN_SCATTERED = 2**16  # least number of entries for which scattering nonzeros is faster than masking
 # The product with 0 is nan where the compressed Jacobian is not finite, as in the result of `jax.jacfwd`.
@@ -54,7 +54,7 @@ _SCATTERED = """\
     rows, cols = np.nonzero(nonzero)
     compressed = jax.vmap({function})(jnp.arange({count}))
     J = jnp.zeros({shape}, compressed.dtype).at[rows, cols].set(compressed[{index}])"""
-_PRODUCTS = {  # (target, AD mode) -> code that returns the product of the matrix and the direction v
+_PRODUCT_CODE = {  # (target, AD mode) -> code that returns the product of the matrix and the direction v
     ("hvp", "fwd_over_rev"): "    return jax.jvp(jax.grad(g), (z,), (v,))[1]",
     ("hvp", "rev_over_fwd"): "    return jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
     ("hvp", "rev_over_rev"): "    return jax.vjp(jax.grad(g), z)[1](v)[0]",
@@ -85,9 +85,9 @@ _MIXED = """\
     y = jax.eval_shape(g, z)
     return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)"""
 _REVERSE_MODES = ("jacrev", "rev_over_rev")
-_TEMPLATES = (_DERIVATIVE, _COLUMNS, _ROWS, _SLICES, _MASKED, _SCATTERED, _SPLIT, _MIXED)
-_RESERVED = {  # names that the code defines or uses; a function or argument with such a name is renamed
-    *re.findall(r"\w+", " ".join([*_TEMPLATES, *_PRODUCTS.values(), *_IMPORTS.values()])),
+_TEMPLATES = (_DERIVATIVE, _COLUMNS, _ROWS, _CHUNKED, _MASKED, _SCATTERED, _SPLIT, _MIXED)
+_RESERVED_NAMES = {  # names that the code defines or uses; a function or argument with such a name is renamed
+    *re.findall(r"\w+", " ".join([*_TEMPLATES, *_PRODUCT_CODE.values(), *_IMPORT_LINES.values()])),
     *TARGETS,
     *("function", "colors", "batch", "mesh", "sum", "map"),
 }
@@ -100,7 +100,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     compresses the columns or rows of the Jacobian.
     """
     names = list(problem.arguments)
-    if (_RESERVED | {_name_in_code(problem)}) & set(names):
+    if (_RESERVED_NAMES | {_name_in_code(problem)}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
     definitions, derivative = _write_derivative(problem, case, coloring, names)
     is_batched = [argument in problem.points for argument in problem.arguments]
@@ -109,7 +109,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
         has_points_axis["v"] = True
     batch_definitions, function = _write_batch(case, has_points_axis, derivative)
     text = f"{definitions}{batch_definitions}{problem.target} = jax.jit({function})"
-    imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
+    imports = [line for use, line in _IMPORT_LINES.items() if re.search(use, text)]
     preamble = ['jax.config.update("jax_enable_x64", True)'] * jax.config.values["jax_enable_x64"]
     lines = [problem.import_line or f"# {problem.name} is your function of one point"]
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
@@ -132,7 +132,7 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 
 def _name_in_code(problem: Problem) -> str:
     """Return the name of the differentiated function, or "function" if the code reserves that name."""
-    return "function" if problem.name in _RESERVED else problem.name
+    return "function" if problem.name in _RESERVED_NAMES else problem.name
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
@@ -192,7 +192,7 @@ def _write_product(problem: Problem, case: Case) -> str:
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
-    return _PRODUCTS[problem.target, case.mode].format(transform=by_shape)
+    return _PRODUCT_CODE[problem.target, case.mode].format(transform=by_shape)
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
@@ -203,7 +203,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
     color, all at once, and copies their elements to the entries of the Jacobian.
     """
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
-    seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _SLICES
+    seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}
     if coloring is not None:
         is_reverse, definitions = coloring.columns is None, _write_coloring(coloring)

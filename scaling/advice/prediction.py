@@ -107,7 +107,7 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order to compile them: first plain modes, and a block of the best one.
+    """Return the cases in the order to compile them, beginning with plain modes and a block of the best one.
 
     Modes with few operations come first. Chunks and blocks need about as many operations as their plain mode.
     Blocks are often faster. `work` maps a case to its operations. The cases in `excess` come last.

@@ -30,7 +30,7 @@ from scaling.options.pytrees import describe
 
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
-_numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
+_workload_numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -161,8 +161,8 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
             )
         is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
-            words = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
-            raise Refusal(f"input {_leaf_name(path)!r} {words}: use smaller ones, or floating point")
+            excess = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
+            raise Refusal(f"input {_leaf_name(path)!r} {excess}: use smaller ones, or floating point")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
@@ -235,7 +235,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         workload = _add_direction(problem, workload)
     if problem.target == "gauss_newton":
         workload = _gauss_newton_workload(problem, workload, whole_mode)
-    module = types.ModuleType(f"advised.{problem.name}_{next(_numbers)}")
+    module = types.ModuleType(f"advised.{problem.name}_{next(_workload_numbers)}")
     module.workload = lambda case: workload  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
     count, is_second = jax.tree.leaves(dict(problem.points))[0].shape[0], problem.target in SECOND
@@ -258,9 +258,9 @@ def name_user_function(text: str) -> str:
 
 def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
     """Return the inputs in the order of the function's parameters, with integers in their original dtypes."""
-    restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
+    restore_dtype = lambda a, user: a if _is_floating(user) else a.astype(user.dtype)  # noqa: E731
     user_inputs = {**problem.points, **problem.shared}
-    return [jax.tree.map(restore, inputs[name], user_inputs[name]) for name in problem.arguments]
+    return [jax.tree.map(restore_dtype, inputs[name], user_inputs[name]) for name in problem.arguments]
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
@@ -270,10 +270,10 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
 
 def _add_direction(problem: Problem, workload: Workload) -> Workload:
     """Return the workload with one more input, a direction at each point, for each differentiated input."""
-    batch = lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype)  # noqa: E731
+    add_axis = lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype)  # noqa: E731
     names = {_name_copy(problem, name, "direction"): name for name in problem.wrt}
     structs = dict(zip(problem.wrt, problem.input_structs(), strict=True))
-    directions = {v: _make_specs(v, jax.tree.map(batch, structs[name]), 1) for v, name in names.items()}
+    directions = {v: _make_specs(v, jax.tree.map(add_axis, structs[name]), 1) for v, name in names.items()}
     return dataclasses.replace(workload, points={**workload.points, **directions}, direction="+".join(names))
 
 
