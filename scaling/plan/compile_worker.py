@@ -1,8 +1,8 @@
 """Main program of a compile worker: compile cases for absent devices (`BuiltCase`), and count their work.
 
 `python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line: a header that
-describes the hardware, then a request {"case": fields} for each case. It replies to a request with an event
-"end" with record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
+describes the hardware, then a request {"case": fields} for each case. It replies with an event "end", which
+contains record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class BuiltCase:
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
         self.traced_program: layout.Program | None = None
-        self.stages: Stages | None = None  # of the compiled program, which fits into memory
+        self.stages: Stages | None = None  # None before `compile`, or if the program does not fit into memory
         self.devices = _absent_devices(header, case.devices)
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
@@ -204,7 +204,7 @@ class RejectedProgram:
 
     The sizes are in bytes per device and have the same names as in JAX's `CompiledMemoryStats`. The argument
     and output sizes show whether a smaller block of points could fit. The temporary size is None if the
-    compiler's message states no numbers of bytes. `shortage` is a text with the needed and available memory.
+    compiler's message contains no number. `shortage` is a message with the needed and the available memory.
     """
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:

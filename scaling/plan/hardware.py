@@ -40,8 +40,8 @@ class Rates:
 
     devices: int
     bandwidth: tuple[tuple[float, float], ...]  # (bytes that a kernel moves, bytes per second), ascending
-    products: Mapping[str, Mapping[str, float | None]]  # of matrix products, for each dtype and precision
-    arithmetic: Mapping[str, float | None]  # of operations that have no rate of their own, for each dtype
+    products: Mapping[str, Mapping[str, float | None]]  # dtype -> precision -> rate of matrix products
+    arithmetic: Mapping[str, float | None]  # dtype -> rate of the operations that have no rate of their own
     divisions: Mapping[str, float | None]
     transcendental: Mapping[str, float | None]
     reductions: Mapping[str, float | None]

@@ -183,7 +183,7 @@ def _count_sums(instruction: HloInstruction, summed: HloInstruction) -> tuple[st
 
 
 def _count_routine(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> int:
-    """Return the number of operations of a sort, Fourier transform, Cholesky or triangular solve."""
+    """Return the operation count of a sort, Fourier transform, Cholesky factorization or triangular solve."""
     operand, length = operands[0], operands[0].dims[-1]
     if instruction.opcode == "cholesky":
         return operand.size * length // 3
@@ -290,7 +290,7 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
 def _convolution_slowdown(operations: float, products: int) -> int:
     """Return the factor by which scalar loops slow down a convolution, or 1 if its loops are vectorized.
 
-    `operations` is the number of all operations in its loops, `products` of multiplications and additions.
+    `operations` counts all operations in the loops. `products` counts the multiplications and additions.
     """
     return 1 if operations <= _MOST_VECTORIZED * products else SLOWDOWN_OF_SCALAR_CONVOLUTION
 

@@ -220,7 +220,7 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of a loop, the smallest if it has several exits, or None if it is unknown."""
+        """Return the smallest trip count that an exit of a loop allows, or None if no trip count is known."""
         body, counts = self.loops[header], list[int]()
         for label in body:
             branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
@@ -247,7 +247,7 @@ class LlvmFunction:
     def _find_phis(self, value: str, header: str | None) -> list[tuple[str, int]]:
         """Return pairs (phi instruction, constant offset) whose sum may be equal to `value`.
 
-        Only phi instructions of the loop `header` are searched, or of all loops if `header` is None.
+        Search the loop with the given header, or all loops if `header` is None.
         """
         phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
@@ -265,7 +265,7 @@ class LlvmFunction:
         return phis
 
     def _initial_value(self, phi: str) -> int:
-        """Return the initial value of the loop counter `phi`, the largest if several constants are possible.
+        """Return the initial value of the counter `phi` of a loop, or the largest if several are possible.
 
         For example, two are possible for the loop over the elements that remain after a vectorized loop.
         """

@@ -253,8 +253,8 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
-    grid = np.linspace(-6, shift + 6, 4000)  # standard deviations
-    above = (1 - fraction) * ndtr(-grid) + fraction * ndtr(shift - grid)
+    deviations = np.linspace(-6, shift + 6, 4000)  # in units of the standard deviation
+    above = (1 - fraction) * ndtr(-deviations) + fraction * ndtr(shift - deviations)
     exceedance = -np.expm1(np.log(uniform) / devices)  # probability that one device exceeds the maximum
-    maximum = np.interp(-np.log(exceedance), -np.log(above), grid)
+    maximum = np.interp(-np.log(exceedance), -np.log(above), deviations)
     return np.maximum(np.exp(hardware.jitter * maximum), 1.0 if devices > 1 else 0.0)
