@@ -1,4 +1,4 @@
-"""Convert figures to JSON for the HTML page, or to image files with the provenance of their results."""
+"""Convert figures to JSON for the HTML page, or to SVG, PNG and PDF files with their provenance."""
 
 import json
 import textwrap
@@ -15,18 +15,15 @@ from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
 from scaling.results.store import replace_file
 
-_WIDTH = 400  # of a panel in pixels
-_TITLE_LETTERS, _LEGEND_LETTERS = 62, 130  # characters in the width of a panel and of a figure
+_PANEL_WIDTH = 400  # pixels
+_PANEL_LETTERS, _FIGURE_LETTERS = 62, 130  # number of letters that fit into the width
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ISOLATED = {"name": "isolated", "value": ""}
+_DRAG_EVENTS = "[mousedown, window:mouseup] > window:mousemove!"
 _ZOOM = {
     "name": "zoom",
     "bind": "scales",
-    "select": {
-        "type": "interval",
-        "zoom": "wheel![event.shiftKey]",
-        "translate": "[mousedown, window:mouseup] > window:mousemove!",
-    },
+    "select": {"type": "interval", "zoom": "wheel![event.shiftKey]", "translate": _DRAG_EVENTS},
 }
 ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that converts SVG text
     "svg": str.encode,
@@ -36,7 +33,7 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that 
 
 
 def page_specs(figures: Iterable[Figure]) -> str:
-    """Return the specifications of figures as JSON text for a script element of the HTML page."""
+    """Return the Vega-Lite specifications of figures as JSON text for a script element of the HTML page."""
     panels = {figure.name: [_page_panel(panel) for panel in figure.panels] for figure in figures}
     return to_script_json({"config": CONFIG | {"legend": {"disable": True}}, "figures": panels})
 
@@ -49,9 +46,9 @@ def _page_panel(panel: Panel) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON text for an HTML script element, with CSS variables for the theme colors.
+    """Return a value as JSON text that can be embedded in an HTML script element.
 
-    The text cannot close the script element.
+    Theme colors become CSS variables. The characters <, > and & are escaped, so that no tag ends the element.
     """
     themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
     text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
@@ -59,7 +56,7 @@ def to_script_json(value: Any) -> str:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a copy of nested data with `change` applied to each string and floats rounded to six digits."""
+    """Copy nested data, apply `change` to its strings, and round its floats to six significant digits."""
     if isinstance(value, dict):
         return {key: _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -70,16 +67,16 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the specification of a figure for an image file, with `provenance` as its subtitle."""
+    """Return the Vega-Lite specification of a figure for an image file, with `provenance` as its subtitle."""
     panels = [
         panel.chart | {
-            "title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
-            "width": max(_WIDTH, panel.least_width), "height": panel.height,
+            "title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _PANEL_LETTERS)]},
+            "width": max(_PANEL_WIDTH, panel.least_width), "height": panel.height,
         }
         for panel in figure.panels
     ]  # fmt: skip
-    longest = max((len(style.name) for style in figure.legend), default=1)
-    columns = max(1, min(4, _LEGEND_LETTERS // longest))
+    longest_name = max((len(style.name) for style in figure.legend), default=1)
+    columns = max(1, min(4, _FIGURE_LETTERS // longest_name))
     legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
     return _map_strings({
         "$schema": _SCHEMA,
@@ -99,15 +96,15 @@ def describe_provenance(findings: Findings) -> str:
     machines = sorted({_describe_machine(record.environment) for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
     dates = sorted({(record.started_at or "")[:10] for record in records} - {""})
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
+    period = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
     commit = f"commit {list_first(commits, 2) or 'unknown'}"
-    return " · ".join((findings.name, list_first(machines, 2) or "unknown", when, commit))
+    return " · ".join((findings.name, list_first(machines, 2) or "unknown", period, commit))
 
 
 def _describe_machine(environment: Mapping[str, Any]) -> str:
-    kind = str(environment.get("device_kind") or "unknown machine")
+    device_kind = str(environment.get("device_kind") or "unknown machine")
     is_bound = environment.get("platform") == "cpu" and environment.get("bound")
-    return f"{kind} (a device is one core)" if is_bound else kind
+    return f"{device_kind} (a device is one core)" if is_bound else device_kind
 
 
 def write_figures(

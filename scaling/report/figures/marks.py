@@ -1,4 +1,4 @@
-"""Define `Figure` and `Panel`, and make Vega-Lite charts: axes, lines, markers, error bars and labels."""
+"""Define `Figure` and `Panel`, and build Vega-Lite layers: axes, lines, markers, error bars and labels."""
 
 import math
 import re
@@ -12,10 +12,10 @@ from scaling.core.case import label
 from scaling.core.formatting import count_of
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
-Row = dict[str, Any]  # the data of one mark (long format)
+Row = dict[str, Any]  # a row of chart data, from field to value
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MAX_PANELS = 6  # largest number of panels in a figure
-_MAX_TICKS = 24  # largest number of device counts or sizes that all have a tick
+_MAX_TICKS = 24  # largest number of device counts or sizes for which each has a tick
 _MAX_ROUND_TICKS = 9
 _MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # height of a text label as a fraction of the panel height
@@ -26,19 +26,19 @@ _ISOLATED = (
 
 
 class Panel(NamedTuple):
-    """A panel of a figure: the lines of its title, and a layered Vega-Lite chart."""
+    """A panel of a figure: a Vega-Lite chart with several layers, and the lines of its title."""
 
     title: tuple[str, ...]
     chart: Spec
-    zoom: bool = True
+    zoom: bool = True  # whether the reader of the HTML page can zoom and pan
     least_width: int = 0  # pixels
-    height: int = 230
+    height: int = 230  # pixels
 
 
 class Figure(NamedTuple):
-    """A figure of panels that share a legend."""
+    """A figure that consists of panels with a common legend."""
 
-    name: str  # also the stem of its files
+    name: str  # also the name of its image files, without the extension
     title: str
     caption: str
     panels: tuple[Panel, ...]
@@ -48,9 +48,9 @@ class Figure(NamedTuple):
 def make_figure(
     name: str, title: str, caption: str, panels: Iterable[Panel], legend: Iterable[LineStyle], problems: int
 ) -> Figure | None:
-    """Return a figure with the given panels, or None if there are none.
+    """Return a figure with the given panels, or None if `panels` is empty.
 
-    If the number of `problems` exceeds MAX_PANELS, the caption states that some of them are not drawn.
+    `problems` is the number of problems with results. If it exceeds MAX_PANELS, the caption states both.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -59,50 +59,50 @@ def make_figure(
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the function, details, and the environment if there are several."""
-    where = f"environment {subject.environment}" if findings.has_mixed_environments else ""
-    return tuple(filter(None, (subject.family, *details, where)))
+    """Return the lines of a panel title. The last line is the environment, if the study has several."""
+    environment = f"environment {subject.environment}" if findings.has_mixed_environments else ""
+    return tuple(filter(None, (subject.family, *details, environment)))
 
 
-def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return the data row of a timing on a line: its time in seconds, 95 % interval and tooltip.
+def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
+    """Return a data row for a timing: its time in seconds, its 95 % interval and its tooltip.
 
-    `words` are further lines of the tooltip, and `fields` further fields of the row.
+    `line` is the name of the line in the chart. `remarks` are added to the tooltip, and `fields` to the row.
     """
     seconds, low, high = timing.estimate
     samples = count_of(len(timing.seconds), "sample") if timing.seconds else ""  # a prediction has none
     samples += f" of {timing.replicates} processes" if timing.replicates > 1 else ""
-    tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *words, samples)))
+    tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *remarks, samples)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return the values of a field in all rows that have one, and the bounds of their intervals."""
+    """Return all values of a field that are not None, and the bounds of their intervals."""
     names = (field, f"{field}_low", f"{field}_high")
     values = (row[name] for row in rows if row.get(field) is not None for name in names)
     return [value for value in values if value is not None]
 
 
 def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
-    """Return a logarithmic axis that covers all positive values.
+    """Return a logarithmic axis that covers all positive `values`.
 
-    With a `unit`, labels have SI prefixes. If the values are `counts`, each has a tick unless there are many.
+    If `unit` is given, tick labels have SI prefixes. If `counts` is true, each of up to 24 values has a tick.
     """
     positive = sorted({value for value in values if value > 0})
     margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
     low, high = positive[0] / margin, positive[-1] * margin
     ticks = positive if counts and len(positive) <= _MAX_TICKS else _round_ticks(low, high)
-    text = f"format(datum.value, '~s') + '{unit}'"
-    text = text if unit else f"datum.value < 1e5 ? format(datum.value, ',~g') : {text}"
+    with_prefix = f"format(datum.value, '~s') + '{unit}'"
+    tick_label = with_prefix if unit else f"datum.value < 1e5 ? format(datum.value, ',~g') : {with_prefix}"
     scale = {"type": "log", "domain": (low, high), "nice": False}
-    return _axis(field, title, scale, {"labelExpr": text, "values": ticks})
+    return _axis(field, title, scale, {"labelExpr": tick_label, "values": ticks})
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between the ends of a logarithmic axis, at most about nine."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-    for steps in ((1.0, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1,)):
-        ticks = [step * 10.0**power for power in decades for step in steps]
+    """Return round numbers between `low` and `high` for a logarithmic axis, usually at most nine."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    for mantissas in ((1.0, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1,)):
+        ticks = [mantissa * 10.0**exponent for exponent in exponents for mantissa in mantissas]
         ticks = [float(f"{tick:.2g}") for tick in ticks if low <= tick <= high]
         if len(ticks) <= _MAX_ROUND_TICKS:
             return ticks
@@ -139,9 +139,9 @@ def _line_channel(styles: Sequence[LineStyle], values: Sequence[Any]) -> Spec:
 
 
 def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -> Spec:
-    """Return a layer of a chart. `mark` are the mark type and its properties.
+    """Return a layer of a Vega-Lite chart. `mark` contains the mark type and its properties.
 
-    The layer shows `rows`, by default those of the chart. `channels` replace or add encoding channels.
+    If `rows` is None, the layer shows the rows of the chart. `channels` override or extend its encoding.
     """
     data = {} if rows is None else {"data": {"values": rows}}
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
@@ -160,20 +160,20 @@ def draw_points(styles: Sequence[LineStyle], **channels: Any) -> Spec:
 
 
 def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
-    """Return a layer of error bars (of bands if `mark` is "area") from FIELD_low to FIELD_high."""
-    ends: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
-    return make_layer({"type": mark, "strokeWidth": 2} | options, **ends)
+    """Return a layer of error bars from '<field>_low' to '<field>_high', or of bands if `mark` is 'area'."""
+    bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
+    return make_layer({"type": mark, "strokeWidth": 2} | options, **bounds)
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return the layers of lines with error bars and markers.
+    """Return layers that draw lines with error bars and markers.
 
-    If there are two to four lines of different AD modes, the mode is written at the end of each line.
+    If there are two to four lines, each with a different AD mode, each line is labeled with its mode.
     """
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
-        labels = _end_labels(last_rows.values(), y)
+        labels = _label_line_ends(last_rows.values(), y)
         layers.append(draw_text(labels, align="left", dx=8, dy=3))
     return layers
 
@@ -182,31 +182,29 @@ def _mode_of_line(line: str) -> str:
     return re.split(r" \(|,", line)[0]
 
 
-def _end_labels(rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return the rows with the AD mode as `label`, and with y values that keep the labels apart."""
+def _label_line_ends(rows: Iterable[Row], y: Spec) -> list[Row]:
+    """Return a copy of `rows` with AD modes as labels. Labels that would overlap are moved up."""
     field, domain = y["field"], y["scale"]["domain"]
-    to_height, to_value = (math.log, math.exp) if domain[0] else (float, float)
-    gap = _LABEL_HEIGHT * (to_height(domain[1]) - to_height(domain[0]))
-    labels, height = [], -math.inf
+    to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
+    least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
+    labels, position = [], -math.inf
     for row in sorted(rows, key=lambda row: row[field]):
-        height = max(to_height(row[field]), height + gap)
-        labels.append(row | {"label": _mode_of_line(row["line"]), field: to_value(height)})
+        position = max(to_position(row[field]), position + least_distance)
+        labels.append(row | {"label": _mode_of_line(row["line"]), field: to_value(position)})
     return labels
 
 
 def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
-    """Return the layers of a gray dotted line with the label 'ideal'. `values` maps x values to y values."""
-    rows: list[Row] = [
-        {x["field"]: key, y["field"]: value, "label": "ideal"} for key, value in values.items()
-    ]
+    """Return layers that draw ideal scaling as a dotted line. `values` is a dict from x value to y value."""
+    rows = [{x["field"]: count, y["field"]: ideal, "label": "ideal"} for count, ideal in values.items()]
     low, high = y["scale"]["domain"]
-    inside = [row for row in rows if low <= row[y["field"]] <= high]
+    visible = [row for row in rows if low <= row[y["field"]] <= high]
     line = {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.2}
     color = {"value": MUTED}
-    return [make_layer(line, rows, color=color), draw_text(inside[-1:], color=color, dx=-6, dy=-7)]
+    return [make_layer(line, rows, color=color), draw_text(visible[-1:], color=color, dx=-6, dy=-7)]
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
-    """Return a layer with the field `label` as text. `options` are mark properties such as `align`."""
+    """Return a layer that writes the field `label`. `options` are mark properties such as `align`."""
     channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
     return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)

@@ -1,4 +1,4 @@
-"""Draw figures against problem size: time, and maps of the fastest AD mode over size and device count."""
+"""Draw time against problem size, and maps with the fastest AD mode for each size and device count."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,18 +12,18 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec, make_figure
 from scaling.report.figures.theme import INK, LineStyle, line_styles
 
-_CELL, _ROW = 74, 42  # width and height of a cell of a map, in pixels
+_CELL_WIDTH, _CELL_HEIGHT = 74, 42  # of a map of the fastest modes, in pixels
 _MAX_ROWS = 30  # number of sizes of a map beyond which its cells are lower and have no text
-_SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
+_SURE_OPACITY, _UNSURE_OPACITY = 0.42, 0.12  # of a cell whose fastest mode is or is not distinguished
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
-    """Return a figure of time against problem size, or None if no size was varied."""
+    """Draw time against problem size, or return None if no size was varied."""
     sweeps = rank_sweeps(findings.size_sweeps)
-    shown = sweeps[: marks.MAX_PANELS]
-    styles = line_styles({m.name: line[0][1].case for sweep in shown for m, line in sweep.lines.items()})
-    panels = []
-    for sweep in shown:
+    drawn = sweeps[: marks.MAX_PANELS]
+    cases = {method.name: line[0][1].case for sweep in drawn for method, line in sweep.lines.items()}
+    styles, panels = line_styles(cases), []
+    for sweep in drawn:
         rows = []
         for method, line in sweep.lines.items():
             exponent = sweep.exponents.get(method)
@@ -42,7 +42,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return size sweeps with the most AD methods and timings first.
+    """Return size sweeps in the order of their panels, with the most AD methods and timings first.
 
     Sweeps of different functions alternate, and sweeps of function values come last.
     """
@@ -54,37 +54,38 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a figure of the fastest AD mode over size and device count, or None if no size was varied."""
-    maps = sorted(findings.fastest_mode_maps, key=lambda grid: -len(grid.cells))
-    shown = interleave_groups(maps, lambda grid: grid.family_key)[: marks.MAX_PANELS]
-    cases = {cell.method.name: cell.case for each in shown for cell in each.cells.values()}
+    """Draw maps of the fastest AD mode over size and device count, or return None if no size was varied."""
+    maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
+    drawn = interleave_groups(maps, lambda mode_map: mode_map.family_key)[: marks.MAX_PANELS]
+    cases = {cell.method.name: cell.case for mode_map in drawn for cell in mode_map.cells.values()}
     styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
-    for each in shown:
-        constants = join_words(each.fixed_sizes, not each.honest and "oversubscribed")
-        title = marks.panel_title(findings, each, constants)
-        width, height = 70 + _CELL * len(each.devices), max(120, _ROW * min(len(each.sizes), _MAX_ROWS))
-        panels.append(Panel(title, _draw_map(each, styles), zoom=False, least_width=width, height=height))
+    for mode_map in drawn:
+        constants = join_words(mode_map.fixed_sizes, not mode_map.honest and "oversubscribed")
+        title, chart = marks.panel_title(findings, mode_map, constants), _draw_map(mode_map, styles)
+        width = 70 + _CELL_WIDTH * len(mode_map.devices)
+        height = max(120, _CELL_HEIGHT * min(len(mode_map.sizes), _MAX_ROWS))
+        panels.append(Panel(title, chart, zoom=False, least_width=width, height=height))
     caption = (
         "The fastest mode for each size and number of devices, with its time. Pale, with a question mark: "
         "not distinguished from the next. A thick line is where the fastest mode changes, above the largest "
         "size at which the mode below it was measured to be faster; dashed where that is not sure."
     )
-    if any(len(each.sizes) > _MAX_ROWS for each in shown):
+    if any(len(mode_map.sizes) > _MAX_ROWS for mode_map in drawn):
         caption += f" The cells of more than {_MAX_ROWS} sizes have no text; a tooltip has it."
-    heading = "Crossover: which mode for which size and how many devices"
-    return make_figure("crossover", heading, caption, panels, styles, len(maps))
+    figure_title = "Crossover: which mode for which size and how many devices"
+    return make_figure("crossover", figure_title, caption, panels, styles, len(maps))
 
 
-def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
-    rows = [_cell_row(cell, size, devices) for (size, devices), cell in grid.cells.items()]
-    x = _band_axis("devices", "devices", [f"{count:,}" for count in grid.devices])
-    y = _band_axis("size", grid.swept, [f"{size:,}" for size in reversed(grid.sizes)])
-    shade: Spec = {"field": "shade", "type": "quantitative", "scale": None}
-    layers = [marks.make_layer({"type": "rect"}, fillOpacity=shade), _draw_crossovers(grid)]
-    if len(grid.sizes) <= _MAX_ROWS:
-        place: Spec = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dy": -6, "fontSize": 10}
-        layers.append(marks.draw_text(color={"value": INK}, **place))
+def _draw_map(mode_map: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
+    rows = [_cell_row(cell, size, devices) for (size, devices), cell in mode_map.cells.items()]
+    x = _band_axis("devices", "devices", [f"{count:,}" for count in mode_map.devices])
+    y = _band_axis("size", mode_map.swept, [f"{size:,}" for size in reversed(mode_map.sizes)])
+    opacity: Spec = {"field": "shade", "type": "quantitative", "scale": None}
+    layers = [marks.make_layer({"type": "rect"}, fillOpacity=opacity), _draw_crossovers(mode_map)]
+    if len(mode_map.sizes) <= _MAX_ROWS:
+        text: Spec = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dy": -6, "fontSize": 10}
+        layers.append(marks.draw_text(color={"value": INK}, **text))
     return marks.make_chart(rows, x, y, styles, layers)
 
 
@@ -94,11 +95,11 @@ def _band_axis(field: str, title: str, names: Sequence[str]) -> Spec:
     return {"field": field, "title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
 
 
-def _draw_crossovers(grid: FastestModeMap) -> Spec:
-    """Return the layer of the lines above the sizes at which the fastest mode changes."""
+def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
+    """Return a layer with a horizontal line above each size after which the fastest mode changes."""
     rows = [
-        {"devices": f"{each.devices:,}", "size": f"{each.below:,}", "sure": not each.doubts}
-        for each in grid.crossovers
+        {"devices": f"{crossover.devices:,}", "size": f"{crossover.below:,}", "sure": not crossover.doubts}
+        for crossover in mode_map.crossovers
     ]
     channels = {
         "x": {"field": "devices", "bandPosition": 0}, "x2": {"field": "devices", "bandPosition": 1},
@@ -116,6 +117,6 @@ def _cell_row(cell: FastestMethod, size: int, devices: int) -> Row:
         runner_up = f"{cell.second.method.name}: {format_ratio(*cell.ratio)}"
         runner_up += "" if sure else ", not distinguished"
     text = f"{method.mode}\n{format_duration(cell.first.median)}{'' if sure else ' ?'}"
-    place = {"size": f"{size:,}", "devices": f"{devices:,}"}
-    shade = _SURE if sure else _UNSURE
-    return marks.timing_row(method.name, cell.first, runner_up, label=text, shade=shade, **place)
+    position = {"size": f"{size:,}", "devices": f"{devices:,}"}
+    opacity = _SURE_OPACITY if sure else _UNSURE_OPACITY
+    return marks.timing_row(method.name, cell.first, runner_up, label=text, shade=opacity, **position)

@@ -1,4 +1,4 @@
-"""Define the colors, marker shapes and dash patterns that identify AD modes in figures."""
+"""Define the colors (light and dark), marker shapes and dash patterns that identify AD modes in figures."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ _MODES = {  # mode -> color and shape; modes of the same derivative order differ
     "fwd_over_fwd": (OCHRE, "down"), "mixed": (PURPLE, "star"), "jet": (PURPLE, "diamond"),
     "forward_laplacian": (OLIVE, "left"),
 }  # fmt: skip
-_ENGINE_COLOURS = {
+_ENGINE_COLOURS = {  # of the AD libraries other than JAX
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288",
 }  # fmt: skip
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
-_DARK = {  # from color on a light page to color on a dark page
+_DARK_COLOURS = {  # from color on a light page to color on a dark page
     INK: "#e6e8eb", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
     OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
@@ -54,7 +54,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The style of a line, or of a filled area. Areas have neither a marker shape nor a dash pattern."""
+    """The name and style of a line or a filled area. Areas have neither a marker shape nor a dash pattern."""
 
     name: str
     colour: str
@@ -65,24 +65,25 @@ class LineStyle(NamedTuple):
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     """Return the line styles of a figure, sorted by line name.
 
-    `cases` is a dict from line name to a case with the AD mode of the line. The color shows the mode, or the
-    library if it is not JAX. Up to six lines with equal color and shape have different dash patterns.
+    `cases` is a dict from line name to a case with the AD mode of the line. The color identifies the mode, or
+    the library if it is not JAX. Up to six lines with the same color and shape differ in their dashes.
     """
-    styles, variants = [], Counter[str]()
+    styles, used_styles = [], Counter[str]()
     for name, case in sorted(cases.items()):
         colour, shape = _MODES.get(case.mode, (SKY, "cross"))
         if case.engine != "jax":
             colour = _ENGINE_COLOURS.get(case.engine, OLIVE)
-        styles.append(LineStyle(name, colour, shape, _DASHES[variants[colour + shape] % len(_DASHES)]))
-        variants[colour + shape] += 1
+        styles.append(LineStyle(name, colour, shape, _DASHES[used_styles[colour + shape] % len(_DASHES)]))
+        used_styles[colour + shape] += 1
     return styles
 
 
 def to_css_variable(colour: str) -> str:
     """Return the CSS variable of a theme color, such as 'var(--x0072b2)', or any other text unchanged."""
-    return f"var(--x{colour[1:]})" if colour in _DARK else colour
+    return f"var(--x{colour[1:]})" if colour in _DARK_COLOURS else colour
 
 
 def style_sheet(dark: bool) -> str:
     """Return the CSS definitions of all theme color variables, for a dark or a light page."""
-    return " ".join(f"--x{light[1:]}: {shade if dark else light};" for light, shade in _DARK.items())
+    pairs = _DARK_COLOURS.items()
+    return " ".join(f"--x{light[1:]}: {dark_colour if dark else light};" for light, dark_colour in pairs)
