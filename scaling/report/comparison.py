@@ -1,4 +1,4 @@
-"""Format a `FolderComparison` of folders A (old) and B (new) as sentences, Markdown or an HTML page."""
+"""Format a comparison of two results folders (`FolderComparison`) as sentences, Markdown or HTML."""
 
 import textwrap
 from collections import Counter
@@ -19,7 +19,7 @@ from scaling.report.page import Section, case_panels, render_page, table_section
 from scaling.report.text import Table, make_table
 from scaling.results.store import replace_file
 
-_MAX_ROWS = 40  # number of cases in the tables of the console and of Markdown
+_MAX_ROWS = 40  # largest number of cases in the tables of the console and of Markdown
 _NOTE = (
     "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken: "
     "A in blue, B in orange."
@@ -31,10 +31,11 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
     The last sentence counts the cases with each verdict.
     """
-    facts = "; ".join(f"{name} ({', then '.join(pair)})" for name, pair in comparison.differences.items())
+    differing = "; ".join(f"{fact} ({', then '.join(pair)})" for fact, pair in comparison.differences.items())
+    difference = f"they differ in {differing}" if differing else "nothing recorded differs"
     # Output contains no absolute path of a machine.
     a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
-    lines = [f"A is {a}, B is {b}; {f'they differ in {facts}' if facts else 'nothing recorded differs'}."]
+    lines = [f"A is {a}, B is {b}; {difference}."]
     measured = [(row.ratio.pairs, max(len(row.a), len(row.b))) for row in comparison.rows if row.ratio]
     # A single pair is not used if there are other processes.
     if unpaired := sum(pairs < min(2, processes) for pairs, processes in measured):
@@ -49,62 +50,62 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
             "Undecided: one process on a side cannot distinguish a difference from chance; "
             "replicates=3 or more can."
         )
-    always = (folder_comparison.SLOWER, folder_comparison.FASTER, folder_comparison.SAME)
-    shown = [verdict for verdict in folder_comparison.VERDICTS if counts[verdict] or verdict in always]
+    always_shown = (folder_comparison.SLOWER, folder_comparison.FASTER, folder_comparison.SAME)
+    shown = [verdict for verdict in folder_comparison.VERDICTS if counts[verdict] or verdict in always_shown]
     error_rate = f"false discoveries held to {format_percentage(folder_comparison.FALSE_DISCOVERIES)}"
     margin = f"up to {100 * comparison.margin:g} % is no difference"
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown)
-    return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {error_rate}, {margin})"]
+    totals = ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown)
+    return [*lines, *comparison.notes, f"{totals} (of {len(comparison.rows)}; {error_rate}, {margin})"]
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of up to 40 cases whose time or status changed from A to B. A last row counts others."""
+    """Return a table of up to 40 cases that changed. If more changed, its last row states how many more."""
     return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
 
 
-def _short_table(rows: Sequence[ComparedCase]) -> Table:
-    cells = [_format_row(row) for row in rows[:_MAX_ROWS]]
-    if omitted := len(rows) - len(cells):
-        cells.append(dict.fromkeys(cells[0]) | {"case": f"and {omitted} more"})
-    return make_table("changed", "Changed cases", "", cells)
+def _short_table(cases: Sequence[ComparedCase]) -> Table:
+    rows = [_format_row(compared) for compared in cases[:_MAX_ROWS]]
+    if omitted := len(cases) - len(rows):
+        rows.append(dict.fromkeys(rows[0]) | {"case": f"and {omitted} more"})
+    return make_table("changed", "Changed cases", "", rows)
 
 
-def case_table(rows: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
+def case_table(cases: Sequence[ComparedCase], anchor: str = "changed", title: str = "Changed cases") -> Table:
     """Return a table of compared cases for the HTML page, with their times, ratios and verdicts."""
-    cells = ({"case": "", **_format_row(row)} for row in rows)  # the first column has the links
-    return make_table(anchor, title, _NOTE, cells, list(map(_anchor, rows)))
+    rows = ({"case": "", **_format_row(compared)} for compared in cases)  # the first column has the links
+    return make_table(anchor, title, _NOTE, rows, list(map(_anchor, cases)))
 
 
-def _anchor(row: ComparedCase) -> str:
-    return f"case-{row.case.key}"
+def _anchor(compared: ComparedCase) -> str:
+    return f"case-{compared.case.key}"
 
 
-def _format_row(row: ComparedCase) -> dict[str, object]:
-    ratio, remarks = row.ratio, textwrap.shorten(row.text, 100, placeholder=" ...")
+def _format_row(compared: ComparedCase) -> dict[str, object]:
+    ratio, remarks = compared.ratio, textwrap.shorten(compared.text, 100, placeholder=" ...")
     if ratio:
         paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{_describe_doubts(row)}"
+        remarks = f"{len(compared.a)} + {len(compared.b)} processes{paired}{_describe_doubts(compared)}"
     return {
-        "verdict": row.verdict,
-        "case": label(row.case),
-        "A": row.a and format_duration(estimate_time(row.a).value),
-        "B": row.b and format_duration(estimate_time(row.b).value),
+        "verdict": compared.verdict,
+        "case": label(compared.case),
+        "A": compared.a and format_duration(estimate_time(compared.a).value),
+        "B": compared.b and format_duration(estimate_time(compared.b).value),
         "B over A": ratio and format_ratio(ratio.value, ratio.low, ratio.high),
-        "p": None if row.p is None else f"{row.p:.2g}",
+        "p": None if compared.p is None else f"{compared.p:.2g}",
         "remarks": remarks,
     }
 
 
-def _describe_doubts(row: ComparedCase) -> str:
-    if row.verdict not in (folder_comparison.SLOWER, folder_comparison.FASTER):
+def _describe_doubts(compared: ComparedCase) -> str:
+    if compared.verdict not in (folder_comparison.SLOWER, folder_comparison.FASTER):
         return ""
-    fast, slow = sorted(pool_processes(row.a) + pool_processes(row.b), key=lambda timing: timing.median)
-    doubts = reasons_for_doubt(fast, slow)
+    timings = pool_processes(compared.a) + pool_processes(compared.b)
+    doubts = reasons_for_doubt(*sorted(timings, key=lambda timing: timing.median))
     return f"; not sure: {', '.join(doubts)}" if doubts else ""
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison as Markdown for a pull request: summary, table of up to 40 cases, remarks."""
+    """Return Markdown for a pull request, with the summary of a comparison, up to 40 cases and remarks."""
     *remarks, summary = map(escape_markdown, comparison_lines(comparison))
     table = to_markdown_table(_short_table(comparison.rows))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
@@ -133,10 +134,10 @@ def write_comparison(comparison: FolderComparison) -> Path:
     return target
 
 
-def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
+def _name_processes(compared: ComparedCase) -> list[tuple[str, Record]]:
     return [
         (f"{folder}, process {number}", record)
-        for folder, records in (("A", row.a), ("B", row.b))
+        for folder, records in (("A", compared.a), ("B", compared.b))
         for number, record in enumerate(records, 1)
     ]
 

@@ -1,4 +1,4 @@
-"""Write a results folder as CSV, Parquet, Extra-P or image files (`write_exports`), and parse `--format`."""
+"""Export a results folder to CSV, Parquet, Extra-P and image files (FORMATS), and delete earlier exports."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from scaling.core.case import Refusal, unknown_name
 from scaling.core.formatting import count_of
 from scaling.results.store import Loaded, load, read_json, replace_file, replacing, write_json
 
-_LIST = ".exported.json"  # file in the output folder that lists the files of each format
+_EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
@@ -35,11 +35,9 @@ def write_exports(
     loaded = loaded or load(folder)
     findings, target = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
-        damaged = loaded.damaged
-        why = (
-            f"; ignored: {count_of(len(damaged), 'damaged line')}, the first {damaged[0]}" if damaged else ""
-        )
-        raise Refusal(f"no record to export in {str(folder)!r}{why}; `scaling run` makes some")
+        damaged_lines = count_of(len(loaded.damaged), "damaged line")
+        ignored = f"; ignored: {damaged_lines}, the first {loaded.damaged[0]}" if loaded.damaged else ""
+        raise Refusal(f"no record to export in {str(folder)!r}{ignored}; `scaling run` makes some")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -55,7 +53,7 @@ def write_exports(
 
 def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
     """Remove the files that an earlier export wrote in the same formats, but this export did not."""
-    content = read_json(output / _LIST)
+    content = read_json(output / _EXPORTED_LIST)
     listed: dict[str, Any] = content if isinstance(content, dict) else {}
     for name, paths in written.items():
         earlier = listed[name] if isinstance(listed.get(name), list) else []
@@ -63,20 +61,20 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
             if str(path.relative_to(output)) in earlier:
                 path.unlink()
         listed[name] = [str(path.relative_to(output)) for path in paths]
-    write_json(output / _LIST, listed)
+    write_json(output / _EXPORTED_LIST, listed)
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return a message that the results contain nothing to show in these formats."""
+    """Return the message that the results contain nothing to show in these formats."""
     names = " and ".join(formats)
     return f"no figure: the results contain nothing to show as {names}; --format csv writes the records"
 
 
-def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:
+def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
     written = []
     for name, table in export_tables(findings).items():
-        path = output / f"{name}.{ending}"
-        if ending == "csv":
+        path = output / f"{name}.{extension}"
+        if extension == "csv":
             replace_file(path, to_csv(table).encode())
         else:
             with replacing(path) as temporary:
@@ -94,23 +92,23 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
     return written
 
 
-def _write_figures(ending: str, findings: Findings, output: Path) -> list[Path]:
+def _write_figures(extension: str, findings: Findings, output: Path) -> list[Path]:
     from scaling.report.figures import files, make_figures
 
-    return files.write_figures(make_figures(findings), findings, output, [ending])
+    return files.write_figures(make_figures(findings), findings, output, [extension])
 
 
-FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
-    **{ending: partial(_write_tables, ending) for ending in ("csv", "parquet")},
+FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> function that writes its files
+    **{name: partial(_write_tables, name) for name in ("csv", "parquet")},
     "extrap": _write_extrap,
-    **{ending: partial(_write_figures, ending) for ending in ("svg", "png", "pdf")},
+    **{name: partial(_write_figures, name) for name in ("svg", "png", "pdf")},
 }
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Return the format names in comma-separated words: ['svg', 'png'] for ['svg,png'], and ['csv'] for [].
+    """Split comma-separated words such as ['svg,png'] into format names, which are not validated.
 
-    The names are not validated. Raise `Refusal` if there are words without any name.
+    If `words` is empty, return ['csv']. Raise `Refusal` if it contains no name, as in [','].
     """
     names = [name for word in words for name in word.split(",") if name]
     if words and not names:

@@ -1,7 +1,4 @@
-"""Write Markdown from the templates *.md.jinja in this folder.
-
-All values are escaped, so that text from a record cannot become markup.
-"""
+"""Render Markdown tables and templates (*.md.jinja), with values escaped so that none becomes markup."""
 
 import functools
 import re
@@ -13,26 +10,26 @@ from markupsafe import Markup
 
 from scaling.report.text import Table, clean_text
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!^])")
+_SPECIAL_CHARACTER = re.compile(r"([\\`*_{}\[\]#|~$!^])")
 _LINE_START = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=])")  # text that would start a list or a heading
 _BREAK_IN_PARAGRAPH = re.compile(r"(?<=[^\n|])\n(?=[^\n|#!*-])")
 
 
 def escape_markdown(text: str) -> str:
     """Return the text on one line, with the special characters of Markdown and HTML escaped."""
-    text = _SPECIAL.sub(r"\\\1", " ".join(clean_text(text).split()))
+    text = _SPECIAL_CHARACTER.sub(r"\\\1", " ".join(clean_text(text).split()))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
 
 
 def to_markdown_table(table: Table) -> Markup:
-    """Return a table as Markdown text: the column names and the rows, without the title."""
-    head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
-    return Markup("\n".join([head, f"|{' --- |' * len(table.columns)}", *lines]))
+    """Return the column names and the rows of a table as a Markdown table, without its title."""
+    header, *rows = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
+    return Markup("\n".join([header, f"|{' --- |' * len(table.columns)}", *rows]))
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Return the Markdown of a template rendered with `values`. Each paragraph and list item is one line."""
+    """Render a Markdown template with `values`, and join the lines of each paragraph and list item."""
     text = _load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 

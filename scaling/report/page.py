@@ -1,7 +1,7 @@
-"""Render a report or a comparison as one HTML page with several `Section`s. The page works offline.
+"""Render a report or a comparison as one HTML page: `Section`s, badges, answers and detail panels of cases.
 
-The template page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser,
-vega.min.js renders the figures.
+The page works offline. Its template page.html.jinja includes page.css and page.js. Text from records is
+escaped. In the browser, vega.min.js draws the figures.
 """
 
 import functools
@@ -31,13 +31,13 @@ from scaling.report.text import Table, clean_text, file_stem, keep_numbers_whole
 
 _TEMPLATE_FOLDER = Path(__file__).parent
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
-_RANGE_FIELDS = (  # fields of a record whose smallest and largest value a panel shows
+_RANGE_FIELDS = (  # fields of a record of which a detail panel shows the smallest and the largest value
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
 )  # fmt: skip
 
 
 class Section(NamedTuple):
-    """A section of the HTML page with optional sentences, figure and table."""
+    """A collapsible section of the HTML page. Its sentences, figure and table are optional."""
 
     anchor: str
     title: str
@@ -50,7 +50,7 @@ class Section(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section with a table. Its summary is the row count and, unless `opened`, part of the note."""
+    """Return a section with a table. Unless `opened`, its summary contains the first sentence of the note."""
     sentence = "" if opened else _first_sentence(table.note)
     summary = join_words(count_of(len(table.rows), "row"), sentence)
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
@@ -62,16 +62,18 @@ def _first_sentence(text: str) -> str:
 
 def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
     """Return the HTML page of a results folder. Each of `folded_tables` becomes a collapsed section."""
-    answer = tables.answer_table(findings)
+    fastest = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
     if sentences := [sentence for sentence in summary.answer_sentences(findings) if sentence not in shown]:
-        heading = "the answer with all that went wrong"
-        sections.append(Section("sentences", "In sentences", heading, sentences=sentences))
-    if answer.rows:
-        sections.insert(0, table_section(answer, opened=True))
+        section_summary = "the answer with all that went wrong"
+        sections.append(Section("sentences", "In sentences", section_summary, sentences=sentences))
+    if fastest.rows:
+        sections.insert(0, table_section(fastest, opened=True))
     else:
-        sections = [each._replace(opened=each.opened or bool(each.sentences)) for each in sections]
+        sections = [
+            section._replace(opened=section.opened or bool(section.sentences)) for section in sections
+        ]
     panels = case_panels(
         (tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
         for timing in findings.case_timings
@@ -97,12 +99,12 @@ def _figure_sections(findings: Findings) -> list[Section]:
         name, title = f"plan-{file_stem(forecast.hardware)}", f"Planned for {forecast.title}"
         note, answers, figure = describe_plan(forecast), plan_answers(forecast), figures.pop(name, None)
         planned.append(Section(name, title, "predicted, not measured", note, answers, figure))
-    notes = {f"scaling-{kind}": summary.describe_laws(findings, [kind]) for kind in KINDS}
-    notes["crossover"] = summary.describe_crossovers(findings)
-    notes["size"] = summary.describe_growth(findings)
+    sentences = {f"scaling-{kind}": summary.describe_laws(findings, [kind]) for kind in KINDS}
+    sentences["crossover"] = summary.describe_crossovers(findings)
+    sentences["size"] = summary.describe_growth(findings)
     measured = [
         Section(name, figure.title, _first_sentence(figure.caption),
-                sentences=notes.get(name, ()), figure=figure, opened=name == "devices")
+                sentences=sentences.get(name, ()), figure=figure, opened=name == "devices")
         for name, figure in figures.items()
     ]  # fmt: skip
     return [*measured[:1], *planned, *measured[1:]]
@@ -116,7 +118,7 @@ def render_page(
     panels: Mapping[str, Any],
     answers: Sequence[FastestAnswer] = (),
 ) -> str:
-    """Return an HTML page with a title, badges, summary cards, sections and detail panels.
+    """Return an HTML page with a title, badges, sections, and detail panels. Each of `answers` is a card.
 
     `provenance` is the line below the title. `badges` are (CSS class, text) pairs, such as
     ('failed', '2 failed'). `panels` is the result of `case_panels`.
@@ -133,13 +135,13 @@ def render_page(
 
 
 def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return the detail panels of the cases that have records, as a dict from HTML anchor to panel.
+    """Return a dict from HTML anchor to the detail panel of a case. Cases without records are omitted.
 
     `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
 
-    facts      a list of strings, such as 'compile 1.20 s to 1.40 s'
-    step       2 if only every second sample is plotted, usually 1
-    samples    for each process, [process name, times in seconds, indices of the disturbed samples]
+    facts      list of strings, such as 'compile 1.20 s to 1.40 s'
+    step       usually 1; a step of 2 means that only every second sample is plotted
+    samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
     """
     cases = [(anchor, records) for anchor, records in cases if records]
     total = sum(len(record.seconds) for _, records in cases for _, record in records)
@@ -153,8 +155,8 @@ def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, A
         seconds = [float(f"{second:.4g}") for second in record.seconds[::step]]
         disturbed = disturbed_samples(record)[: len(record.seconds) : step]
         samples.append([name, seconds, [index for index, value in enumerate(disturbed) if value]])
-    facts = [f"one of every {step} samples is drawn"] if step > 1 else []
-    facts += _list_facts([record for _, record in records])
+    omission = [f"one of every {step} samples is drawn"] if step > 1 else []
+    facts = omission + _list_facts([record for _, record in records])
     return {"facts": facts, "step": step, "samples": samples}
 
 

@@ -1,4 +1,4 @@
-"""Write a compute-time proposal in Markdown: AD mode, speed-up, node-hours, extrapolation and methods.
+"""Write a compute-time proposal in Markdown: fastest curves, node-hours, predictions, methods, limitations.
 
 The text is in proposal.md.jinja. It recommends one AD mode for the largest problem of each function. A weak
 scaling curve is omitted if the work per device is not constant.
@@ -26,7 +26,7 @@ from scaling.results.store import replace_file
 
 CALLS = 10**6  # number of calls of the derivative for which time is requested
 _NOT_WEAK = "Not weak scaling: "  # prefix of the sentences in `Findings.weak_refusals`
-_FUNCTIONS = (  # functions that the template calls
+_TEMPLATE_FUNCTIONS = (  # functions that the template calls
     count_of, describe_fit, format_interval, format_number, format_percentage, format_ratio,
     format_relative, format_time, list_first, nodes_of, recommend_devices,
 )  # fmt: skip
@@ -34,33 +34,36 @@ _FUNCTIONS = (  # functions that the template calls
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
     """Write the proposal of a study and its figures to report/proposal, and return the path of the text."""
-    target = folder / "report" / "proposal"
-    target.mkdir(parents=True, exist_ok=True)
+    proposal_folder = folder / "report" / "proposal"
+    proposal_folder.mkdir(parents=True, exist_ok=True)
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
-    files.write_figures(figures, findings, target, ["png"])
-    several = [curve for curve in findings.curves if len(curve.points) > 1]
-    planned = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
+    files.write_figures(figures, findings, proposal_folder, ["png"])
+    long_curves = [curve for curve in findings.curves if len(curve.points) > 1]
+    has_plan = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
     text = render_markdown(
-        "proposal.md.jinja", **{function.__name__: function for function in _FUNCTIONS},
+        "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
         certainty_of=functools.partial(_certainty_of, findings),
         predictions=_find_predictions(findings, curves), measured=_count_measurements(findings),
-        other_baselines=sorted({curve.baseline_devices for curve in several} - {1}),
-        has_weak_curve=any(curve.kind == "weak" for curve in several),
-        planned_machines=[forecast.title for forecast in findings.forecasts] if planned else [],
+        other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
+        has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
+        planned_machines=[forecast.title for forecast in findings.forecasts] if has_plan else [],
         limitations=_list_limitations(findings), verdict=verdict(lint_findings(findings)),
         environments=environment_table(findings),
     )  # fmt: skip
-    replace_file(target / "proposal.md", text.encode())
-    return target / "proposal.md"
+    replace_file(proposal_folder / "proposal.md", text.encode())
+    return proposal_folder / "proposal.md"
 
 
 def _find_predictions(
     findings: Findings, curves: Iterable[Curve]
 ) -> list[tuple[Curve, Forecast, Timing, PlanScore | None]]:
-    """Return (curve, forecast, timing, score) tuples. `timing` is the prediction on the most devices."""
+    """Return a (curve, forecast, timing, score) tuple for each curve that a plan predicts.
+
+    `timing` is the predicted time on the most devices. If no predicted time was measured, `score` is None.
+    """
     scores = {score.hardware: score for score in findings.plan_scores}
     return [
         (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
@@ -72,17 +75,17 @@ def _find_predictions(
 
 
 def _certainty_of(findings: Findings, timing: Timing) -> str | None:
-    """Return the certainty that a timing is the fastest of its problem, or None if another one is faster."""
+    """Return text such as 'sure' if a timing is the fastest on its device count, otherwise None."""
     return next((row.certainty for row in findings.fastest if row.first is timing), None)
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return the facts about the measured cases that the methods section states, or None if none exist."""
+    """Return the values for the methods section, such as sample counts, or None if no case was measured."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None
     on_cpu = [record for record in records if record.environment.get("platform") == "cpu"]
-    processes = Counter((record.key, record.setting, record.honest) for record in records)
+    process_counts = Counter((record.key, record.setting, record.honest) for record in records)
     checked = [(r.error, r.tolerance) for r in records if r.error is not None and r.tolerance]
     tolerances = sorted(tolerance for _, tolerance in checked)
     return {
@@ -96,7 +99,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
         "calls_per_sample": max(record.calls_per_sample or 1 for record in records),
         "samples": _format_range((len(record.seconds) for record in records), "sample"),
         "total_samples": sum(len(record.seconds) for record in records),
-        "processes": _format_range(processes.values(), "process"),
+        "processes": _format_range(process_counts.values(), "process"),
         "worst_error": max((error / tolerance for error, tolerance in checked), default=None),
         "tolerances": " to ".join(dict.fromkeys(map(format_number, tolerances[:1] + tolerances[-1:]))),
         "unchecked": len(records) - len(checked),

@@ -1,4 +1,4 @@
-"""Make the summary of one screen that `scaling run` prints at its end."""
+"""Make the summary that `scaling run` prints at its end: fastest AD modes, warnings and the next commands."""
 
 import textwrap
 from pathlib import Path
@@ -10,7 +10,7 @@ from scaling.analysis.summary import answer_sentences
 from scaling.report.text import LINES, WIDTH, clean_text, wrap_text
 
 _RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
-_MAX_WARNINGS = 4  # number of warnings in a summary
+_MAX_WARNINGS = 4  # largest number of warnings in a summary
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
@@ -20,21 +20,21 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     width of the console in characters.
     """
     width = min(width, WIDTH)
-    remarks = [remark for remark in lint_findings(findings) if remark.severity != NOTE]
+    lint = [finding for finding in lint_findings(findings) if finding.severity != NOTE]
+    texts = [f"{finding.severity}: {finding.rule} ({finding.count}); {finding.fix}" for finding in lint]
     warnings = [
-        f"{each.severity}: {each.rule} ({each.count}); {each.fix}" for each in remarks[:_MAX_WARNINGS]
+        textwrap.shorten(clean_text(text), width, placeholder=" ...") for text in texts[:_MAX_WARNINGS]
     ]
-    warnings = [textwrap.shorten(clean_text(warning), width, placeholder=" ...") for warning in warnings]
     commands = [f"scaling report {folder}", f"scaling lint {folder}"]
-    if omitted := len(remarks) - len(warnings):
+    if omitted := len(lint) - len(warnings):
         warnings.append(f"{omitted} more: {commands[1]}")
     headlines = [f"{answer.headline}." for answer in measured_answers(findings)]
     answers = headlines or answer_sentences(findings)
-    max_lines, lines = LINES - _RESERVED_LINES - len(warnings) - len(commands), list[str]()
+    max_lines, answer_lines = LINES - _RESERVED_LINES - len(warnings) - len(commands), list[str]()
     for index, answer in enumerate(answers):
         paragraph = wrap_text(answer, width, "  ")
-        if len(lines) + len(paragraph) + (index < len(answers) - 1) > max_lines:
-            lines.append(f"{len(answers) - index} more: {commands[0]}")
+        if len(answer_lines) + len(paragraph) + (index < len(answers) - 1) > max_lines:
+            answer_lines.append(f"{len(answers) - index} more: {commands[0]}")
             break
-        lines += paragraph
-    return [*lines, *warnings, *commands]
+        answer_lines += paragraph
+    return [*answer_lines, *warnings, *commands]

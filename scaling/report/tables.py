@@ -1,4 +1,4 @@
-"""Make the tables of a report: fastest modes, cases, lint, plans, scaling laws, environments.
+"""Make the tables of a report: fastest modes, cases, lint, plans, laws, efficiency, peers, environments.
 
 Each function *_rows yields the rows of one table, as dicts from column name to cell. The HTML page, table.md
 and the terminal show the same tables.
@@ -25,7 +25,7 @@ from scaling.options import machine_peaks
 from scaling.report.text import Table, TerminalReport, file_stem, make_table
 
 Row = dict[str, object]
-_MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
+_MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Runner-up: the "
     "fastest of the other modes on as many devices, or of those that are not distinguished, if any. Ratio: "
@@ -57,7 +57,7 @@ def _format_fraction(value: float) -> str:
     return format_percentage(value) if value else "none"
 
 
-_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
+_NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
     **dict.fromkeys(("first call", "detecting and colouring", "compiling"), format_duration),
     **dict.fromkeys(("efficiency", "communication", "waiting", "imbalance"), _format_fraction),
     **dict.fromkeys(("dispatch", "the rest", "within the interval"), _format_fraction),
@@ -68,19 +68,19 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that form
 
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode of each problem, its device count, and the runner-up."""
-    rows = (_fastest_cells(findings, row) for row in best_device_counts(findings.fastest))
+    rows = (_fastest_row(findings, fastest) for fastest in best_device_counts(findings.fastest))
     return _table("fastest", "Fastest mode of each problem", rows)
 
 
-def _fastest_cells(findings: Findings, row: FastestMethod) -> Row:
+def _fastest_row(findings: Findings, fastest: FastestMethod) -> Row:
     return {
-        "problem": problem_name(findings, row),
-        "fastest": timings.name_with_blocks(row.first),
-        "time": format_time(row.first),
-        "devices": row.case.devices,
-        "runner-up": row.second and _name_with_time(row.second),
-        "ratio": row.second and row.ratio,
-        "certainty": row.certainty,
+        "problem": problem_name(findings, fastest),
+        "fastest": timings.name_with_blocks(fastest.first),
+        "time": format_time(fastest.first),
+        "devices": fastest.case.devices,
+        "runner-up": fastest.second and _name_with_time(fastest.second),
+        "ratio": fastest.second and fastest.ratio,
+        "certainty": fastest.certainty,
     }
 
 
@@ -90,15 +90,15 @@ def _name_with_time(timing: Timing) -> str:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table with a row for each of the scaling curves of one problem.
+    """Return a table of the scaling curves of one problem, with one row per curve.
 
-    The table has a column for each device count, with the time and the speed-up.
+    Each device count has a column. Its cells contain the time and the speed-up.
     """
-    first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
+    first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
     rows = (
-        {"on devices": curve.program_name, **dict.fromkeys(map(str, counts))}
+        {"on devices": curve.program_name, **dict.fromkeys(map(str, device_counts))}
         | {str(point.devices): _curve_cell(point) for point in curve.points}
         for curve in curves
     )
@@ -113,9 +113,9 @@ def _curve_cell(point: CurvePoint) -> str:
 
 
 def terminal_report(findings: Findings) -> TerminalReport:
-    """Return the tables and sentences of a report on a console."""
-    answer, curves = answer_table(findings), derivative_curves(findings.curves)
-    tables = [*([answer] if answer.rows else []), *(curve_table(findings, each) for each in curves)]
+    """Return the tables and sentences that `scaling report` prints on a console."""
+    fastest, problems = answer_table(findings), derivative_curves(findings.curves)
+    tables = [*([fastest] if fastest.rows else []), *(curve_table(findings, each) for each in problems)]
     return TerminalReport(tables, answer_sentences(findings), describe_totals(findings))
 
 
@@ -128,15 +128,15 @@ def describe_totals(findings: Findings) -> str:
 def folded_tables(findings: Findings) -> list[Table]:
     """Return the nonempty tables for the collapsed sections of the HTML page, in page order."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
-    fastest = (_fastest_cells(findings, row) for row in findings.fastest)
+    fastest_rows = (_fastest_row(findings, fastest) for fastest in findings.fastest)
     tables = [
-        _table("each", "Fastest mode on each number of devices", fastest),
+        _table("each", "Fastest mode on each number of devices", fastest_rows),
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),
         _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
         _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
         *_plan_tables(findings),
         _table("laws", "Laws of scaling", _law_rows(findings)),
-        _table("losses", "Where the efficiency goes", _loss_rows(findings)),
+        _table("losses", "Where the efficiency goes", _efficiency_rows(findings)),
         _table("sparsity", "Sparse derivatives", _sparse_rows(findings)),
         _table("systems", "Other systems", _peer_rows(findings)),
         _table("machine", "What the machine can do", _machine_rows(findings)),
@@ -147,20 +147,20 @@ def folded_tables(findings: Findings) -> list[Table]:
 
 
 def _table(anchor: str, title: str, rows: Iterable[Mapping[str, object]]) -> Table:
-    texts = ({name: _format_cell(name, value) for name, value in row.items()} for row in rows)
-    return make_table(anchor, title, _NOTES.get(anchor.partition("-")[0], ""), texts)
+    text_rows = ({name: _format_cell(name, value) for name, value in row.items()} for row in rows)
+    return make_table(anchor, title, _NOTES.get(anchor.partition("-")[0], ""), text_rows)
 
 
 def _format_cell(column: str, value: object) -> str:
     if isinstance(value, Estimate):
         return format_ratio(*value)
     if isinstance(value, int | float):
-        return _FORMATS.get(column, str)(value)
+        return _NUMBER_FORMATS.get(column, str)(value)
     return str(value or "")
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor of the table row and the detail panel of a measured case."""
+    """Return the HTML anchor of a measured case, which its table row and its detail panel share."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
@@ -186,24 +186,24 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
-    """Return one ratio at points of a strong and a weak curve as text, such as '1.9x, weak 0.95x'."""
+def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
+    """Format a ratio for each kind of scaling, such as '1.9x, weak 1.8x'. The keys of `points` are the kinds."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
-        + format_relative(point, getattr(point, field), sign)
+        + format_relative(point, getattr(point, field), unit)
         + point.relative
         for kind, point in points.items()
     )
 
 
 def _describe_remarks(findings: Findings, timing: Timing) -> str:
-    record, floor, padding = timing.record, timings.near_floor(timing), timings.padding_share(timing)
+    record, dispatch, padding = timing.record, timings.near_floor(timing), timings.padding_share(timing)
     blocks = timings.automatic_blocks(record)
     counts = (record.collectives or {}).items()
     collectives = " and ".join(f"{count} {name}" for name, count in counts if count)
     return join_words(
         findings.suffix(timing.environment, timing.honest).strip(" []"),
-        floor and f"{timings.SHORT}: {format_duration(floor)}",
+        dispatch and f"{timings.SHORT}: {format_duration(dispatch)}",
         blocks and f"takes {blocks}",
         padding and f"{format_percentage(padding)} padding",
         collectives and f"sends {format_bytes(record.collective_bytes or 0)} in {collectives}",
@@ -237,8 +237,8 @@ def _plan_tables(findings: Findings) -> Iterator[Table]:
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     curves = [curve for curve in forecast.curves if len(curve.points) > 1]
     points = {point.timing.case: point for curve in curves for point in curve.points}
-    ranked = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
-    for record in ranked:
+    by_program = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
+    for record in by_program:
         predicted, point = record.predicted or {}, points.get(record.case)
         times = [predicted[name] for name in ("seconds", "low", "high") if predicted]
         reason = "" if record.status == "planned" else _describe_reason(record)
@@ -269,35 +269,35 @@ def _describe_memory(record: Record) -> str:
 
 
 def _law_rows(findings: Findings) -> Iterator[Row]:
-    for curve, fitted in findings.scaling_fits:
-        for law in fitted:
-            parts = {name: format_share(*estimate) for name, estimate in law.parts.items()}
+    for curve, laws in findings.scaling_fits:
+        for law in laws:
+            parameters = {name: format_share(*estimate) for name, estimate in law.parts.items()}
             limit = law.limit_estimate if law.determined else None
-            certain = limit is not None and limit.is_determined
+            has_limit = limit is not None and limit.is_determined
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
                 "law": law.name + (", best" if law.best else ""),
-                **{name: parts.get(name) for name in ("serial", "contention", "coherency")},
+                **{name: parameters.get(name) for name in ("serial", "contention", "coherency")},
                 "largest speed-up": limit and format_ratio(*limit),
-                "at devices": format_number(law.peak) if certain and law.peak else "",
+                "at devices": format_number(law.peak) if has_limit and law.peak else "",
                 "off by": f"{law.spread:.1%}",
             }
 
 
-def _loss_rows(findings: Findings) -> Iterator[Row]:
-    for curve, parts in findings.efficiency_breakdowns:
+def _efficiency_rows(findings: Findings) -> Iterator[Row]:
+    for curve, breakdowns in findings.efficiency_breakdowns:
         efficiency = {point.devices: point.efficiency.value for point in curve.points}
-        for part in parts:
+        for breakdown in breakdowns:
             yield {
                 "curve": f"{curve.name}{findings.suffix(curve.environment)}",
                 "kind": curve.kind,
-                "devices": part.devices,
-                "efficiency": efficiency[part.devices],
-                "communication": part.communication,
-                "imbalance": part.imbalance,
-                "dispatch": part.dispatch,
-                "the rest": part.serial,
+                "devices": breakdown.devices,
+                "efficiency": efficiency[breakdown.devices],
+                "communication": breakdown.communication,
+                "imbalance": breakdown.imbalance,
+                "dispatch": breakdown.dispatch,
+                "the rest": breakdown.serial,
             }
 
 
@@ -347,23 +347,25 @@ def _machine_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_rate(peak: Timing) -> str:
-    giga, (low, high) = machine_peaks.peak_work(peak.case) / 1e9, peak.interval or (None, None)
-    interval = format_interval(giga / high, giga / low) if low and high else ""
-    return f"{format_number(giga / peak.median)} G{PEAKS[str(peak.case.target)]}/s{interval}"
+    giga_units, (low, high) = machine_peaks.peak_work(peak.case) / 1e9, peak.interval or (None, None)
+    interval = format_interval(giga_units / high, giga_units / low) if low and high else ""
+    return f"{format_number(giga_units / peak.median)} G{PEAKS[str(peak.case.target)]}/s{interval}"
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table with a row for each fact of hardware and software, and a column for each environment."""
+    """Return a table of the hardware and software on which cases ran, with a column for each environment."""
     rows: dict[str, Row] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
         cells = (cell for record in records for cell in environment_columns(record.environment))
         by_name = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-        facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in by_name.items()}
-        started = sorted(record.started_at or "" for record in records)
-        facts |= {"records": [str(len(records))]}
-        facts |= {"first case started": started[:1], "last case started": started[-1:]}
-        for name, values in facts.items():
+        properties = {
+            name: list(dict.fromkeys(value for _, value in pairs)) for name, pairs in by_name.items()
+        }
+        start_times = sorted(record.started_at or "" for record in records)
+        properties |= {"records": [str(len(records))]}
+        properties |= {"first case started": start_times[:1], "last case started": start_times[-1:]}
+        for name, values in properties.items():
             row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
             row[digest] = list_first(values, _MAX_VALUES)
     return make_table("environments", "Where it was measured", "", rows.values())

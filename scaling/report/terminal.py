@@ -1,7 +1,4 @@
-"""Print the tables and sentences of a report on a console, without reading results.
-
-If a table is too wide for the console, each row is printed as a paragraph.
-"""
+"""Print tables and sentences (`Table`, `TerminalReport`) on a console with rich, wrapped to its width."""
 
 from collections.abc import Sequence
 
@@ -11,11 +8,11 @@ from rich.text import Text
 
 from scaling.report.text import Table, TerminalReport, clean_text, keep_numbers_whole, wrap_text
 
-_BORDERS = 3  # characters of padding and border per column
+_BORDER_WIDTH = 3  # characters of padding and border per column
 
 
 def print_report(report: TerminalReport, console: Console) -> None:
-    """Print the fastest modes, the speed-ups and the conclusions of a study on a console."""
+    """Print the tables and the sentences of a report on a console, but not its totals."""
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:
@@ -23,24 +20,24 @@ def print_report(report: TerminalReport, console: Console) -> None:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print the title and the rows of a table on a console, as paragraphs if the table is too wide."""
-    rows = [
+    """Print a table with its title. If it is too wide for the console, print each row as a paragraph."""
+    header, *rows = (
         [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
-    ]
+    )
     _print_wrapped(table.title, console)
-    widths = _column_widths(list(zip(*rows, strict=True)), console.width)
+    widths = _column_widths(list(zip(header, *rows, strict=True)), console.width)
     if widths is None:
-        for head, *values in rows[1:]:
-            named = (f"{name} {value}" for name, value in zip(rows[0][1:], values, strict=True) if value)
-            _print_wrapped(f"{head}: {', '.join(named)}", console)
+        for first_cell, *cells in rows:
+            named = (f"{name} {cell}" for name, cell in zip(header[1:], cells, strict=True) if cell)
+            _print_wrapped(f"{first_cell}: {', '.join(named)}", console)
         return
     rich_table = RichTable()
-    for name in rows[0]:
+    for name in header:
         rich_table.add_column(Text(name), no_wrap=True)
-    for row in rows[1:]:
-        cells = (wrap_text(cell, width) for cell, width in zip(row, widths, strict=True))
-        rich_table.add_row(*(Text("\n".join(lines)) for lines in cells))
+    for row in rows:
+        wrapped_cells = (wrap_text(cell, width) for cell, width in zip(row, widths, strict=True))
+        rich_table.add_row(*(Text("\n".join(lines)) for lines in wrapped_cells))
     console.print(rich_table)
 
 
@@ -49,14 +46,14 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
     `columns` contains the cells of each column. No column is narrower than its longest word.
     """
-    largest = [max(map(len, column)) for column in columns]
-    smallest = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
-    spare = width - _BORDERS * len(columns) - 1 - sum(smallest)
-    if spare < 0:
+    max_widths = [max(map(len, column)) for column in columns]
+    min_widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    free_width = width - _BORDER_WIDTH * len(columns) - 1 - sum(min_widths)
+    if free_width < 0:
         return None
-    wanted = sum(largest) - sum(smallest)
-    fraction = min(1.0, spare / wanted) if wanted else 0.0
-    return [low + int(fraction * (high - low)) for low, high in zip(smallest, largest, strict=True)]
+    wanted_width = sum(max_widths) - sum(min_widths)
+    fraction = min(1.0, free_width / wanted_width) if wanted_width else 0.0
+    return [low + int(fraction * (high - low)) for low, high in zip(min_widths, max_widths, strict=True)]
 
 
 def _to_one_line(text: str, console: Console) -> str:
@@ -68,7 +65,7 @@ def _to_one_line(text: str, console: Console) -> str:
 
 
 def _print_wrapped(text: str, console: Console) -> None:
-    """Print text on a console, wrapped to its width if it is a terminal and as one line otherwise."""
+    """Print text wrapped to the width of the console, or on one line if the console is not a terminal."""
     line = _to_one_line(text, console)
     lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
     for line in lines:

@@ -12,7 +12,7 @@ _UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and 
     r"(?=to )|(?<=to) (?=[-\d])"
 )
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-LINES, WIDTH = 25, 80  # lines and columns of a console
+LINES, WIDTH = 25, 80  # lines and columns of a usual console
 
 
 def clean_text(text: str) -> str:
@@ -21,24 +21,24 @@ def clean_text(text: str) -> str:
 
 
 def file_stem(name: str) -> str:
-    """Return a name as part of a file name, such as 'nvidia-h100' for 'NVIDIA H100'."""
+    """Convert a name to a part of a file name, for example 'NVIDIA H100' to 'nvidia-h100'."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "other"
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Return the text with non-breaking spaces within quantities such as '1.2 ms (1.1 to 1.3)'."""
+    """Replace the spaces within quantities such as '1.2 ms (1.1 to 1.3)' by non-breaking spaces."""
     return _UNBREAKABLE.sub(NO_BREAK_SPACE, text)
 
 
 class Table(NamedTuple):
-    """A table of text. Without `row_anchors`, its rows have numbered HTML anchors such as 'laws-row1'."""
+    """A table whose cells are text. The HTML page, Markdown files and the console show it."""
 
     anchor: str  # the HTML anchor of the table
     title: str
-    note: str
+    note: str  # text above the table
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    row_anchors: Sequence[str] = ()  # the HTML anchor of each row
+    row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'laws-row1'
 
     @property
     def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -48,7 +48,7 @@ class Table(NamedTuple):
 
 
 class TerminalReport(NamedTuple):
-    """What `scaling report` prints about a results folder."""
+    """The tables and text that `scaling report` prints about a results folder."""
 
     tables: Sequence[Table]  # the fastest modes, and the scaling curves of each problem
     sentences: Sequence[str]
@@ -58,21 +58,21 @@ class TerminalReport(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a table of text. `rows` are dicts from column name to value, all with the same keys.
+    """Return a `Table` of `rows`, which are dicts with equal keys from column name to value.
 
     None becomes an empty cell. Columns that contain only empty cells are omitted, except the first column.
     """
-    texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
-    names = list(texts[0]) if texts else []
-    columns = tuple(name for name in names if name == names[0] or any(row[name] for row in texts))
-    cells = [tuple(row[name] for name in columns) for row in texts]
+    text_rows = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
+    names = list(text_rows[0]) if text_rows else []
+    columns = tuple(name for name in names if name == names[0] or any(row[name] for row in text_rows))
+    cells = [tuple(row[name] for name in columns) for row in text_rows]
     return Table(anchor, title, note, columns, cells, row_anchors)
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the text as lines of at most `width` characters. All lines but the first start with `indent`.
+    """Wrap text at `width` characters, and return its lines. All lines but the first start with `indent`.
 
-    Long words and quantities such as '1.2 ms' are not broken, so that a line may be longer.
+    Words and quantities such as '1.2 ms' are not broken. A line with a long word can exceed the width.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(

@@ -1,6 +1,6 @@
-"""Write the folder `report` of a results folder (index.html, table.md, table.csv), unless it is up to date.
+"""Write the subfolder `report` (index.html, table.md, table.csv), and find out whether it is up to date.
 
-The functions on whether a report is up to date import neither the analysis nor the plotting code.
+The functions for this check import neither the analysis nor the plotting code.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from scaling.analysis.findings import Findings
 
 _FILES = ("index.html", "table.md", "table.csv")
-_SAVED = ".inputs.json"  # file with the digest of the inputs of a report, and with the text for a console
+_SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and its text for a console
 
 
 def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
-    """Write the report of a results folder to its subfolder `report`, and return the path of index.html.
+    """Write or replace the files in the subfolder `report` of `folder`, and return the path of index.html.
 
-    If `findings` is None, the results are read from the folder.
+    If `findings` is None, read the results from `folder`.
     """
     from scaling.analysis.dataframe import record_columns, to_csv
     from scaling.analysis.findings import read
@@ -48,9 +48,9 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the hexadecimal SHA-256 digest of a report's inputs.
+    """Return the hexadecimal SHA-256 digest of the inputs of a report.
 
-    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
+    They are the name of the folder, its records, its plans, study.json, and the source code of the package.
     """
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
@@ -62,8 +62,8 @@ def inputs_digest(folder: Path) -> str:
 
 
 def find_current(folder: Path, digest: str) -> TerminalReport | None:
-    """Return what `scaling report` printed, if the report is complete and its inputs have this digest."""
-    saved = store.read_json(folder / "report" / _SAVED)
+    """If the report is complete and its inputs have this digest, return its console output, otherwise None."""
+    saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
     is_complete = all((folder / "report" / name).is_file() for name in _FILES)
     if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):
         return None
@@ -71,5 +71,5 @@ def find_current(folder: Path, digest: str) -> TerminalReport | None:
 
 
 def mark_current(folder: Path, digest: str, printed: TerminalReport) -> None:
-    """Save the digest of the inputs of a report, and what `scaling report` prints, to report/.inputs.json."""
-    store.write_json(folder / "report" / _SAVED, {"digest": digest} | printed._asdict())
+    """Save the digest of the inputs of a report, and its console output, to report/.inputs.json."""
+    store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())

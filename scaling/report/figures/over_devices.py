@@ -142,7 +142,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row for each curve point. A ratio is None if its interval is too wide (`is_determined`)."""
+    """Return a data row for each curve point. A ratio is None if its interval is too wide to report it."""
     rows = []
     for curve in curves:
         for point in curve.points:
