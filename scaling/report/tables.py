@@ -90,10 +90,7 @@ def _name_with_time(timing: Timing) -> str:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of the scaling curves of one problem, with one row per curve.
-
-    Each device count has a column. Its cells contain the time and the speed-up.
-    """
+    """Return a table of times and speed-ups, with a row for each curve and a column for each device count."""
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
@@ -134,7 +131,7 @@ def folded_tables(findings: Findings) -> list[Table]:
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),
         _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
         _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
-        *_plan_tables(findings),
+        *map(_planned_table, findings.forecasts),
         _table("laws", "Laws of scaling", _law_rows(findings)),
         _table("losses", "Where the efficiency goes", _efficiency_rows(findings)),
         _table("sparsity", "Sparse derivatives", _sparse_rows(findings)),
@@ -187,7 +184,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Format a ratio for each kind of scaling, such as '1.9x, weak 1.8x'. The keys of `points` are the kinds."""
+    """Format a ratio for each kind of scaling, such as '1.9x, weak 1.8x'. `points` is a dict by kind."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), unit)
@@ -228,10 +225,9 @@ def _describe_reason(record: Record) -> str:
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
-def _plan_tables(findings: Findings) -> Iterator[Table]:
-    for forecast in findings.forecasts:
-        title = f"Every case planned for {forecast.title}"
-        yield _table(f"planned-{file_stem(forecast.hardware)}", title, _planned_rows(forecast))
+def _planned_table(forecast: Forecast) -> Table:
+    title = f"Every case planned for {forecast.title}"
+    return _table(f"planned-{file_stem(forecast.hardware)}", title, _planned_rows(forecast))
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:

@@ -62,7 +62,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def find_current(folder: Path, digest: str) -> TerminalReport | None:
-    """If the report is complete and its inputs have this digest, return its console output, otherwise None."""
+    """If the report is complete and its inputs have this digest, return its console output, else None."""
     saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
     is_complete = all((folder / "report" / name).is_file() for name in _FILES)
     if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):

@@ -1,4 +1,4 @@
-"""Create or update the W&B workspace and W&B report of a study with the package wandb-workspaces.
+"""Create or update the W&B workspace and the W&B report of a study (`save`), and lay out their line plots.
 
 The child process of publish.py runs this module. Text from records is never interpreted as Markdown.
 """
@@ -14,9 +14,9 @@ from wandb_workspaces.workspaces import internal
 
 from scaling.wandb.job import Plot, PublishJob, ideal_metric
 
-_MAX_LINES = 100  # number of lines in a panel
-_MAX_PLOTS = 12  # number of plots in a section
-_PLOTS = {  # kind of plot -> title of its section
+_MAX_LINES = 100  # largest number of lines in a panel
+_MAX_PLOTS = 12  # largest number of plots in a section
+_SECTION_TITLES = {  # kind of plot -> title of its section
     "strong": "Strong scaling: the same work on more devices",
     "weak": "Weak scaling: as many points for each device; counted work per device constant within 1 %",
     "size": "Time against size",
@@ -24,19 +24,22 @@ _PLOTS = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Save a W&B workspace and report, and return text with the URLs. `current` maps series to run IDs."""
+    """Save the W&B workspace and the W&B report of a job, and return text with their URLs.
+
+    `current` is a dict from the series of a run to the ID of its current W&B run.
+    """
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series
-    current_runs = ws.And(is_from_study, ws.Tags().notin(["superseded"]))
+    run_filter = ws.And(is_from_study, ws.Tags().notin(["superseded"]))
     # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
     title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
     sections = _make_sections(job, current)
-    workspace_url = _save_workspace(job, title, sections, current_runs)
-    report_url = _save_report(job, title, sections, current_runs)
+    workspace_url = _save_workspace(job, title, sections, run_filter)
+    report_url = _save_report(job, title, sections, run_filter)
     return f"dashboard {workspace_url}, report {report_url}"
 
 
-def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any]], runs: Any) -> str:
+def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any]], run_filter: Any) -> str:
     columns = ["run:displayName", *(f"config:{name}.value" for name in ("method", "api", "split", "host"))]
     workspace = ws.Workspace(
         entity=str(job.settings.entity), project=job.settings.project, name=title, sections=[
@@ -45,7 +48,7 @@ def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any
             )) for name, panels in sections.items()
         ],
         settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
-        runset_settings=ws.RunsetSettings(filters=runs, pinned_columns=columns),
+        runset_settings=ws.RunsetSettings(filters=run_filter, pinned_columns=columns),
     )  # fmt: skip
     # The name is the same on all machines.
     workspace._internal_name = internal._url_query_str_to_internal_name(job.runs[-1].series[:11])
@@ -58,48 +61,48 @@ def _save_workspace(job: PublishJob, title: str, sections: Mapping[str, list[Any
     return str(workspace.url)
 
 
-def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]], runs: Any) -> str:
+def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]], run_filter: Any) -> str:
     entity, project = str(job.settings.entity), job.settings.project
-    runset = wr.Runset(entity=entity, project=project, name="current runs", filters=runs)
+    runset = wr.Runset(entity=entity, project=project, name="current runs", filters=run_filter)
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(job.sentences))]
     for name, panels in sections.items():
         blocks += [wr.H1(name), wr.PanelGrid(runsets=[runset], panels=panels)]
-    note = f"Written by `scaling publish`, which writes it anew each time (study {job.runs[-1].series})."
+    text = f"Written by `scaling publish`, which writes it anew each time (study {job.runs[-1].series})."
     report = wr.Report(
-        entity=entity, project=project, title=title, width="fluid", description=note, blocks=blocks
+        entity=entity, project=project, title=title, width="fluid", description=text, blocks=blocks
     )
-    reports = wandb.Api().reports(f"{entity}/{project}")
-    report.id = next((old.id for old in reports if old.description == note), "")
+    earlier_reports = wandb.Api().reports(f"{entity}/{project}")
+    report.id = next((earlier.id for earlier in earlier_reports if earlier.description == text), "")
     report.save()
     return str(report.url)
 
 
 def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return a dict from the title of each nonempty dashboard section to its W&B line plots."""
-    bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
+    """Return a dict from section title to W&B line plots, without sections that have no plot."""
+    interval_bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
         f"{current.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))
     })  # fmt: skip
     sections: dict[str, list[Any]] = {}
-    for kind, title in _PLOTS.items():
+    for kind, title in _SECTION_TITLES.items():
         plots = [plot for plot in job.plots if plot.kind == kind]
         selected = ([plot for plot in plots if plot.x_count > 1] or plots)[:_MAX_PLOTS]
         if len(plots) > len(selected):
             title += f" ({len(selected)} of {len(plots)} plots; `scaling report` has all)"
         if selected:
             selected.sort(key=lambda plot: plot.title)
-            sections[title] = [_make_line_plot(plot, bounds) for plot in selected]
+            sections[title] = [_make_line_plot(plot, interval_bounds) for plot in selected]
             width = 24 // min(2, len(selected))
             for number, panel in enumerate(sections[title]):
                 panel.layout = wr.Layout(x=number % 2 * width, y=number // 2 * 9, w=width, h=9)
     return sections
 
 
-def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:
+def _make_line_plot(plot: Plot, interval_bounds: list[str]) -> Any:
     low, high = f"{plot.metric}_low", f"{plot.metric}_high"
     return wr.LinePlot(
         title=f"{'Speed-up' if plot.baselines else 'Time'}: {plot.title}", x=plot.x, title_x=plot.x_title,
         y=[plot.metric, low, high, *map(ideal_metric, plot.baselines)], title_y=plot.y_title,
         log_x=True, log_y=True, max_runs_to_show=_MAX_LINES, smoothing_type="none",
-        line_marks={line: "dotted" for line in bounds if line.partition(":")[2] in (low, high)},
+        line_marks={line: "dotted" for line in interval_bounds if line.partition(":")[2] in (low, high)},
     )  # fmt: skip

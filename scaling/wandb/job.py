@@ -1,6 +1,6 @@
-"""Define `PublishJob`, the data that publish.py sends to remote.py, and the `tracking` settings of a study.
+"""Define the data that publish.py sends to remote.py (`PublishJob`), and the `tracking` settings of a study.
 
-The module does not import SciPy or the analysis that computes the data.
+It imports neither NumPy nor SciPy, so that the child process of each publication starts quickly.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from scaling.core.environment import scrub
 FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
 # Prefix of a metric (the part before the slash) -> metric of its x-axis.
 STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
-Fields = dict[str, Any]
+Fields = dict[str, Any]  # a W&B config, history row or summary
 MODES = ("auto", "online", "offline", "disabled")
 
 
@@ -79,7 +79,7 @@ class TrackingSettings:
 
 
 class Line(NamedTuple):
-    """The environment, workload and AD method of a W&B run, which identify a line in a plot."""
+    """A line in a W&B plot: the environment, the workload and the AD method of one W&B run."""
 
     environment: str
     workload: str
@@ -88,7 +88,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """A line plot with a line for each W&B run.
+    """A W&B plot with one line per W&B run.
 
     The values are logged as `metric`, and the bounds of the 95 % intervals as `metric`_low and `metric`_high.
     """
@@ -110,10 +110,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run. The entries "study" and "kind" of `config` are the W&B group and job type."""
+    """The content of a W&B run. The entries "study" and "kind" of `config` are its W&B group and job type."""
 
-    digest: str  # a hash of the entire content
-    series: str  # an identifier that does not depend on the results
+    digest: str  # a hash of the content, which differs if the results differ
+    series: str  # identifies the same line in all publications; the newest run supersedes the others
     name: str
     tags: tuple[str, ...]
     config: Fields
@@ -123,7 +123,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class PublishJob:
-    """The settings of a publication, and the W&B runs, plots and sentences to publish."""
+    """The settings of a publication to W&B, and the runs, plots and sentences to publish."""
 
     settings: TrackingSettings
     runs: tuple[TrackedRun, ...]  # the last run represents the whole study
@@ -133,11 +133,11 @@ class PublishJob:
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the W&B metric of the ideal speed-up relative to a number of devices, such as 'ideal/from_2'."""
+    """Return the metric for the ideal speed-up over `baseline` devices, for example 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
 
 
 def describe_error(error: BaseException) -> str:
     """Return the first line of an error message, up to 200 characters, without secrets and folder names."""
-    line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return scrub(line)[:200].rstrip(" .")
+    first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return scrub(first_line)[:200].rstrip(" .")

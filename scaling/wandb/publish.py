@@ -1,8 +1,8 @@
 """Publish a results folder to W&B: run remote.py in a child process, and return the events as an `Outcome`.
 
-wandb can hang, print, and change signal handlers and the environment. The child process (remote.py) protects
-the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON with the
-digest (`run`) and the `state` of a W&B run, or the `reason` for a failure. No error stops a study.
+In the process of a study, wandb could hang, print, or change signal handlers and environment variables. The
+child receives a pickled `PublishJob`. Its events are lines of JSON, with the digest (`run`) and the `state`
+of a W&B run, or with the `reason` for a failure. An error of W&B never stops a study.
 """
 
 import base64
@@ -27,7 +27,7 @@ from scaling.workers.child_process import ChildProcess, Event
 _LOCK_SECONDS = 20.0  # a killed process releases the lock within seconds
 _START_SECONDS = 60.0  # timeout of importing wandb, even from a slow network disk
 _GRACE_SECONDS = 15.0  # added to the limits of wandb, which it may exceed
-_ENVIRON = {
+_CHILD_ENVIRONMENT = {  # environment variables of the child process
     "WANDB_ERROR_REPORTING": "false",  # nothing may be sent in offline mode
     "WANDB_SILENT": "true",
     "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
@@ -39,16 +39,16 @@ _KEPT = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PRO
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a publication: the state of each W&B run, whether all succeeded, and lines to print."""
+    """The outcome of a publication to W&B, with the state of each run and the lines to print."""
 
     mode: str  # the mode of the settings; "auto" becomes "online" or "offline" once it is decided
     states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
-    succeeded: bool
-    lines: tuple[str, ...]
+    succeeded: bool  # whether no failure was reported
+    lines: tuple[str, ...]  # text for the console
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B or write offline copies, and return the outcome, including errors."""
+    """Publish a results folder to W&B or write offline copies. Errors are part of the returned outcome."""
     events: list[Event] = [{"mode": settings.mode}]
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -65,11 +65,11 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
     loaded = loaded or store.load(folder)
     if settings.mode == "disabled" or not loaded.records:
         return
-    study = findings.read(folder, loaded=loaded)
-    plots = make_plots(study)
-    runs = [replace(run, tags=(*settings.tags, *run.tags)) for run in study_runs(study, plots, folder)]
+    results = findings.read(folder, loaded=loaded)
+    plots = make_plots(results)
+    runs = [replace(run, tags=(*settings.tags, *run.tags)) for run in study_runs(results, plots, folder)]
     destination = digest_of((settings.project, settings.entity, settings.tags))[:6]
-    sentences = tuple(summary.answer_sentences(study))
+    sentences = tuple(summary.answer_sentences(results))
     job = PublishJob(settings, tuple(runs), tuple(plots), sentences, destination)
     yield from ({"run": run.digest, "state": "lost"} for run in runs)
     with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # no two processes publish at once
@@ -78,36 +78,37 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
 
 
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
-    """Publish a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
+    """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
 
-    If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
-    inherits the file descriptor `lock`. It works in a temporary folder, because logs of wandb contain paths.
+    If the child crashes or sends nothing within a time limit, the last event contains a `reason`. The child
+    inherits the file descriptor `lock`, so that no other publication can start before the child ends. It runs
+    in a temporary folder, because logs of wandb contain paths.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
-    environ = {name: os.environ[name] for name in names} | _ENVIRON
-    text = base64.b64encode(pickle.dumps(job)).decode()
+    environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT
+    encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
-    limit = _START_SECONDS + _GRACE_SECONDS
+    timeout = _START_SECONDS + _GRACE_SECONDS
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        options: dict[str, Any] = {"cwd": Path(work), "env": environ, "pass_fds": (lock,)}
-        process = ChildProcess(command, stdin_text=text, **options)
-        stack.callback(process.close)
-        while (event := process.receive(limit)) is not None:
+        work_folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        options: dict[str, Any] = {"cwd": Path(work_folder), "env": environ, "pass_fds": (lock,)}
+        child = ChildProcess(command, stdin_text=encoded_job, **options)
+        stack.callback(child.close)
+        while (event := child.receive(timeout)) is not None:
             if event.get("event") == "exit":
                 if event["status"]:
-                    end = process.explain_exit(event["status"])
+                    end = child.explain_exit(event["status"])
                     yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
                 return
             yield event
-            limit = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS
-        yield {"reason": f"wandb fell silent for {limit:g} s"}
+            timeout = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS
+        yield {"reason": f"wandb fell silent for {timeout:g} s"}
 
 
 def _format_outcome(
     folder: Path, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the lines that report the states of the runs and the reasons for failures.
+    """Yield the lines that state how many W&B runs are published or kept offline, and why others failed.
 
     `fields` contains the last value of each event field, such as 'page' and 'dashboard'.
     """
@@ -115,16 +116,16 @@ def _format_outcome(
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
         superseded = fields.get("superseded", 0)
-        words = {"new": counts["published"], "as before": counts["unchanged"], "superseded": superseded}
-        runs = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+        totals = {"new": counts["published"], "as before": counts["unchanged"], "superseded": superseded}
+        runs = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
         yield f"published to {fields['page']}, read back and equal: runs {runs}"
     if counts["kept"]:
         yield f"kept {count_of(counts['kept'], 'run')} offline in {copies}; {command} sends them, given a key"
     if counts["there before"]:
         yield f"{count_of(counts['there before'], 'run')} went to {copies} before"
     if reasons:
-        text = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
-        yield f"{text}; the records in {folder} are whole, {command} tries again"
+        failure = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
+        yield f"{failure}; the records in {folder} are whole, {command} tries again"
     elif fields["mode"] == "disabled":
         yield "nothing was sent, WANDB_MODE is disabled"
     elif not states:

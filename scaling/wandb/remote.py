@@ -1,8 +1,8 @@
 """Main program of the W&B child process: upload runs and verify them, or write offline copies.
 
-publish.py starts a child process that runs this module in a temporary folder. wandb does not report every
-failure, so a run counts as published only after it was read back. Each upload gets a new run ID to avoid
-duplicate rows. A digest in the config of a run identifies its content.
+publish.py runs this module in a temporary folder. wandb does not report every failure. Therefore a run counts
+as published only after it was read from the server and compared. Its config contains a digest of its content.
+Each upload has a new run ID, because a second upload with the same ID would duplicate rows.
 """
 
 import base64
@@ -31,7 +31,7 @@ _SUPERSEDED = "superseded"
 _THREADS = 8  # most of the time is spent waiting for the server
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
-_COPIES = Path(*sys.argv[1:2])  # the folder of the offline copies
+_COPIES_FOLDER = Path(*sys.argv[1:2])  # folder of the offline copies
 _MAX_ROWS = 10_000  # the server returns only part of a longer history
 
 
@@ -40,10 +40,10 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
     `send_event` sends its keyword arguments to the parent process.
     """
-    server, settings, sent = wandb.setup().settings, job.settings, set[str]()
+    account, settings, sent = wandb.setup().settings, job.settings, set[str]()
 
     def send_runs(send_run: Callable[[TrackedRun], tuple[str, str]], runs: Iterable[TrackedRun]) -> None:
-        def report(run: TrackedRun) -> None:
+        def send_and_report(run: TrackedRun) -> None:
             try:
                 state, problem = send_run(run)
             except Exception as error:  # such as a rejected run or a full disk
@@ -51,14 +51,14 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
             sent.add(run.digest)
             return send_event(run=run.digest, state=state, reason=problem and f"{run.name}: {problem}")
 
-        _map_in_threads(report, runs)
+        _map_in_threads(send_and_report, runs)
 
     try:
         if settings.mode != "offline":
             api = wandb.Api(timeout=math.ceil(settings.timeout))
-            entity = settings.entity or server.entity or api.default_entity
-            app = re.sub("//.*@", "//", server.app_url.rstrip("/"))
-            send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
+            entity = settings.entity or account.entity or api.default_entity
+            app_url = re.sub("//.*@", "//", account.app_url.rstrip("/"))
+            send_event(mode="online", page=f"{app_url}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
             _publish_online(api, job, send_runs, send_event)
     except Exception as error:
@@ -72,26 +72,29 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a W&B run, and return 'kept', or 'there before' if a complete copy exists."""
-    if any(map(_is_complete, _COPIES.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
+    """Write an offline copy of a W&B run, and return 'kept'. If a copy is complete, return 'there before'."""
+    if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
     _, log = _send_run(job, run, "offline")
-    copy = _COPIES / log.parent.name
+    copy = _COPIES_FOLDER / log.parent.name
     copy.mkdir()
     shutil.move(log, copy)
     return "kept"
 
 
 def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
-    for copy in _COPIES.glob(f"offline-run-*-{run.digest}-{job.destination}-*"):
+    for copy in _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*"):
         shutil.rmtree(copy, ignore_errors=True)
 
 
 def _publish_online(
     api: wandb.Api, job: PublishJob, send_runs: Callable[..., None], send_event: Callable[..., Any]
 ) -> None:
-    """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard."""
+    """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
+
+    `send_runs` calls a function for each run, and sends its result as an event with `send_event`.
+    """
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server
     wrong: set[str] = set()  # the IDs of uploaded runs with wrong content
@@ -106,14 +109,17 @@ def _publish_online(
         return state, problem
 
     send_runs(publish_run, job.runs)
-    changes = _map_in_threads(lambda stored: _update_tag(stored, current, wrong), _list_runs(api, job))
-    send_event(superseded=sum(changes))
+    are_tagged = _map_in_threads(lambda stored: _update_tag(stored, current, wrong), _list_runs(api, job))
+    send_event(superseded=sum(are_tagged))
     if job.settings.dashboard:
         send_event(**_save_dashboard(job, current))
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload and verify a run unless the server has it. Return (state, run ID, error message or '')."""
+    """Upload and verify a W&B run, unless an equal run is in `listed`, the runs on the server.
+
+    Return (state, run ID, error message or ''). The state is 'unchanged', 'published' or 'differs'.
+    """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
             return "unchanged", stored.id, ""
@@ -159,8 +165,8 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
         project=settings.project, entity=settings.entity, dir=os.getcwd(), reinit="create_new",
         settings=wandb_settings,
     )  # fmt: skip
-    for quantity, x in STEP_METRICS.items():
-        wandb_run.define_metric(f"{quantity}/*", step_metric=x)
+    for prefix, x_metric in STEP_METRICS.items():
+        wandb_run.define_metric(f"{prefix}/*", step_metric=x_metric)
     for step, row in enumerate(run.rows):
         wandb_run.log(row, step=step)
     wandb_run.summary.update(run.summary)
@@ -183,7 +189,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return the first part of a W&B run that differs on the server, such as 'config', or '' if none does."""
+    """Return which part of a W&B run differs on the server, such as 'config', or '' if no part differs."""
     try:
         if stored.state != "finished":
             return "state"
@@ -207,14 +213,14 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
 
     A run is superseded if its ID is in `wrong`, or if `current` has another run ID for its series.
     """
-    newest = current.get(stored.config.get("series"))
-    superseded = stored.id in wrong or newest not in (None, stored.id)
-    if superseded == (_SUPERSEDED in stored.tags) or not (newest or superseded):
+    current_id = current.get(stored.config.get("series"))
+    is_superseded = stored.id in wrong or current_id not in (None, stored.id)
+    if is_superseded == (_SUPERSEDED in stored.tags) or not (current_id or is_superseded):
         return False
     stored.load(force=True)  # the listed config is incomplete, and `update` would save it
-    stored.tags = [tag for tag in stored.tags if tag != _SUPERSEDED] + [_SUPERSEDED] * superseded
+    stored.tags = [tag for tag in stored.tags if tag != _SUPERSEDED] + [_SUPERSEDED] * is_superseded
     stored.update()
-    return superseded
+    return is_superseded
 
 
 def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
@@ -235,12 +241,12 @@ def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> lis
 
 def main() -> None:
     """Read a pickled `PublishJob` from standard input, publish it, and write events as lines of JSON."""
-    channel = os.dup(1)
+    event_stream = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
     job = pickle.loads(base64.b64decode(sys.stdin.read()))
 
     def send_event(**fields: Any) -> None:
-        os.write(channel, f"{json.dumps({'event': 'progress', **fields})}\n".encode())
+        os.write(event_stream, f"{json.dumps({'event': 'progress', **fields})}\n".encode())
 
     publish_job(job, send_event)
     os._exit(0)  # wandb could hang at exit

@@ -1,6 +1,6 @@
-"""Convert records and curves to the content of W&B runs (`study_runs`) and line plots (`make_plots`).
+"""Convert records, curves and size sweeps to the content of W&B runs (`study_runs`) and plots (`make_plots`).
 
-Floats are rounded to six digits, so that W&B returns them unchanged. This module does not import wandb.
+Floats have six significant digits, because machines differ in the last bits. wandb is not imported.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from scaling.wandb.job import Fields, Line, Plot, TrackedRun, ideal_metric
 
 # Fixed values for the fields that identify a method or a mesh, so that all cases of one plot become equal.
 _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
-_ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
+_ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, each with its own metric, sorted by decreasing line count."""
-    used: Counter[str] = Counter()
-    plots = []
+    """Return the W&B line plots of a study, sorted by decreasing line count. Each has a metric of its own."""
+    metric_counts, plots = Counter[str](), []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
-        used[metric] += 1
-        plots.append(replace(plot, metric=metric + (f"_{used[metric]}" if used[metric] > 1 else "")))
+        metric_counts[metric] += 1
+        suffix = f"_{metric_counts[metric]}" if metric_counts[metric] > 1 else ""
+        plots.append(replace(plot, metric=metric + suffix))
     return sorted(plots, key=lambda plot: (-len(plot.lines), -plot.x_count))
 
 
@@ -70,9 +70,9 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 
 
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
-    """Return a `TrackedRun` for each environment, workload and method, and a last one for the whole study.
+    """Return a `TrackedRun` for each environment, workload and AD method, and one for the whole study.
 
-    If the results `folder` and the study have different names, the series also depend on the folder name.
+    The series of the runs depend on the study name and, if it differs, on the name of the results `folder`.
     """
     groups = group_by(
         (record for record in findings.records if record.case.kind == "case"),
@@ -81,17 +81,17 @@ def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[
     environments = Counter(workload for _, workload in {line[:2] for line in groups})
     study, name = findings.name, folder.resolve().name
     identity = study if name == study else [study, name]
-    methods = [
+    method_runs = [
         _method_run(study, identity, line, group, plots, environments[line.workload] > 1)
         for line, group in groups.items()
     ]
-    return [*methods, _study_run(findings, identity, plots)]
+    return [*method_runs, _study_run(findings, identity, plots)]
 
 
 def _method_run(
-    study: str, identity: Any, line: Line, records: Sequence[Record], plots: Iterable[Plot], several: bool
+    study: str, identity: Any, line: Line, records: Sequence[Record], plots: Iterable[Plot], is_mixed: bool
 ) -> TrackedRun:
-    name = f"{line.workload} {line.method.name}" + (f" [environment {line.environment}]" if several else "")
+    name = f"{line.workload} {line.method.name}" + (f" [environment {line.environment}]" if is_mixed else "")
     rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
     for plot in plots:
         for x, (value, low, high) in plot.lines.get(line, {}).items():
@@ -99,62 +99,63 @@ def _method_run(
             rows[plot.x, x] |= {plot.x: x, plot.metric: value} | bounds
     config = {"method": line.method.name, "environment": line.environment, "kind": "method", "study": study}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
-    return _make_run(identity, [line], name, records, tags, config, rows)
+    return _make_run(identity, line, name, records, tags, config, rows)
 
 
 def _study_run(findings: Findings, identity: Any, plots: Iterable[Plot]) -> TrackedRun:
-    ideal: defaultdict[int, Fields] = defaultdict(dict)
+    rows: defaultdict[int, Fields] = defaultdict(dict)
     for plot in plots:
-        for base in plot.baselines:
-            for devices in {x for line in plot.lines.values() for x in line if x >= base}:
-                ideal[devices] |= {"devices": devices, ideal_metric(base): devices / base}
+        for baseline in plot.baselines:
+            for devices in {x for line in plot.lines.values() for x in line if x >= baseline}:
+                rows[devices] |= {"devices": devices, ideal_metric(baseline): devices / baseline}
     config = {"environments": " ".join(findings.environments), "kind": "study", "study": findings.name}
-    return _make_run(identity, [], findings.name, findings.records, (), config, ideal)
+    return _make_run(identity, None, findings.name, findings.records, (), config, rows)
 
 
 def _make_run(
     identity: Any,
-    line: list[Line],
+    line: Line | None,
     name: str,
     records: Sequence[Record],
     tags: Iterable[str],
     config: Fields,
     rows: Mapping[Any, Fields],
 ) -> TrackedRun:
-    """Return the content of a W&B run that represents `records`.
+    """Return the content of a W&B run of `records`. `line` is None in the run of the whole study.
 
-    `identity` is a JSON value that identifies the study. `rows` is a dict from sort key to history row. The
-    fields that are equal in all records are added to `config`.
+    `identity` is a JSON value that identifies the study. `rows` are the history rows, sorted by their keys.
+    Fields with the same value in all records are added to `config`.
     """
     newest = newest_by_replicate(records).values()
-    series = digest_of([identity, *line] if line else identity)
-    counts = Counter(record.status for record in newest)
+    series = digest_of([identity, line] if line else identity)
+    status_counts = Counter(record.status for record in newest)
     first, *others = [_config_fields(record) for record in records]
     common = {name: value for name, value in first.items() if all(row.get(name) == value for row in others)}
     config = _encode_fields(common | config | {"study_digest": digest_of(identity), "series": series})
-    history, summary = [_encode_fields(rows[key]) for key in sorted(rows)], {"cases": len(newest), **counts}
-    all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: counts["failed"]]))
+    history = [_encode_fields(rows[key]) for key in sorted(rows)]
+    summary = {"cases": len(newest), **status_counts}
+    all_tags = tuple(tag[:64] for tag in (config["kind"], *tags, *["failures"][: status_counts["failed"]]))
     config["digest"] = digest = digest_of((name, all_tags, config, history, summary))
     return TrackedRun(digest, series, _encode(name), all_tags, config, history, summary)
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the fields of a record's case and environment that a W&B config contains."""
+    """Return the W&B config of a record: the fields of its case, and a part of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
-    facts = {name: environment.get(name) for name in _ENVIRONMENT}
+    fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
     versions, hosts = environment.get("versions"), environment.get("hosts")
-    facts |= {f"version_{name}": v for name, v in (versions if isinstance(versions, dict) else {}).items()}
-    return case | sizes | facts | {"host": ", ".join(map(str, hosts if isinstance(hosts, list) else ()))}
+    fields |= {f"version_{name}": v for name, v in (versions if isinstance(versions, dict) else {}).items()}
+    return case | sizes | fields | {"host": ", ".join(map(str, hosts if isinstance(hosts, list) else ()))}
 
 
 def _encode_fields(fields: Fields) -> Fields:
-    plain = {_encode(str(name)): _encode(value) for name, value in fields.items()}
-    return {name: value for name, value in plain.items() if value is not None}
+    encoded = {_encode(str(name)): _encode(value) for name, value in fields.items()}
+    return {name: value for name, value in encoded.items() if value is not None}
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to the form that W&B stores: None for NaN or infinity, and JSON text for lists."""
+    """Convert a value to one that W&B can store, for example NaN to None, and a list to JSON text."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
@@ -163,5 +164,5 @@ def _encode(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """Return a hash of a JSON-serializable value as 16 hexadecimal digits (the start of a SHA-256 digest)."""
+    """Return the first 16 hexadecimal digits of the SHA-256 digest of a value that JSON can represent."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
