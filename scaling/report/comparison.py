@@ -27,7 +27,7 @@ _NOTE = (
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return sentences about a comparison of two folders. The last one counts the cases with each verdict."""
+    """Return sentences that summarize a comparison. The last one counts the cases with each verdict."""
     differing = "; ".join(f"{fact} ({', then '.join(pair)})" for fact, pair in comparison.differences.items())
     difference = f"they differ in {differing}" if differing else "nothing recorded differs"
     # Output contains no absolute path of a machine.
@@ -109,7 +109,7 @@ def format_markdown(comparison: FolderComparison) -> str:
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write report/comparison.html in folder B, with changed and unchanged cases, and return its path."""
+    """Write the page report/comparison.html in the new results folder, and return its path."""
     *remarks, summary = comparison_lines(comparison)
     groups = group_by(comparison.rows, lambda row: row.verdict in folder_comparison.UNCHANGED)
     tables = (

@@ -75,7 +75,7 @@ def _find_predictions(
 
 
 def _certainty_of(findings: Findings, timing: Timing) -> str | None:
-    """Return text such as 'sure' if a timing is the fastest on its device count, otherwise None."""
+    """Return the certainty that a timing is the fastest, such as 'sure', or None if another one is faster."""
     return next((row.certainty for row in findings.fastest if row.first is timing), None)
 
 

@@ -184,7 +184,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Format a ratio for each kind of scaling, such as '1.9x, weak 1.8x'. `points` is a dict by kind."""
+    """Format a ratio, such as '1.9x, weak 1.8x'. The keys of `points` are the kinds of scaling."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), unit)

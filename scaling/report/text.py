@@ -58,7 +58,7 @@ class TerminalReport(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a `Table` of `rows`, which are dicts with equal keys from column name to value.
+    """Return a table. `rows` are dicts from column name to value, and have the same keys.
 
     None becomes an empty cell. Columns that contain only empty cells are omitted, except the first column.
     """

@@ -1,6 +1,6 @@
 """Define the data that publish.py sends to remote.py (`PublishJob`), and the `tracking` settings of a study.
 
-It imports neither NumPy nor SciPy, so that the child process of each publication starts quickly.
+This module imports neither NumPy nor SciPy, so that the child process of each publication starts quickly.
 """
 
 import dataclasses

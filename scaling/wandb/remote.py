@@ -72,7 +72,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a W&B run, and return 'kept'. If a copy is complete, return 'there before'."""
+    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -93,7 +93,7 @@ def _publish_online(
 ) -> None:
     """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
 
-    `send_runs` calls a function for each run, and sends its result as an event with `send_event`.
+    `send_runs` calls a function for each run, and reports the result. `send_event` sends other events.
     """
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server

@@ -50,7 +50,7 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` is the number of problems with results. If it exceeds MAX_PANELS, the caption states both.
+    `problems` counts the problems with results. If it exceeds MAX_PANELS, the caption states both numbers.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -59,7 +59,10 @@ def make_figure(
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title. The last line is the environment, if the study has several."""
+    """Return the lines of a panel title: the function of `subject`, and `details`.
+
+    If a workload was measured in several environments, the last line is the environment.
+    """
     environment = f"environment {subject.environment}" if findings.has_mixed_environments else ""
     return tuple(filter(None, (subject.family, *details, environment)))
 
@@ -141,7 +144,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Sequence[Any]) -> Spec:
 def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -> Spec:
     """Return a layer of a Vega-Lite chart. `mark` contains the mark type and its properties.
 
-    If `rows` is None, the layer shows the rows of the chart. `channels` override or extend its encoding.
+    If `rows` is None, the layer shows the chart's rows. `channels` override or extend the chart's encoding.
     """
     data = {} if rows is None else {"data": {"values": rows}}
     return {"mark": {"clip": True} | mark, "encoding": channels} | data

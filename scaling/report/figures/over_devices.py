@@ -86,7 +86,7 @@ def _draw_curves(
 ) -> Figure | None:
     """Draw the curves of the largest problem of each function, in a panel for each of the `fields`.
 
-    A field is 'seconds' or a ratio of a `CurvePoint`, such as 'speedup'. If no panel exists, return None.
+    A field is 'seconds' or a ratio of a `CurvePoint`, such as 'speedup'. If there is no panel, return None.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
@@ -121,7 +121,7 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return a dict from device count to the ideal `field`, extrapolated from the first point of `curves`."""
+    """Return the value of `field` on each device count for ideal scaling from the first point of `curves`."""
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
     if field == "seconds":
@@ -171,7 +171,7 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
 
 
 def draw_plan(forecast: Forecast) -> Figure | None:
-    """Draw predicted times for the largest problem of each function. If there is no curve, return None."""
+    """Draw predicted time against device count for the largest problems, or return None without any curve."""
     problems = curves_of_largest_problems(forecast.curves, mixed=True)
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     styles = _curve_styles(groups)
