@@ -24,7 +24,7 @@ from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.text import Table, TerminalReport, file_stem, make_table
 
-Row = dict[str, object]
+Row = dict[str, object]  # a table row, from column name to cell
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Runner-up: the "
