@@ -33,13 +33,14 @@ def advise(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "Advice":
-    """Return an `Advice` with the fastest way to differentiate a JAX function at every point of a batch.
+    """Return an `Advice` with the fastest way to differentiate a JAX function at each point of a batch.
 
-    `function` takes one point, as positional arguments. `points` is a dict from parameter name to an array
-    with a leading axis of points, and `shared` a dict from parameter name to an array for all points. The
-    options include `wrt` (names of the inputs to differentiate, joined by "+"), `target` (such as "hessian"),
-    `budget` (seconds of measurement), `devices` (the number of devices), `hardware` (a different machine) and
-    `note` (a function that is called with messages); see `advice/advisor.py`.
+    `function` is called with the inputs of one point as positional arguments. `points` is a dict from
+    parameter name to an array with a leading axis of points. `shared` is a dict from parameter name to an
+    array that all points use. The options include `wrt` (names of the inputs to differentiate, joined by
+    "+"), `target` (such as "hessian"), `budget` (seconds of measurement), `devices` (the number of devices),
+    `hardware` (a different machine) and `note` (a function that is called with messages). `advice/advisor.py`
+    documents all options.
     """
     from scaling.advice import advisor
 

@@ -1,4 +1,7 @@
-"""Public API for user-defined peers (other AD libraries): export `Prepared`. See docs/adding_a_peer.md."""
+"""Public API for user-defined peers (AD libraries other than JAX): export `Prepared`, a derivative to call.
+
+See docs/adding_a_peer.md.
+"""
 
 from scaling.peers.interface import Prepared
 

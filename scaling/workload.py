@@ -1,4 +1,4 @@
-"""Public API for user-defined workloads: export `Workload`, `Reference` and the distributions of inputs.
+"""Public API for user-defined workloads: export `Workload`, `Reference`, `uniform`, `normal` and `poisson`.
 
 See docs/adding_a_workload.md.
 """

@@ -1,7 +1,8 @@
-"""Export run times as text files for Extra-P (https://github.com/extra-p/extrap), which fits models to them.
+"""Convert timings to the text format of Extra-P (`Experiment`), which fits performance models to run times.
 
-A file has at most four parameters, and one region for each timed method. All regions of a file must be
-measured at the same coordinates (values of the parameters).
+See https://github.com/extra-p/extrap. report/export.py writes the files. A file has at most four parameters,
+and one region for each timed method. All regions of a file must be measured at the same coordinates (values
+of the parameters).
 """
 
 import operator
@@ -15,7 +16,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.report.text import clean_text
 
-_MOST_PARAMETERS = 4
+_MAX_PARAMETERS = 4  # of an Extra-P file
 Coordinates = tuple[int, ...]  # a value for each parameter
 
 
@@ -41,40 +42,46 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return a dict from the name (without suffix) of each Extra-P file to its content.
+    """Return a dict from file name, without suffix, to the `Experiment` of each Extra-P file.
 
-    Methods with the same coordinates share a file. If more than four sizes vary, each combination of the
-    other sizes has its own file. Timings in which several devices shared a CPU core are omitted.
+    Methods with the same coordinates share a file. If more than four sizes vary, four of them are parameters,
+    and each combination of the other sizes has its own file. Timings in which several devices shared a CPU
+    core are omitted.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
     experiments = [experiment for family in families.values() for experiment in _split_family(family)]
-    slugs = [re.sub(r"[^a-z0-9]+", "-", each.title.lower()).strip("-")[:120] for each in experiments]
-    return {f"{slug}-{number}": experiments[number - 1] for number, slug in enumerate(slugs, 1)}
+    titles = (re.sub(r"[^a-z0-9]+", "-", experiment.title.lower()) for experiment in experiments)
+    file_names = [f"{title.strip('-')[:120]}-{number}" for number, title in enumerate(titles, 1)]
+    return dict(zip(file_names, experiments, strict=True))
 
 
 def _split_family(family: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    methods = group_by(family, lambda sized: sized.timing.program_name).values()
-    same = group_by(methods, lambda sized: frozenset(each.coordinates(each.sizes) for each in sized))
-    for timings in ([sized for method in part for sized in method] for part in same.values()):
-        excess = [names[0] for names in _varying_sizes(timings)[_MOST_PARAMETERS:]]
-        for selected in group_by(timings, operator.methodcaller("coordinates", excess)).values():
+    by_method = group_by(family, lambda sized: sized.timing.program_name).values()
+    all_sizes = lambda method: frozenset(sized.coordinates(sized.sizes) for sized in method)  # noqa: E731
+    for methods in group_by(by_method, all_sizes).values():
+        timings = [sized for method in methods for sized in method]
+        excess_sizes = [names[0] for names in _varying_sizes(timings)[_MAX_PARAMETERS:]]
+        for selected in group_by(timings, operator.methodcaller("coordinates", excess_sizes)).values():
             if varying := _varying_sizes(selected):
                 yield _make_experiment(selected, varying)
 
 
 def _add_sizes(timing: Timing) -> _SizedTiming:
-    first = {"devices": timing.case.devices, "points": timing.case.points}
-    sizes = {f"sizes.{name}" if name in first else name: size for name, size in timing.case.sizes.items()}
-    return _SizedTiming(timing, first | sizes)
+    counts = {"devices": timing.case.devices, "points": timing.case.points}
+    sizes = {f"sizes.{name}" if name in counts else name: size for name, size in timing.case.sizes.items()}
+    return _SizedTiming(timing, counts | sizes)
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return a list of names for each group of sizes that vary together, the group of `devices` first."""
+    """Group the sizes that vary together, and return a list of the names in each group.
+
+    If `devices` varies, its group is the first. The other groups are sorted by their number of values.
+    """
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
-    return [names for _, names in sorted(varying, key=lambda each: (each[1][0] != "devices", each[0]))]
+    return [names for _, names in sorted(varying, key=lambda group: (group[1][0] != "devices", group[0]))]
 
 
 def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence[str]]) -> Experiment:

@@ -1,17 +1,17 @@
 """Workload `ceiling`: benchmarks of the peak rates of a machine, such as copy, matmul and all-reduce.
 
-The functions measure the peak FLOP/s, the peak bandwidth and the least latency, which limit the performance
-of all other workloads. They are not differentiated. A point (batch element) is a vector of k elements, or a
-k x k matrix for `matmul` and `transpose`. The targets are:
+The benchmarks measure the peak FLOP/s, the peak bandwidth and the minimum latency, which limit the
+performance of all other workloads. They are not differentiated. A point (batch element) is a vector of k
+elements, or a k x k matrix for `matmul` and `transpose`. The targets are:
 
-    copy            negate each element, for arrays that are larger than the caches
+    copy            negate each element of an array that is larger than the caches
     matmul          multiply each matrix by a shared matrix
-    transcendental  for each element x, sum exp(-x j / terms) over j = 1 ... terms
-    arithmetic      for each element x, sum (x + j / terms) (x - j / terms) over j
-    division        for each element x, sum 1 / (x + j / terms) over j
-    reduction       sum the k elements
+    transcendental  for each element x, sum exp(-x j / terms) over j = 1, ..., terms
+    arithmetic      for each element x, sum (x + j / terms) (x - j / terms) over the same j
+    division        for each element x, sum 1 / (x + j / terms) over the same j
+    reduction       sum the k elements of each vector
     transpose       transpose each matrix
-    all_reduce      sum over all points of all devices, on every device
+    all_reduce      sum over the points of all devices, with the result on every device
     call            `copy` of a few elements, which measures the dispatch latency
     collective      `all_reduce` of a few elements, which measures the latency of a collective
 

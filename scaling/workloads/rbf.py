@@ -1,9 +1,10 @@
 """Workload `rbf`: the derivative of a kernel function K(x, y) with respect to x, for m centers y.
 
-The workload is taken from a forum thread on Julia and JAX. The default variant `source` is the function in
-the thread, K(x, y) = exp(-(x + y - 2xy) / 2), without squares. The variant `squared` is the radial basis
-function (RBF) that the thread intended, K(x, y) = exp(-|x - y|^2 / 2) in d dimensions. Each variant has two
-formulations: `product` uses a matrix product, as in the thread, and `rowwise` does not.
+The workload is taken from the forum thread "Forward- and reverse-mode AD comparisons with JAX", which
+docs/sources.md cites. The default variant `source` is K(x, y) = exp(-(x + y - 2xy) / 2), as written in the
+thread, where the squares of x and y are missing. The variant `squared` is the radial basis function (RBF)
+that was intended, K(x, y) = exp(-|x - y|^2 / 2) in d dimensions. Each variant has two formulations: `product`
+uses a matrix product, as in the thread, and `rowwise` does not.
 
 A point (batch element) is a vector x of d elements. The outputs are K(x, y) for m centers y. All points share
 the centers, which are the input `support` of shape (m, d). If d is 1, the points and the centers are evenly

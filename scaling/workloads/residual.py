@@ -1,12 +1,13 @@
 """Workload `residual`: data on 21 grid points minus a fitted Gaussian, and the derivatives of this residual.
 
-Let x = -10, -9, ..., 10 be the grid and f = exp(-1.5 (x - m)^2) a Gaussian on it. The residual is rs(d, m) =
-d - a f with the amplitude a = sum(d f) / sum(f f). A point (batch element) is a pair (d, m). The data d are
-21 values of a Gaussian with noise, and the number m is close to the center of this Gaussian. The derivative
-is with respect to m, d, or both (`wrt: d+m`), as in a published question on `argnums` in JAX. The variant
-`vector` differentiates rs, and the variant `scalar` differentiates sum(rs^2). The formulation `sum` computes
-the sums with `jnp.sum`, and the formulation `dot` computes them with `jnp.dot`. The handwritten formulas
-accept arrays of NumPy and of JAX.
+Let x = -10, -9, ..., 10 be the grid, and f = exp(-1.5 (x - m)^2) a Gaussian on the grid. The residual is
+rs(d, m) = d - a f with the amplitude a = sum(d f) / sum(f f). A point (batch element) is a pair (d, m). The
+data d are 21 values of a Gaussian with noise. The number m is close to the center of this Gaussian.
+
+The derivative is with respect to m, d, or both (`wrt: d+m`). docs/sources.md cites the forum thread on
+derivatives with respect to only some of the arguments, from which the workload is taken. The variant `vector`
+differentiates rs, and the variant `scalar` differentiates sum(rs^2). The formulations `sum` and `dot` compute
+the sums with `jnp.sum` and `jnp.dot`. The handwritten formulas accept NumPy arrays and JAX arrays.
 """
 
 import functools
