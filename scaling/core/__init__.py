@@ -1,17 +1,17 @@
-"""Run one case (a function, a differentiation method and devices): compile, check, time and record it.
+"""Define and run one case, and import the optional modules that only some cases need (`load_option`).
 
-scaling/study expands a file of conf/study to cases. A worker (scaling/worker.py) passes each of them to
-run_case, which returns a record. analysis/curves.py joins records that differ only in devices to a curve.
+scaling/study makes cases from the files in conf/study. A worker (scaling/worker.py) passes each case to
+run_case, which returns a record. In analysis/curves.py, records that differ only in devices form a curve.
 
-Read the modules in this order: case, modes, reductions, workload, inputs, derivative, layout,
-compile_case, reference, check, timing, record, run_case (which lists the calls). They import no other folder
-of the package: `load_option` imports modules that only some cases need.
+Read the modules in this order: case, modes, reductions, workload, inputs, derivative, layout, compile_case,
+reference, check, timing, record, run_case. The docstring of run_case lists the calls. The modules import no
+other folder of the package, except through `load_option`.
 """
 
 import importlib
 from typing import Any
 
-_OPTIONS = {
+_OPTIONAL_MODULES = {  # the comments name the cases that need a module
     "advisor": "scaling.advice.advisor",  # mode=auto
     "autochunk": "scaling.options.autochunk",  # chunk=auto
     "coloring": "scaling.options.coloring",  # seeds=colored
@@ -35,5 +35,5 @@ _OPTIONS = {
 
 
 def load_option(name: str) -> Any:
-    """Import and return the optional module with the given key in `_OPTIONS`, such as "coloring"."""
-    return importlib.import_module(_OPTIONS[name])
+    """Import and return the module with the key `name` in `_OPTIONAL_MODULES`, such as "coloring"."""
+    return importlib.import_module(_OPTIONAL_MODULES[name])

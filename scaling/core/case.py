@@ -51,7 +51,7 @@ class Refusal(ValueError):
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs too much memory. `needs` is a dict from record field to bytes."""
+    """An exception for a case that needs too much memory. `needs` maps names of `Record` fields to bytes."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -59,7 +59,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` that lists the valid names. `what` is the kind of name, such as "workload"."""
+    """Return a `Refusal` such as "unknown mode 'newton': choose from jacfwd, ...", where `what` is "mode"."""
     names = [str(name) for name in valid_names]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -79,7 +79,7 @@ def _field(view: str, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """The settings of one run: one function, one way to differentiate it, and the devices.
+    """The settings of one run: a function, a way to differentiate it, and the devices.
 
     Each field belongs to one group of `VIEWS`. The expected result depends only on the group `problem` and on
     `formulation`. None in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
@@ -131,9 +131,8 @@ class Case:
                 raise Refusal(f"{name} must be true or false, not {getattr(self, name)!r}")
         if not isinstance(self.sizes, Mapping):
             raise Refusal(f"sizes must be a mapping such as {{p: 64}}, not {self.sizes!r}")
-        _require_integer("points", self.points, 1)
-        _require_integer("devices", self.devices, 1)
-        _require_integer("data_seed", self.data_seed, 0)
+        for name, minimum in (("points", 1), ("devices", 1), ("data_seed", 0)):
+            _require_integer(name, getattr(self, name), minimum)
         for name in ("chunk", "block", "memory_limit"):
             if getattr(self, name) is not None and (name, getattr(self, name)) != ("chunk", AUTO):
                 _require_integer(name, getattr(self, name), 1)
@@ -152,10 +151,9 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the AD `Mode` of the case. For mode=auto, return some mode of the same derivative order."""
-        if self.mode == AUTO:
-            return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
-        return MODES[self.mode]
+        """Return the AD `Mode` of the case. For mode=auto, return a mode with the order of the target."""
+        mode_of_order = "fwd_over_rev" if self.target in SECOND else "jacfwd"
+        return MODES[mode_of_order if self.mode == AUTO else self.mode]
 
     @property
     def kind(self) -> str:
@@ -187,7 +185,7 @@ OPTIONS: dict[str, Collection[str]] = {  # None is valid too
     "cache": ("cold", "warm"), "reduce": REDUCTIONS, "storage": STORAGES, "remat": REMATS,
 }  # fmt: skip
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
+_FIELD_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
 VIEWS: dict[str, tuple[str, ...]] = {
     view: tuple(f.name for f in dataclasses.fields(Case) if f.metadata["view"] == view)
     for view in ("problem", "method", "layout", "memory")
@@ -201,17 +199,17 @@ def problem(case: Case) -> tuple[Any, ...]:
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return the default values of the given fields of `Case`, as a dict by field name."""
-    return {name: _DEFAULTS[name] for name in names}
+    """Return a dict that maps each of the given field names of `Case` to its default value."""
+    return {name: _FIELD_DEFAULTS[name] for name in names}
 
 
 def _require_integer(name: str, value: Any, minimum: int) -> None:
-    kind = "a positive integer" if minimum else "an integer, zero or more"
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        other = f" or {AUTO}" if name == "chunk" else ""
+        valid = "a positive integer" if minimum else "an integer, zero or more"
+        alternative = f" or {AUTO}" if name == "chunk" else ""
         is_whole = isinstance(value, float) and minimum <= value <= LARGEST and value.is_integer()
         fix = f": write {int(value)}" if is_whole else ""
-        raise Refusal(f"{name} must be {kind}{other}, not {value!r}{fix}")
+        raise Refusal(f"{name} must be {valid}{alternative}, not {value!r}{fix}")
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:
@@ -228,7 +226,7 @@ def to_dict(case: Case) -> dict[str, Any]:
 
 def non_default_fields(case: Case) -> dict[str, Any]:
     """Return the fields of a case that differ from their defaults, as a dict of JSON values."""
-    return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
+    return {name: value for name, value in to_dict(case).items() if value != _FIELD_DEFAULTS[name]}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Case:
@@ -241,12 +239,12 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the public modules in a folder of this package: "workloads" or "peers"."""
+    """Return the names of the public modules in the folder "workloads" or "peers" of this package."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the names of the user-defined modules of a case: its workload and engine, unless built in."""
+    """Return the import paths of the user's modules that define the workload or the engine of a case."""
     modules = ((case.workload, built_in("workloads")), (case.engine, built_in("peers") | {JAX}))
     return tuple(name for name, built_in_names in modules if name not in built_in_names)
 
@@ -260,7 +258,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """Return a case as text such as 'linear p=64 jacrev devices=4', without the fields in `leave_out`."""
-    texts = {
+    field_texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",
         "memory_limit": f"within {format_bytes(case.memory_limit)}" if case.memory_limit else "",
@@ -268,6 +266,6 @@ def label(case: Case, leave_out: Iterable[str] = ()) -> str:
         "jit": "eager",
         "engine": f"{case.engine} compiled" if case.jit else case.engine,
     }
-    texts |= {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL}
+    field_texts |= {name: f"{name}={getattr(case, name)}" for name in _NAMED_IN_LABEL}
     shown = (_ALWAYS_IN_LABEL | set(non_default_fields(case))) - set(leave_out)
-    return " ".join(texts.get(name, str(getattr(case, name))) for name in FIELDS if name in shown)
+    return " ".join(field_texts.get(name, str(getattr(case, name))) for name in FIELDS if name in shown)

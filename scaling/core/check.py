@@ -1,4 +1,4 @@
-"""Compare each entry of a result with its reference, collect entries that differ, and return a `Verdict`.
+"""Compare each entry of a result with its reference, collect the large errors, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (reference.py). An entry with
 a larger error is a suspect: options/reference/rounding_check.py evaluates it again with random rounding
@@ -14,25 +14,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.core import inputs, load_option
+from scaling.core import inputs, load_option, reference
 from scaling.core.case import Refusal
 from scaling.core.derivative import Derivative, to_dense
 from scaling.core.inputs import InputArrays
-from scaling.core.reference import (
-    ReferenceSpec,
-    expected_result,
-    least_scale,
-    point_ranges,
-    reference_spec,
-    relative_error,
-)
+from scaling.core.reference import ReferenceSpec
 
 _MAX_SUSPECT_ELEMENTS = 2**24  # once the suspects have this many array elements, no further one is added
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
 
 class Verdict(NamedTuple):
-    """Whether a computed derivative agrees with its reference, and the largest error."""
+    """The outcome of the comparison of a result with its reference. A correct result has no `reason`."""
 
     error: float | None  # the largest relative error, or None if no entry was compared
     tolerance: float  # the largest relative error that was allowed
@@ -43,20 +36,22 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result and their expected values, as two arrays of the same shape (points, ...)."""
+    """Entries of a result to compare with expected entries. Both arrays have the shape (points, ...).
+
+    An error is a difference divided by `scale`. The function `measure(evaluation, inputs, points=indices)`
+    evaluates the entries again. If a difference exceeds `provable`, an error within the tolerance does not
+    prove that the entry is correct.
+    """
 
     result: np.ndarray
     expected: np.ndarray
-    scale: np.ndarray  # the divisor of the differences, which broadcasts to the shape of the entries
-    # A function f(evaluation, inputs, points=indices) that evaluates these entries again. None if the whole
-    # result is compared.
-    measure: Callable[..., np.ndarray] | None = None
-    # A larger difference within the tolerance proves nothing. None for `max_tolerance` times `scale`.
-    provable: np.ndarray | None = None
+    scale: np.ndarray  # broadcasts to the shape of the entries
+    measure: Callable[..., np.ndarray] | None = None  # None if the whole result is compared
+    provable: np.ndarray | None = None  # None for `max_tolerance` times `scale`
 
 
 class PointsComparison(NamedTuple):
-    """The entries to compare at a range of points or, for a sum over points, in the copies of all devices."""
+    """The entries to compare at a range of points. A sum over the points has copies instead of points."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: InputArrays | None  # None if the entries cannot be evaluated again
@@ -67,7 +62,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The largest error of the entries compared so far, and the entries with an error over the tolerance."""
+    """The state of a check: the largest error so far, and the entries with an error over the tolerance."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
@@ -81,18 +76,17 @@ class CheckProgress:
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries at a range of points, and update the largest error or the suspects."""
-        least = least_scale(self.spec.case)
+        """Compare the entries at some points. Update the largest error, or add the entries to `suspects`."""
+        least_scale = reference.least_scale(self.spec.case)
         for comparison in points.comparisons:
             spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
             # If all entries are below this scale, an error within the tolerance may be an underflow.
-            largest = np.max(comparison.scale, initial=0.0)
-            is_tiny = spec.max_tolerance * largest < spec.tolerance * least
-            scale, provable = np.maximum(comparison.scale, least), comparison.provable
+            largest_scale = np.max(comparison.scale, initial=0.0)
+            is_tiny = spec.max_tolerance * largest_scale < spec.tolerance * least_scale
+            scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
             if provable is None:
                 provable = np.where(is_tiny, 0.0, spec.max_tolerance * scale)
-            comparison = dataclasses.replace(comparison, scale=scale)
-            error = relative_error(difference, scale)
+            error = reference.relative_error(difference, scale)
             self.entries += error.size
             is_unproved = (difference > provable) & (error <= spec.tolerance)
             self.undecided_entries += int(np.count_nonzero(is_unproved))
@@ -101,7 +95,7 @@ class CheckProgress:
             if not is_wrong.any() or not spec.repeatable:
                 self.record_errors(points, by_point, is_wrong)
             elif sum(suspect.expected.size for _, suspect in self.suspects) < _MAX_SUSPECT_ELEMENTS:
-                self.suspects.append((points, comparison))
+                self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
             else:
                 self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
@@ -123,7 +117,7 @@ class CheckProgress:
             reason, text = "no_digits", "a finite difference with this step and dtype has no correct digit"
         elif self.first_wrong is not None:
             reason, error = "wrong_answer", f"the largest error is {self.largest_error:.3g}"
-            text = f"{_unit(spec)} {self.first_wrong} is wrong; {error}{self.note}"
+            text = f"{_point_or_copy(spec)} {self.first_wrong} is wrong; {error}{self.note}"
         elif self.skipped_entries:
             skipped = f"{self.skipped_entries} entries with an error over the tolerance"
             reason, text = "no_digits", f"{skipped} were not evaluated again, to save time or memory"
@@ -142,14 +136,14 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
 
     The tolerance depends on `platform`, such as "cpu".
     """
-    spec = reference_spec(derivative, platform)
+    spec = reference.reference_spec(derivative, platform)
     _require_shape(spec, result)
-    if (row := _first_not_finite(result)) is not None:
-        return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {row}")
+    if (point := _first_not_finite(result)) is not None:
+        text = f"the result is not finite at {_point_or_copy(spec)} {point}"
+        return Verdict(None, spec.tolerance, "not_finite", text)
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
-    allowed = min(spec.tolerance, spec.max_tolerance)
-    progress = CheckProgress(spec, allowed)
+    progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))
     with computed.session() if computed is not None else contextlib.nullcontext():
         for points in _compare_ranges(spec, result):
             progress.add(points)
@@ -158,17 +152,16 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
     return progress.verdict()
 
 
-def _unit(spec: ReferenceSpec) -> str:
+def _point_or_copy(spec: ReferenceSpec) -> str:
     return "copy" if spec.reduction.sums_points else "point"
 
 
 def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
-    case, pattern = spec.case, spec.pattern
-    expected = (1, len(pattern.rows)) if pattern else spec.derivative.result_shape[1:]
-    has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
-    if result.shape[1:] != expected or not has_points:
-        text = f"the result has the shape {result.shape}, not {expected} for each of {case.points} points"
-        raise Refusal(text)
+    points, pattern = spec.case.points, spec.pattern
+    shape = (1, len(pattern.rows)) if pattern else spec.derivative.result_shape[1:]
+    has_points = len(result) == points or (spec.reduction.sums_points and len(result) > 0)
+    if result.shape[1:] != shape or not has_points:
+        raise Refusal(f"the result has the shape {result.shape}, not {shape} for each of {points} points")
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
@@ -185,25 +178,26 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
     elif spec.sampled:
         yield from load_option("sampled_check").compare_samples(spec, result)
     else:
-        for start, stop in point_ranges(spec):
+        for start, stop in reference.point_ranges(spec):
             yield compare_points(spec, result[start:stop], start, stop)
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
     """Return a `PointsComparison` of `result` with the expected result at the points [start, stop)."""
-    expected, scale = expected_result(spec, start, stop)
-    largest = scale.reshape(len(scale), -1).max(axis=1)
+    expected, scale = reference.expected_result(spec, start, stop)
+    largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
         outside_pattern, note = load_option("sparse_jacobians").compare_lacking(spec.common, expected, scale)
-        scale = np.where(spec.common.has, scale[..., spec.common.at], largest[:, None, None])
+        scale = np.where(spec.common.has, scale[..., spec.common.at], largest_scale[:, None, None])
         expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         bounds = load_option("finite_step").result_bounds(spec, start, stop)
-        scale, step_error = largest[:, None, None], relative_error(bounds, largest)
-    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
+        scale = largest_scale[:, None, None]
+        step_error = reference.relative_error(bounds, largest_scale)
+    exact_inputs = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     comparisons = [EntryComparison(result, expected, scale), *outside_pattern]
-    return PointsComparison(start, arrays, comparisons, step_error, note)
+    return PointsComparison(start, exact_inputs, comparisons, step_error, note)

@@ -1,7 +1,7 @@
-"""Lay out and compile a case ahead of time (`CompiledCase`), and raise `TooLarge` if memory is too small.
+"""Compile a case ahead of time (`Stages`, `CompiledCase`), and raise `TooLarge` if memory is too small.
 
-`scaling run`, `plan` and `advise` call these functions with their own devices and compilers. A device
-computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
+`scaling run`, `plan` and `advise` call `compile_case` with different devices and functions to compile. Each
+device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return the bytes per device that the program needs (or None), as a dict by field of `Record`."""
+        """Return a dict from `Record` field to bytes per device. A value is None if it is unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -74,7 +74,7 @@ class CompiledCase:
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """Return the bytes per device to read all inputs and write all results once, or None if unknown."""
+        """Return the bytes that a device moves to read all inputs and write all results once, or None."""
         arguments = self.needs.get("argument_bytes")
         if self.offload is not None and arguments is not None:
             return arguments + int(self.offload.moved_bytes)
@@ -90,8 +90,8 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and return the compiled function and the time of each stage.
 
-    A function that is not wrapped by JAX, such as with `jax.jit`, is not compiled. `options` are XLA compiler
-    options in addition to XLA_FLAGS.
+    If the function is not wrapped by `jax.jit` or another JAX API, return it uncompiled. `options` are
+    compiler options for XLA in addition to XLA_FLAGS.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -146,19 +146,20 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk, or only set `overflow` if it exceeds a limit of XLA or JAX."""
-    bound = lower_bound(derivative)
-    if bound.overflow:
-        return bound
+    """Compile a case with a fixed chunk. If it exceeds a limit of XLA or JAX, only set its `overflow`."""
+    uncompiled = lower_bound(derivative)
+    if uncompiled.overflow:
+        return uncompiled
     try:
-        program = _lay_out(bound, devices)
+        program = _lay_out(uncompiled, devices)
         if not hasattr(program.function, "trace"):
-            require_addressable(trace_program(bound, devices))
+            require_addressable(trace_program(uncompiled, devices))
         stages = compile_program(program)
     except OverflowError as error:
-        return dataclasses.replace(bound, overflow=f"XLA cannot run it: {' '.join(str(error).split())}")
+        text = f"XLA cannot run it: {' '.join(str(error).split())}"
+        return dataclasses.replace(uncompiled, overflow=text)
     needs = program_bytes(stages.compiled) if stages.compiled is not None else {}
-    return dataclasses.replace(bound, program=program, stages=stages, needs=needs)
+    return dataclasses.replace(uncompiled, program=program, stages=stages, needs=needs)
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
@@ -181,20 +182,20 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program, whose `needs` are the bytes of the inputs and the result."""
+    """Return a `CompiledCase` without a program. Its `needs` are the bytes of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
         step = offload.step
     points, shared = input_structs(step.case, step.workload)
-    point_bytes = count_bytes(points) // step.case.points
-    arguments = ceil_div(step.case.points, case.mesh_shape[0]) * point_bytes + count_bytes(shared)
-    itemsize, output = jnp.dtype(case.dtype).itemsize, 0
+    bytes_per_point = count_bytes(points) // step.case.points
+    input_bytes = ceil_div(step.case.points, case.mesh_shape[0]) * bytes_per_point + count_bytes(shared)
+    itemsize, result_bytes = jnp.dtype(case.dtype).itemsize, 0
     if case.seeds != "colored" or derivative.coloring is not None:  # otherwise nonzeros are not counted yet
-        output = math.prod(step.result_shape) * itemsize // case.devices
-    needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
+        result_bytes = math.prod(step.result_shape) * itemsize // case.devices
+    needs = {"argument_bytes": input_bytes, "temp_bytes": 0, "output_bytes": result_bytes}
     overflow, seeds = None, max((part.seeds for part in derivative.parts), default=0)
-    if (largest := max(arguments, output)) > _MAX_ARRAY_BYTES:
+    if (largest := max(input_bytes, result_bytes)) > _MAX_ARRAY_BYTES:
         overflow = f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
     elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
         overflow = f"{seeds:,} seeds: JAX counts up to {_MAX_INT32_SEEDS:,}, or more with dtype=float64"
@@ -203,13 +204,13 @@ def lower_bound(derivative: Derivative) -> CompiledCase:
 
 def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
     """Raise `TooLarge` if a case does not fit into memory or exceeds a limit of XLA or JAX."""
-    if text := describe_shortage(compiled) or compiled.overflow:
-        raise TooLarge(text, compiled.recorded_needs)
+    if shortage := describe_shortage(compiled) or compiled.overflow:
+        raise TooLarge(shortage, compiled.recorded_needs)
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
     """Return the total size in bytes of the abstract arrays in a dict."""
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays.values())
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values())
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -222,7 +223,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` if a program has an array of 2**63 bytes or more, which would abort XLA."""
+    """Raise `OverflowError` if an array of a program has 2**63 bytes or more. XLA would abort the process."""
     from jax.extend.core import jaxprs_in_params
 
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
@@ -257,8 +258,8 @@ def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: 
     if limit is not None and needed > limit:
         return f"needs {format_bytes(needed)}, may have {format_bytes(limit)} (memory_limit)"
     if platform == "cpu":
-        copy = len(devices) * (compiled.needs.get("output_bytes") or 0)
-        needed = needed * len(devices) + (compiled.offload.host_bytes if compiled.offload else copy)
+        result_copy = len(devices) * (compiled.needs.get("output_bytes") or 0)
+        needed = needed * len(devices) + (compiled.offload.host_bytes if compiled.offload else result_copy)
         available = available_bytes()
     elif "bytes_limit" in (statistics := _call_if_supported(devices[0], "memory_stats") or {}):
         available = statistics["bytes_limit"] - statistics["bytes_in_use"]
@@ -268,13 +269,13 @@ def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: 
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the maximum over devices of a memory statistic, such as "bytes_in_use", or None if unknown."""
+    """Return the maximum of the memory statistic `name`, such as "bytes_in_use", or None if it is unknown."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 
 
-def _call_if_supported(owner: Any, method: str) -> Any:
+def _call_if_supported(device_or_program: Any, method: str) -> Any:
     try:
-        return getattr(owner, method)()
+        return getattr(device_or_program, method)()
     except Exception:
         return None

@@ -1,9 +1,9 @@
-"""Describe the derivative of a case (`Derivative`): its shape, seeds, linear maps; compute it on one device.
+"""Describe the seeds, linear maps and shape of a `Derivative`, and compute its `Slices` on one device.
 
-An AD mode with seeds provides a linear map from a seed (a tangent or cotangent) to one slice (a column or
-row) of the Jacobian of f at x. The seeds are the rows of the identity matrix, or with seeds=colored, the sums
-of all rows with the same color. A device computes the slices in chunks of seeds, and reduces them. layout.py
-partitions the points (batch elements), the seeds, or both over the devices.
+A slice is a column or row of the Jacobian of f at x. An AD mode with seeds provides a linear map from a seed
+(a tangent or cotangent) to a slice. The seeds are the rows of the identity matrix. If seeds=colored, a seed
+is the sum of all rows with the same color. A device computes the slices in chunks of seeds, and reduces them.
+layout.py partitions the points (batch elements), the seeds, or both over the devices.
 """
 
 import functools
@@ -104,26 +104,26 @@ class Derivative:
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
     """Return the `Derivative` of a case, without using devices. `coloring` determines colored seeds."""
     one_point = point_structs(case, workload)
-    value = evaluate_shape(case, workload.function, one_point)
+    output = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
-    if not value.size or not inputs:
-        text = f"has nothing to differentiate: {inputs} inputs, {value.size} outputs"
+    if not output.size or not inputs:
+        text = f"has nothing to differentiate: {inputs} inputs, {output.size} outputs"
         raise Refusal(f"workload {case.workload!r} {text}")
-    arguments, result = one_point, value
+    arguments, result = one_point, output
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
-        arguments, batch = {**points, **shared}, (case.points, *value.shape)
+        arguments, batch = {**points, **shared}, (case.points, *output.shape)
         result = evaluate_shape(case, workload.whole, arguments)
         if result.shape not in ((), batch):
             raise Refusal(f"whole of {case.workload} must return {batch} or one number, not {result.shape}")
-    summed, outputs = case.batch == "whole" and result.shape == (), value.size
+    summed, outputs = case.batch == "whole" and result.shape == (), output.size
     if case.target in SECOND:
         outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
     parts: tuple[LinearMapPart, ...] = ()
     if case.ad_mode.has_seeds and (case.seeds != "colored" or coloring is not None):
         input_sizes = {name: arguments[name].size for name in workload.names}
         parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
-    return Derivative(case, workload, outputs, inputs, summed, value.size, parts, coloring)
+    return Derivative(case, workload, outputs, inputs, summed, output.size, parts, coloring)
 
 
 def _linear_maps(
@@ -161,9 +161,8 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
     what = f"input to take forward (forward), of wrt={case.wrt},"
     forward = select_leaves("forward", what, case.forward, input_sizes)
     if len(forward) == len(input_sizes):
-        raise Refusal(
-            f"forward={case.forward} names all inputs of wrt={case.wrt}: leave some to reverse mode"
-        )
+        text = f"names all inputs of wrt={case.wrt}: leave some to reverse mode"
+        raise Refusal(f"forward={case.forward} {text}")
     return tuple(forward)
 
 
@@ -180,11 +179,11 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The indices of a device in the device mesh, its seeds, and its communication with other devices."""
+    """The position of a device in the device mesh, and what the device needs to compute its seeds."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
-    start: Any = 0  # the first seed of this step, if storage=host computes the seeds in steps
+    start: Any = 0  # the index of the first seed of this step, if storage=host computes seeds in steps
     sum_over_devices: Callable[[Any], Any] = lambda tree: tree  # see layout.sum_over_devices
     # With seeds=colored, two arrays for each linear map: the color of each column or row of the Jacobian, and
     # the flat index of each nonzero in the compressed Jacobian, which has one slice per color.
@@ -224,8 +223,8 @@ class Slices(NamedTuple):
 def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
     """Return a function f(points, shared, position) that computes a derivative on one device.
 
-    The function returns a tuple with an array or a list of arrays per linear map. Without seeds, it returns
-    one array. `points` and `shared` are dicts of the per-point and the shared inputs on this device.
+    `points` and `shared` are dicts of the per-point and the shared inputs on this device. f returns a tuple
+    with an array, or a list of arrays, for each linear map. If the mode has no seeds, f returns one array.
     """
     case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
@@ -241,10 +240,10 @@ def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArra
             if case.batch == "whole":
                 assert workload.whole is not None
                 return evaluate(workload.whole, {**points, **shared})
-            at_point = lambda point: evaluate(workload.function, {**point, **shared})  # noqa: E731
+            evaluate_point = lambda point: evaluate(workload.function, {**point, **shared})  # noqa: E731
             if case.block is None:
-                return jax.vmap(at_point)(points)
-            return jax.lax.map(at_point, points, batch_size=case.block)
+                return jax.vmap(evaluate_point)(points)
+            return jax.lax.map(evaluate_point, points, batch_size=case.block)
 
     return compute
 
@@ -256,11 +255,11 @@ def _value_or_slices(
     if case.ad_mode.is_value:
         return function(**inputs)
     if position.colorings:
-        entries = []
+        nonzeros = []
         for part, (colors, positions) in zip(derivative.parts, position.colorings, strict=True):
             slices = apply_linear_map(case, part, function, inputs, position, colors)
-            entries.append(load_option("sparse_jacobians").read_nonzeros(slices, colors, positions))
-        return tuple(entries)
+            nonzeros.append(load_option("sparse_jacobians").read_nonzeros(slices, colors, positions))
+        return tuple(nonzeros)
     batch = case.points if case.batch == "whole" and not derivative.summed else None
     slices_of_parts = (apply_linear_map(case, part, function, inputs, position) for part in derivative.parts)
     arguments = derivative.workload.reduction, derivative.outputs, derivative.inputs, batch
@@ -323,7 +322,10 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return a seed like `like`: row `index` of the identity, or the sum of the rows with color `index`."""
+    """Return row `index` of the identity matrix, or the sum of its rows with color `index`, as a seed.
+
+    The seed is a tuple of arrays with the shapes and dtypes of `like`.
+    """
     seed, start = [], 0
     for a in like:
         stop = start + a.size
@@ -342,7 +344,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over chunks of seeds, accumulating in float32 or a wider dtype."""
+    """Return the sum of `sum_of(indices)` over all chunks of seeds. Sum in float32 or a wider dtype."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count
@@ -398,14 +400,17 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
         return reduced(seeds.first) if seeds.count == 1 else map_seeds(reduced, seeds)
     leaves = lambda seed_index: jax.tree.leaves(reduced(seed_index))  # noqa: E731
     if batch is not None:
-        return _sum_by_point(leaves, seeds, batch, outputs)
+        return _sum_rows_by_point(leaves, seeds, batch, outputs)
     if seeds.count == 1:
         return leaves(seeds.first)
     return sum_over_seeds(lambda indices: [jnp.sum(a, axis=0) for a in jax.vmap(leaves)(indices)], seeds)
 
 
-def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the `outputs` rows at each of `batch` points, as one array (batch, ...) per input."""
+def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
+    """Sum the rows of the Jacobian at each point, and return an array (batch, ...) for each input.
+
+    `batch` is the number of points, and `outputs` the number of rows at a point.
+    """
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

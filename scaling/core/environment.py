@@ -1,4 +1,4 @@
-"""Describe the environment of a run (versions, commit, digest), its free memory, and hide secrets in text."""
+"""Describe the environment of a run (versions, commit, digest), find free memory, and hide secrets."""
 
 import functools
 import hashlib
@@ -69,11 +69,12 @@ def describe(
     more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
+    """Return the environment of a run as a dict with two hashes, `digest` and `setting`.
 
-    `started_with` contains the environment variables at the start of the process. `bound_to` lists the CPU
-    cores of the process. The hash `digest` includes `engine`, the versions of a peer, but the hash `setting`
-    does not. Neither hash includes the fields `more`. `hardware` is the machine of a plan, or None for a run.
+    Two runs are comparable if their `digest` is equal. Only `digest` includes `engine`, the versions of a
+    peer. Neither hash includes `more`, which contains additional items of the dict. `started_with` contains
+    the environment variables at the start of the process. `bound_to` lists the CPU cores of the process.
+    `hardware` describes the machine of a plan. It is None if the case is run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -130,10 +131,13 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last git commit of the package and whether its files have changed, or (None, None)."""
+    """Return the last git commit of the package, and whether its files have changed since then.
+
+    Return (None, None) if the package is not in a git repository.
+    """
     in_package = ("-C", str(_PACKAGE))
-    if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
-        return value.removesuffix("+dirty"), value.endswith("+dirty")
+    if known := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
+        return known.removesuffix("+dirty"), known.endswith("+dirty")
     if git(*in_package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
     changes = git(*in_package, "status", "--porcelain", "--", ".")
@@ -151,7 +155,7 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the value of SLURMD_NODENAME or else AD_SCALING_NODE, or the host name if neither is set."""
+    """Return the name of this node from SLURMD_NODENAME, AD_SCALING_NODE or `os.uname`, in this order."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
@@ -162,7 +166,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the given (or all) CPU cores, joined by "+", or None if unknown."""
+    """Return the frequency governors of the given (by default, all) cores, joined by "+", or None."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -177,32 +181,32 @@ def contents(path: str) -> str | None:
 
 
 def available_bytes() -> int | None:
-    """Return the free memory in bytes on this host, or in a cgroup of this process if less is free there.
+    """Return the bytes of memory that this process can still allocate, or None if they are unknown.
 
-    Return None if neither is known. Slurm sets the memory limit of a job in a parent of the process's cgroup.
+    The host or a cgroup of the process limits them. Slurm sets the limit of a job in a parent of the cgroup.
     """
-    free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
-    limits = [int(free.group(1)) * 1024] if free else []
+    host_free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
+    free_bytes = [int(host_free.group(1)) * 1024] if host_free else []
     for folder in cgroup_folders():
         limit, used = contents(f"{folder}/memory.max"), contents(f"{folder}/memory.current")
         if limit and limit.isdigit() and used:
             cached = re.search(r"^inactive_file (\d+)", contents(f"{folder}/memory.stat") or "", re.MULTILINE)
-            limits.append(int(limit) - int(used) + (int(cached.group(1)) if cached else 0))
-    return min(limits, default=None)
+            free_bytes.append(int(limit) - int(used) + (int(cached.group(1)) if cached else 0))
+    return min(free_bytes, default=None)
 
 
 def cgroup_folders() -> list[Path]:
     """Return the cgroup (v2) folder of this process, followed by its parent folders. Some may not exist."""
-    own = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
-    folder = _CGROUPS / (own.group(1) if own else "")  # does not exist in a container without a namespace
+    cgroup = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
+    folder = _CGROUPS / (cgroup.group(1) if cgroup else "")  # missing in a container without a namespace
     return [folder, *folder.parents]
 
 
 def limit_process() -> None:
-    """Limit further allocations (RLIMIT_DATA) to 95 % of the free memory. Beyond the limit, they fail."""
-    data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
-    if data and (free := available_bytes()):
-        limit = int(data.group(1)) * 1024 + free - free // 20
+    """Set RLIMIT_DATA so that further allocations of this process fail beyond 95 % of the free memory."""
+    data_segment = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
+    if data_segment and (free := available_bytes()):
+        limit = int(data_segment.group(1)) * 1024 + free - free // 20
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
@@ -233,7 +237,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return pairs (secret, variable name), longest secret first, including all quoted forms."""
+    """Return pairs (secret, variable name), longest first. A secret's lines and escaped forms are secrets."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

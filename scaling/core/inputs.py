@@ -1,7 +1,7 @@
-"""Define `InputSpec`, an input with a random distribution, and draw its values reproducibly at each point.
+"""Define the random inputs of a function (`InputSpec`, `uniform`, `normal`, `poisson`), and draw their rows.
 
-A row is the value of an input at one point (batch element). It depends only on the random seed, the name of
-the input and the number of the row.
+A row is the value of an input at one point (batch element). A row depends only on the random seed, the name
+of the input and the number of the row.
 """
 
 import functools
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 InputArrays = Mapping[str, np.ndarray]  # input name -> its values at some points, or its shared value
 _GROUP_SIZE = 2**12  # the number of elements that share a generator; determines the values, never change it
-_SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
+_LEAST_UNIFORM = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
         raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
 
     def make(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-        return low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _SMALLEST)
+        return low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _LEAST_UNIFORM)
 
     return InputSpec(shape, make, bounds=(low, high))
 
@@ -104,28 +104,28 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
-        entropy = np.random.SeedSequence([seed, zlib.crc32(name.encode()), group])
-        generator = np.random.Generator(np.random.Philox(entropy))
+        seed_sequence = np.random.SeedSequence([seed, zlib.crc32(name.encode()), group])
+        generator = np.random.Generator(np.random.Philox(seed_sequence))
         first = group * group_rows
-        low, high = max(start, first), min(stop, first + group_rows)
+        begin, end = max(start, first), min(stop, first + group_rows)
         drawn = spec.make(generator, np.arange(first, first + group_rows))
         if np.iscomplexobj(drawn):
             raise Refusal(f"the InputSpec of {name!r} draws {drawn.dtype} numbers: draw real numbers")
         shape = np.shape(drawn)
-        if shape[1:] != spec.shape or shape[:1] < (high - first,):  # NumPy would broadcast a single row
-            text = f"draws an array of shape {shape}, not {high - first} rows of shape {spec.shape}"
+        if shape[1:] != spec.shape or shape[:1] < (end - first,):  # NumPy would broadcast a single row
+            text = f"draws an array of shape {shape}, not {end - first} rows of shape {spec.shape}"
             raise ValueError(f"the InputSpec of {name!r} {text}")
-        rows[low - start : high - start] = drawn[low - first : high - first]
+        rows[begin - start : end - start] = drawn[begin - first : end - first]
     return rows
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return the values of an input at the points [start, stop), in the dtype of the case or in int32."""
+    """Return an input at the points [start, stop), in the dtype of the case or, for integers, in int32."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
-    """Return the value of an input that all points share, in the dtype of the case or in int32."""
+    """Return an input that all points share, in the dtype of the case or, for integers, in int32."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -179,7 +179,7 @@ def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two dicts of abstract arrays by input name: the inputs of all points, and the shared inputs."""
+    """Return two dicts from name to abstract array: the per-point inputs at all points, the shared inputs."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

@@ -1,8 +1,8 @@
-"""Make the `Program` of a case on a device mesh (`jit`, `shard_map`), place its inputs, gather its result.
+"""Partition a case over a device mesh with `jit` or `shard_map` (`Program`), place arrays, gather results.
 
-The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). The APIs
-jit, shard_map and pmap wrap the same function, which each device runs. On the host, the two mesh axes are the
-leading axes of a result.
+The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Each device
+runs the same function, which `jax.jit`, `shard_map` or `jax.pmap` wraps. Before a result is gathered, its
+arrays have the two mesh axes as leading axes.
 """
 
 import math
@@ -50,26 +50,27 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` of a derivative. If `has_start`, the first seed is a program argument."""
+    """Return the `Program` of a derivative. If `has_start`, one argument is the index of the first seed."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     seed_arguments: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
-    indices = None
+    nonzero_indices = None
     if derivative.coloring is not None:
-        indices = load_option("sparse_jacobians").gather_indices(derivative)
-        seed_arguments = indices.arguments | seed_arguments
+        nonzero_indices = load_option("sparse_jacobians").gather_indices(derivative)
+        seed_arguments = nonzero_indices.arguments | seed_arguments
     arguments = _program_arguments(derivative, seed_arguments)
     on_device = _device_function(derivative, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap_in_pmap
     function, structs = wrap(case, on_device, arguments, devices)
-    axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # mesh axes at the start of a result
+    mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # axes at the start of a result
     host_shape = derivative.result_shape
 
     def pieces(result: Any) -> Pieces:
-        on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[axes:]), result)
-        if indices is not None:
-            return [load_option("sparse_jacobians").gather_nonzeros(indices, host_shape, on_mesh)]
+        split_axes = lambda x: np.asarray(x).reshape(*case.mesh_shape, *x.shape[mesh_axes:])  # noqa: E731
+        on_mesh = jax.tree.map(split_axes, result)
+        if nonzero_indices is not None:
+            return [load_option("sparse_jacobians").gather_nonzeros(nonzero_indices, host_shape, on_mesh)]
         return gather_pieces(derivative, on_mesh)
 
     def collect(result: Any) -> np.ndarray:
@@ -115,8 +116,8 @@ def _wrap_jit(
 ) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     device = SingleDeviceSharding(devices[0])
     structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for name, x in arguments.items()}
-    plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
-    return jax.jit(plain) if case.jit else plain, structs
+    on_single_device = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
+    return jax.jit(on_single_device) if case.jit else on_single_device, structs
 
 
 def _wrap_shard_map(
@@ -187,7 +188,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 
 
 def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
-    """Remove the padding from a result, and return one or more arrays to concatenate along the last axis."""
+    """Return arrays whose concatenation along the last axis is the result of a case without padding."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -218,7 +219,7 @@ def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the result of one linear map without padding, as arrays to concatenate."""
+    """Return the result of one linear map without padding, as a list of arrays like `gather_pieces`."""
     case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -245,22 +246,21 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add the partial sums of all devices, and return one array of shape (points, elements, 1) in a list.
+    """Return the sums over all devices as a list with one array of shape (points, elements, 1).
 
-    In reverse mode, if the reduction is `linear_in_inputs`, return an array (points, 1, elements) per input.
+    In reverse mode, if the reduction is `linear_in_inputs`, the list contains one array of shape
+    (points, 1, elements) for each input.
     """
-    if part.along or case.mesh_shape[1] == 1:
-        arrays = [x[:, 0] for x in arrays]
-    else:
-        arrays = [x.astype(np.float64).sum(axis=1) for x in arrays]
-    arrays = [_join_points(case, x) for x in arrays]
+    is_total = part.along or case.mesh_shape[1] == 1
+    sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
+    sums = [_join_points(case, x) for x in sums]
     if part.computes_columns or not workload.reduction.linear_in_inputs:
-        return [arrays[0].reshape(case.points, -1, 1)]
-    return [x.reshape(case.points, 1, -1) for x in arrays]
+        return [sums[0].reshape(case.points, -1, 1)]
+    return [x.reshape(case.points, 1, -1) for x in sums]
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the result is a sum over seeds, so that the host adds partial sums of the devices."""
+    """Return whether the host must add the results of the devices, because they are sums over seeds."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
@@ -271,6 +271,6 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the columns of Jacobians into one array per input, with `points` columns for each element."""
+    """Split the columns of Jacobians into a list by input. Each element of an input has `points` columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

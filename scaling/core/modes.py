@@ -1,4 +1,4 @@
-"""Define the AD modes (jacfwd, jacrev, fwd_over_rev, jet, ...): their order, kind of seeds and linear map.
+"""Define each AD `Mode` (jacfwd, jacrev, fwd_over_rev, ...): its derivative order, kind of seed, linear map.
 
 `linear_map(f, x)` of a mode, where x is a tuple of arrays, returns a function from a seed to one slice of the
 derivative of f at x:
@@ -6,8 +6,8 @@ derivative of f at x:
     seed TANGENT    a tuple like x          -> a column of the Jacobian J, an array like f(*x)
     seed COTANGENT  an array like f(*x)     -> a row of the Jacobian J, a tuple like x
 
-A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each of shape (inputs,). The
-functions import JAX themselves, because modules that read records need this table without JAX.
+A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each of shape (inputs,). JAX
+is imported inside of the functions, because modules that read records import `MODES` without JAX.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """A mode of automatic differentiation, such as "jacfwd": the derivative, the seeds and the linear map."""
+    """A mode of automatic differentiation: the order of the derivative, the seeds and the linear map."""
 
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
@@ -100,7 +100,7 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h with a step h from `STEPS`. Evaluate f(x) once."""
+    """Return the function v -> (f(x + h v) - f(x)) / h, whose step h is in `STEPS`. All calls share f(x)."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
@@ -153,12 +153,12 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return jacfwd(gradient(f, forward=True), x)
 
 
-def _in_laplacian(name: str) -> MakeLinearMap:
-    """Return a function of options/laplacian.py by name. The module is imported at the first call."""
+def _from_laplacian(name: str) -> MakeLinearMap:
+    """Return a function that imports options/laplacian.py and calls the function `name` of the module."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 
-_LIST = (
+_ALL_MODES = (
     Mode("jacfwd", 1, TANGENT, jacfwd),
     Mode("linearize", 1, TANGENT, linearize),
     Mode("finite_difference", 1, TANGENT, finite_difference, finite_step=True),
@@ -167,14 +167,14 @@ _LIST = (
     Mode("fwd_over_rev", 2, TANGENT, fwd_over_rev, uses_reverse=True),
     Mode("rev_over_fwd", 2, TANGENT, rev_over_fwd, uses_reverse=True),
     Mode("rev_over_rev", 2, TANGENT, rev_over_rev, uses_reverse=True),
-    Mode("fwd_over_fwd", 2, TANGENT, fwd_over_fwd, _in_laplacian("nested_jvp"), pass_per_output=True),
-    Mode("jet", 2, TANGENT, quadratic_sum=_in_laplacian("jet")),
-    Mode("forward_laplacian", 2, TANGENT, quadratic_sum=_in_laplacian("forward_laplacian")),
+    Mode("fwd_over_fwd", 2, TANGENT, fwd_over_fwd, _from_laplacian("nested_jvp"), pass_per_output=True),
+    Mode("jet", 2, TANGENT, quadratic_sum=_from_laplacian("jet")),
+    Mode("forward_laplacian", 2, TANGENT, quadratic_sum=_from_laplacian("forward_laplacian")),
     Mode("mixed", 1, BOTH, parts=("jacfwd", "jacrev"), uses_reverse=True),
     Mode("value", 0),
     Mode("analytic", closed_form=True),
     Mode("analytic_vmap", closed_form=True),
     Mode("vmap_grad"),
 )
-MODES: dict[str, Mode] = {mode.name: mode for mode in _LIST}
-HESSIAN = tuple(mode.name for mode in _LIST if mode.order == 2 and not mode.laplacian_only)
+MODES: dict[str, Mode] = {mode.name: mode for mode in _ALL_MODES}
+HESSIAN = tuple(mode.name for mode in _ALL_MODES if mode.order == 2 and not mode.laplacian_only)

@@ -1,7 +1,7 @@
 """Define `Record` (the outcome of a run), its statuses and reasons, and `Writer`, which appends JSON lines.
 
-The name of a field that has a unit ends in the unit, such as `_bytes`. The folder `scaling/results` reads the
-records. This module does not import JAX.
+If a field has a unit, the name of the field ends with the unit, such as `_bytes`. The modules in
+scaling/results read records. This module does not import JAX.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """Return a hash of the environment without the versions of peers. JAX and peers can have the same."""
+        """Return a hash of the environment without the versions of a peer, to compare peers with JAX."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
@@ -136,7 +136,7 @@ class Record:
 
     @property
     def compulsory(self) -> int | None:
-        """Return the bytes per device to read the inputs and write the result once, or None if unknown."""
+        """Return the bytes that a device moves to read its inputs and write its result once, or None."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
@@ -148,14 +148,14 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Return whether scaling curves may use the times: each CPU device must have its own core."""
+        """Return whether scaling curves may use the times. On a CPU, each device must have its own core."""
         cores = self.environment.get("cores")
         has_cores = isinstance(cores, list) and len(cores) == self.case.devices
         return has_cores or self.environment.get("platform") != "cpu"
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes per device of arguments, temporaries and `results` copies of the output, or None."""
+    """Return the bytes that a program needs on a device, with `results` copies of its output, or None."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -163,32 +163,29 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a record can store a value as a number: an int or float of limited size, not a bool."""
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int):
-        return abs(value) <= _MAX_INTEGER
-    return isinstance(value, float) and abs(value) <= _MAX_FLOAT  # False for NaN
+    """Return whether a value is an int or a float (not a bool or NaN) that is small enough for a record."""
+    limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON. NaN, infinity and too large numbers become null."""
+    """Return a record as one line of strict JSON. NaN and other invalid numbers become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
-    fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
-    return dumps(fields, allow_nan=False)
+    of_case = {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
+    return dumps(_without_invalid_numbers(fields) | of_case, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _without_invalid_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _without_invalid_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_without_invalid_numbers(item) for item in value]
     is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
     return value if not is_numeric or is_number(value) else None
 
 
 class Writer:
-    """A writer that appends records to its own JSON Lines file, and to a new file if the first is deleted."""
+    """A writer of records with its own JSON Lines file. If the file is deleted, the writer makes another."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
-"""Define the reductions of the Jacobian J at a point (sums, norm, J^T J): steps and expected results.
+"""Define the reductions of the Jacobian J at a point (sums, norm, J^T J), their steps and reference terms.
 
-A device applies the step `columns` (in forward mode) or `rows` (in reverse mode) of a reduction to each slice
-of J as soon as the slice is computed, so that the device need not store J. This module does not import JAX,
-because modules that read records import its table.
+A device applies a step of the reduction to each slice of J as soon as the slice is computed, so that the
+device need not store J: the step `columns` in forward mode, the step `rows` in reverse mode. This module does
+not import JAX, because modules that read records import `REDUCTIONS`.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of the Jacobian J at a point, of shape (outputs, inputs), such as the sum of its rows."""
+    """A reduction of the Jacobian J at a point, such as a sum of its rows. J has shape (outputs, inputs)."""
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
@@ -81,32 +81,33 @@ class Reduction:
         return self.columns.products or self.rows.products
 
 
-def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
-    scale = e.rounding.largest_by_leaf(e.size)
-    return ReferenceTerms(e.J.values, scale, scale)
+def _reference_whole(entries: "SizedEntries") -> ReferenceTerms:
+    scale = entries.rounding.largest_by_leaf(entries.size)
+    return ReferenceTerms(entries.J.values, scale, scale)
 
 
-def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums over the outputs at each point. options/data_parallel.py sums over the points."""
-    return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
+def _reference_points(entries: "SizedEntries") -> ReferenceTerms:
+    """Return the terms of the sums over the outputs. options/data_parallel.py then sums over the points."""
+    arrays = (entries.J.values, entries.size, entries.magnitude)
+    return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
 
-def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    expected, *sums = _reference_points(e)
-    return ReferenceTerms(expected, *map(e.rounding.largest_by_leaf, sums))
+def _reference_outputs(entries: "SizedEntries") -> ReferenceTerms:
+    expected, *sums = _reference_points(entries)
+    return ReferenceTerms(expected, *map(entries.rounding.largest_by_leaf, sums))
 
 
-def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
+def _reference_product(entries: "SizedEntries", x: Any) -> ReferenceTerms:
     """Return the `ReferenceTerms` of the products J x, or of the sums over the inputs if x is None."""
-    weights = None if x is None else abs(x)
-    products = e.J.by_output(e.J.values, x), *(e.J.by_output(a, weights) for a in (e.size, e.magnitude))
+    J, weights = entries.J, None if x is None else abs(x)
+    products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 
-def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
-    flat, largest = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
+def _reference_norm(entries: "SizedEntries") -> ReferenceTerms:
+    flat, largest = entries.magnitude.reshape(len(entries.magnitude), 1, -1), entries.largest
     norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
-    second_order = e.rounding.entry * flat.shape[2] * largest**2
+    second_order = entries.rounding.entry * flat.shape[2] * largest**2
     return ReferenceTerms(norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm)
 
 
@@ -120,11 +121,11 @@ WHOLE = Reduction(
 )  # fmt: skip
 TRACE = Reduction(  # for target=laplacian only, where J is the Hessian and a seed v contributes v^T J v
     "trace", axes=(None, None), entries="column",
-    reference=lambda e: load_option("laplacian").reference_trace(e),
+    reference=lambda entries: load_option("laplacian").reference_trace(entries),
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
 )  # fmt: skip
-_TABLE = (
+_ALL_REDUCTIONS = (
     WHOLE,
     Reduction(
         "outputs", axes=(None, INPUTS), entries="column", sampling="entries", reference=_reference_outputs,
@@ -134,7 +135,7 @@ _TABLE = (
     ),
     Reduction(
         "inputs", axes=(OUTPUTS, None), entries="row", sampling="products",
-        reference=lambda e: _reference_product(e, None),
+        reference=lambda entries: _reference_product(entries, None),
         columns=SliceStep(sums_seeds=True),
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
@@ -142,7 +143,7 @@ _TABLE = (
     ),
     Reduction(
         "vector", axes=(OUTPUTS, None), entries="row", sampling="products", along_point=True,
-        reference=lambda e: _reference_product(e, e.x),
+        reference=lambda entries: _reference_product(entries, entries.x),
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=lambda J, x: (J @ x[:, :, None])[:, :, 0],
     ),
@@ -154,7 +155,7 @@ _TABLE = (
     ),
     Reduction(
         "gram", axes=(INPUTS, INPUTS), entries="column", degree=2, sampling="columns",
-        reference=lambda e: load_option("gram").reference_gram(e),
+        reference=lambda entries: load_option("gram").reference_gram(entries),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
         of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,
@@ -166,4 +167,4 @@ _TABLE = (
         sums_points=True,
     ),
 )  # fmt: skip
-REDUCTIONS: dict[str, Reduction] = {reduction.name: reduction for reduction in _TABLE}
+REDUCTIONS: dict[str, Reduction] = {reduction.name: reduction for reduction in _ALL_REDUCTIONS}

@@ -1,38 +1,39 @@
-"""Compute the expected result of a case at some points (`ReferenceSpec`), and the tolerance of its errors.
+"""Compute the expected result of a case at some points (`ReferenceSpec`), and the allowed rounding errors.
 
-The reference is evaluated at the inputs after rounding to the dtype of the case. It does not depend on the AD
-mode or the devices under test. `reference_spec` selects the first method that fits:
+The inputs of the reference are rounded to the dtype of the case. The reference does not depend on the AD mode
+or the devices under test. `reference_spec` selects the first method that applies:
 
-    mode=value                         the values of `nonzeros` or `reference`, else of the function itself
-    `nonzeros` fits the result         NumPy, the nonzeros of the workload's own sparsity pattern
+    mode=value                         the values of `nonzeros` or `reference`, or else of the function
+    `nonzeros` fits the result         NumPy, the nonzeros of the sparsity pattern of the workload
     the workload has a `reference`     NumPy, dense Jacobians
     otherwise                          JAX, the derivative of the function in float64 (options/reference)
 
-`nonzeros` and `reference` are closed forms of the workload. `nonzeros` fits a result with colored seeds, and
-any other result unless the workload also has a `reference` and the reduction needs a dense Jacobian.
+`nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits a result with colored
+seeds. It fits any other result, unless the workload has a `reference` and the reduction needs a dense J.
 
-A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error of a sum of N
-numbers, and the scale is the magnitude of its terms. Rounding changes a reduced Jacobian J in two ways:
+A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error that rounding
+may cause in a sum of N numbers of the magnitude `scale`. Rounding changes a reduced Jacobian J in two ways:
 
-- Each entry of J is a sum of `terms` numbers and has an error of tolerance(terms) * s, where s is the size of
-  the entry: its magnitude |J|, or the magnitude of the terms of its sum if that is known and larger. The
-  influence is the resulting change of the result, divided by tolerance(terms).
-- The result is a sum of `added` entries of J. The magnitude is the sum of the magnitudes of these entries.
+- Each entry of J is a sum of `terms` numbers. Its error is tolerance(terms) * s. The size s of the entry is
+  |J| or, if it is known and larger, the magnitude of the terms. `influence` is the change of the result due
+  to the errors of the entries, divided by tolerance(terms).
+- The result is a sum of `added` entries of J. `magnitude` is the sum of the magnitudes of these entries.
 
-    reduction                 influence                     magnitude
-    whole                     largest s of the row          largest s of the row     over the same leaf
-    outputs                   largest sum of s              largest sum of |J|       over the same leaf
-    inputs, vector            sum of s |x|                  sum of |J| |x|           x = 1 for inputs
-    points                    sum of s                      largest partial sum      over the points
+If N is the larger of `terms` and `added`, the scale is the larger of influence * sqrt(terms / N) and
+magnitude * sqrt(added / N). Let e be tolerance(terms), S the largest s at the point, J_a column a of J, and
+c_a the sum of |J_a|. A leaf is a differentiated input.
+
+    reduction                 influence                     magnitude                note
+    whole                     largest s of the row          largest s of the row     maxima over one leaf
+    outputs                   largest sum of s              largest sum of |J|       maxima over one leaf
+    inputs, vector            sum of s |x|                  sum of |J| |x|           inputs: x = 1
+    points                    sum of s                      largest partial sum      sums over the points
     trace                     sum of largest s of the rows  sum of |J_ii|            J is the Hessian
-    norm                      2 S sum |J| + e k S^2         sum of J^2               k entries of J
-    J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs of J
+    norm                      2 S sum |J| + e k S^2         sum of J^2               J has k entries
+    J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       J has k rows
 
-A leaf is a differentiated input. A large derivative with respect to one leaf does not hide an error in a
-small derivative with respect to another leaf. Here e is tolerance(terms), S is the largest s of the point,
-J_a is the column a of J, and c_a is the sum of the magnitudes in J_a. The term e k S^2 covers the rounding of
-a column of zeros. If N is the larger of `terms` and `added`, the scale is the larger of
-influence * sqrt(terms / N) and magnitude * sqrt(added / N).
+Because a maximum is over one leaf, a large derivative with respect to one leaf does not hide an error in a
+small derivative with respect to another leaf. The term e k S^2 covers the rounding of a column of zeros.
 """
 
 import dataclasses
@@ -63,7 +64,7 @@ ROUNDINGS = 8  # unit roundoffs allowed per term; an entry with a larger error i
 _UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below which a product may lose digits
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
-_RANGE_NUMBERS = 2**16  # the number of array elements per range of points, which fit in the processor cache
+_RANGE_ELEMENTS = 2**16  # the number of array elements per range of points, which fit in processor caches
 _MAX_CACHED_BYTES = 2**27  # a larger expected result is not cached
 # Fields that are reset for the reference, with their values. `formulation` matters if JAX computes it.
 _RESET_FIELDS: dict[str, Any] = defaults(
@@ -72,11 +73,12 @@ _RESET_FIELDS: dict[str, Any] = defaults(
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation, which is at least `inner_roundoff`."""
-    roundoff = ROUNDOFF[case.dtype]
-    if case.dtype == "float32":
-        roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
-    return max(roundoff, inner_roundoff)
+    """Return the unit roundoff of the least precise operation in the program of a case.
+
+    `inner_roundoff` is the unit roundoff of the narrowest dtype in the function, or 0 if it is not known.
+    """
+    product = PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0) if case.dtype == "float32" else 0.0
+    return max(ROUNDOFF[case.dtype], product, inner_roundoff)
 
 
 def tolerance(roundoff: float, terms: int) -> float:
@@ -85,7 +87,7 @@ def tolerance(roundoff: float, terms: int) -> float:
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest number that errors are divided by. Products below this number may lose digits."""
+    """Return the least scale by which errors are divided. Smaller products may lose digits by underflow."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
@@ -97,7 +99,7 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return the elementwise maximum of `scale` (points, ...) and `floor`, of shape (points,) or None."""
+    """Return max(scale, floor) elementwise. `floor` has one element for each point, or is None (no limit)."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
@@ -116,7 +118,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
-        """Return, for each input in the last axis of `values`, the maximum over the leaf of this input."""
+        """Return the maximum of `values` over each leaf of the last axis, for all elements of the leaf."""
         if len(self.leaf_sizes) < 2:
             return np.asarray(values.max(axis=-1, keepdims=True))
         largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)
@@ -136,11 +138,11 @@ class Jacobians:
     values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums of an array like `values` over the outputs, in the shape (points, inputs)."""
+        """Sum an array with the shape of `self.values` over the outputs, and return (points, inputs)."""
         return np.asarray(values.sum(axis=1))
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sums over the inputs, weighted by x (points, inputs) if given, as (points, outputs)."""
+        """Sum an array with the shape of `self.values` over the inputs, after multiplying by x if given."""
         return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
 
     def largest_by_output(self) -> np.ndarray:
@@ -171,7 +173,7 @@ class SizedEntries:
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of entries of a Jacobian whose sum is one element of its reduction."""
+    """Return the largest number of entries of J that a reduction adds to compute an element of its result."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -249,26 +251,26 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
     """Return the `ReferenceSpec` of a case. The tolerance depends on `platform`, such as "cpu"."""
     case, workload = derivative.case, derivative.workload
     reduction = _result_reduction(derivative)
-    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
-    forms = (workload.function, workload.reference, workload.nonzeros)
-    workload_key = fingerprint((*forms, workload.wrt, specs))
-    own_pattern = pattern = nonzeros_pattern = common = None
+    input_specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
+    functions = (workload.function, workload.reference, workload.nonzeros)
+    workload_key = fingerprint((*functions, workload.wrt, input_specs))
+    workload_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
         patterns = load_option("sparse_jacobians").match_patterns(derivative, reduction)
-        own_pattern, pattern, nonzeros_pattern, common = patterns
+        workload_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
-        plain = dataclasses.replace(case, **_RESET_FIELDS | mode)
-        workload, computed = load_option("computed_reference").add_reference(plain, workload, workload_key)
+        reset = dataclasses.replace(case, **_RESET_FIELDS | mode)
+        workload, computed = load_option("computed_reference").add_reference(reset, workload, workload_key)
         derivative = dataclasses.replace(derivative, workload=workload)
     if case.ad_mode.is_value:
         added = 1 if reduction is WHOLE else case.points * max(workload.terms, derivative.values)
     elif pattern is not None:
         added = 1
     else:
-        added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, own_pattern)
+        added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, workload_pattern)
     roundoff = unit_roundoff(case, platform, computed.inner_roundoff if computed else 0.0)
     # Errors are relative to the same leaf only if the entries can be evaluated again.
     leaves = () if nonzeros_pattern or case.ad_mode.is_value else workload.names
@@ -296,16 +298,16 @@ def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference]
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     """Return an iterator over ranges (start, stop) of points whose Jacobians fit in the processor cache."""
     workload, derivative = spec.workload, spec.derivative
-    numbers = derivative.outputs * max(derivative.inputs, 1)
+    elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
-        numbers = derivative.outputs + derivative.inputs + len(spec.nonzeros_pattern.rows)
+        elements = derivative.outputs + derivative.inputs + len(spec.nonzeros_pattern.rows)
     elif spec.sampled and spec.pattern is not None:
-        numbers = 16 * (derivative.outputs + derivative.inputs) + len(spec.pattern.rows)
+        elements = 16 * (derivative.outputs + derivative.inputs) + len(spec.pattern.rows)
     elif spec.reduction.products:
-        numbers = max(numbers, derivative.inputs**2)
-    numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
+        elements = max(elements, derivative.inputs**2)
+    elements += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
     # The ranges are longer with JAX, because a call of JAX has more overhead than a call of NumPy.
-    step = max(1, _RANGE_NUMBERS * (16 if spec.computed else 1) // numbers)
+    step = max(1, _RANGE_ELEMENTS * (16 if spec.computed else 1) // elements)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 
@@ -317,10 +319,10 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     """
     case, derivative = spec.case, spec.derivative
     shape = spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1))
-    numbers = spec.reduction.degree * math.prod(shape)
+    elements = spec.reduction.degree * math.prod(shape)
     if spec.common is not None and spec.nonzeros_pattern is not None:
-        numbers = len(spec.nonzeros_pattern.rows)
-    if 8 * case.points * numbers > _MAX_CACHED_BYTES:
+        elements = len(spec.nonzeros_pattern.rows)
+    if 8 * case.points * elements > _MAX_CACHED_BYTES:
         return _evaluate_result(spec, start, stop)
 
     def evaluate_all() -> tuple[np.ndarray, ...]:
@@ -360,7 +362,7 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and the least scale of their errors (or None)."""
+    """Return the Jacobians at the points [start, stop), and the least scale of their errors or None."""
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))

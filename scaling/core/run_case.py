@@ -1,16 +1,16 @@
-"""Run one case from its compilation to its `Record`: prepare, check, sample, finish, and describe errors.
+"""Run one case: prepare an `Attempt`, check its results, take turns, and describe any error in its `Record`.
 
 The calls that lead from a case to its record are:
 
     prepare_case                          returns an Attempt
       _compile_and_check                  returns a PlacedProgram
-        _compile_jax_program              compiles it: compile_case.compile_case
-          _compile_program                traces, lowers, compiles, times each: compile_case.compile_stages
-        _check_result                     compares a result with the reference: check.verdict
-    take_turn                             takes the samples of one turn: timing.sample_turns
-    finish_case                           checks the result of one more call; returns the Record
+        _compile_jax_program              compiles the case (compile_case.compile_case)
+          _compile_program                times each stage of a compilation (compile_case.compile_stages)
+        _check_result                     compares a result with the reference (check.verdict)
+    take_turn                             takes the samples of one turn (timing.sample_turns)
+    finish_case                           checks the result of one more call, and returns the Record
 
-An exception in any of these calls ends the attempt and sets the status, reason and text of the record.
+An exception in any of these calls ends the attempt, and sets the status, reason and text of the record.
 """
 
 import contextlib
@@ -107,11 +107,11 @@ def prepare_case(
     expected_digest: str | None = None,
     stages: Stages | None = None,
 ) -> Attempt:
-    """Compile the case of `blank`, a record without measurements, run the program once and check the result.
+    """Compile the case of `blank`, a record without measurements, and check the result of one call.
 
-    An error ends the returned attempt. `known_blocks` is the field `blocks` of an earlier record, or None.
-    `expected_digest` is the hash of the workload's source when the case was requested, or None. `stages` are
-    those of its program for these devices, if it is already compiled, or None.
+    If an error occurs, the returned attempt has ended. The last three arguments may be None. `known_blocks`
+    is the field `blocks` of an earlier record. `expected_digest` is the hash that the workload's source had
+    when the case was requested. `stages` contains the program, if it is already compiled for these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
@@ -161,7 +161,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Handle an exception: end the attempt, record the error, and discard the samples."""
+    """Return a context manager. An exception ends the attempt, is recorded, and discards the samples."""
     try:
         yield
     except Exception as error:
@@ -194,7 +194,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """If one process raises an exception, raise an exception in all processes of the group."""
+    """Return a context manager that raises an exception in all processes of a group if one process fails."""
     error = None
     try:
         yield
@@ -356,9 +356,9 @@ def _compile_again(attempt: Attempt) -> None:
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
     record = attempt.record
-    again = dataclasses.replace(attempt, stages=None)  # `record` keeps the first compilation
-    attempt.program = _compile_and_check(again, record.blocks)
-    stages = {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
+    recompiled = dataclasses.replace(attempt, stages=None)  # `record` keeps the first compilation
+    attempt.program = _compile_and_check(recompiled, record.blocks)
+    stages = {name: getattr(recompiled.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
     attempt.note(compilations=[*record.compilations, stages])
 
 

@@ -1,4 +1,4 @@
-"""Sample the run time of a program in turns, and compute confidence intervals of medians.
+"""Warm up a program, sample its run time in turns (`Samples`), and compute confidence intervals of medians.
 
 A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
 that run the program. A turn is a series of samples of one case; compared cases take turns. All times are in
@@ -27,7 +27,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule that decides when enough timing samples of a program have been taken."""
+    """Limits on the samples, the time and the confidence interval, which decide when sampling ends."""
 
     width: float = 0.02  # half-width of the 95 % confidence interval of the median, relative to the median
     least: int = 7  # minimum number of samples; the confidence interval of a speed-up needs seven
@@ -97,9 +97,9 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator. Each iteration takes one turn and yields all samples so far.
 
-    The iterator is endless: stop it when the samples have a `stop_reason`. `floor_seconds` is the time of an
-    empty call. A sample is the time of one call or, if a call is not much longer than an empty call, of
-    several calls. `wait` blocks until the result of a call is ready.
+    The iterator never ends. Stop it when the samples have a `stop_reason`. A sample is the time of one call
+    or, if a call is not much longer than an empty call, of several calls. `floor_seconds` is the time of an
+    empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
@@ -123,8 +123,8 @@ def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
     """Append the samples of one turn to `samples`, and return the duration of the turn in seconds."""
-    least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
-    spent = 0.0
+    least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
+    turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
         time_calls(1)  # refills the processor caches after other cases
     samples.turns.append(0)
@@ -135,21 +135,21 @@ def _add_turn(
         began = time.perf_counter()
         while len(samples.seconds) < sampling.most:
             seconds = time_calls(samples.calls_per_sample) / samples.calls_per_sample
-            times, clocks = zip(*gather([seconds, time.perf_counter() - began]), strict=True)
+            times, elapsed_in_turn = zip(*gather([seconds, time.perf_counter() - began]), strict=True)
             samples.seconds.append(max(times))
             samples.seconds_min.append(min(times))
             samples.slowest.append(times.index(max(times)))
             samples.turns[-1] += 1
-            spent = max(clocks)
-            if samples.turns[-1] < least:
+            turn_seconds = max(elapsed_in_turn)
+            if samples.turns[-1] < least_in_turn:
                 continue
-            is_long = samples.turns[-1] >= most or spent >= _LONGEST_TURN * sampling.seconds
-            if is_long or _stop_reason(samples, elapsed + spent, sampling):
+            is_long = samples.turns[-1] >= most_in_turn or turn_seconds >= _LONGEST_TURN * sampling.seconds
+            if is_long or _stop_reason(samples, elapsed + turn_seconds, sampling):
                 break
     finally:
         if gc_was_enabled:
             gc.enable()
-    return spent
+    return turn_seconds
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
@@ -188,7 +188,7 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest rank k for a confidence interval of the median, or 0 if there are too few samples.
+    """Return the largest k such that an interval covers the median with a confidence, or 0 if there is none.
 
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.
@@ -211,9 +211,9 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high), the ratio of two medians and its 95 % interval. None for under 7 samples."""
-    of_top, of_bottom = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni correction
-    if of_top is None or of_bottom is None:
+    """Return (ratio, low, high): the ratio of two medians and its 95 % interval, or None below 7 samples."""
+    top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
+    if top_interval is None or bottom_interval is None:
         return None
     ratio = statistics.median(top) / statistics.median(bottom)
-    return ratio, of_top[0] / of_bottom[1], of_top[1] / of_bottom[0]
+    return ratio, top_interval[0] / bottom_interval[1], top_interval[1] / bottom_interval[0]

@@ -1,14 +1,14 @@
-"""Define `Workload` and `Reference`, import workload modules, build the `Workload` of a case, cache results.
+"""Define `Workload` and `Reference`, build the `Workload` of a case from its module, and cache values by key.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:
 
-    SIZES         dict from the name of a size to its default. The default "points" is the number of points.
+    SIZES         dict from the name of a size to its default, a number or "points" (the number of points).
     TARGETS       names of the quantities that the workload can compute. The first is the default.
     SINGLE        targets that always use a single point (batch element), regardless of `points`.
     VARIANTS      names of the functions that the module provides. The first is the default.
-    FORMULATIONS  names of the implementations of the same function. The first is the default. A dict from
-                  variant to such a tuple is valid too.
+    FORMULATIONS  names of the implementations of the same function, in a tuple or in a dict from variant to
+                  tuple. The first is the default.
     VALUE         the target, or a tuple of targets, whose result is a function value, not a derivative.
     DTYPES        the dtypes that the workload supports.
 """
@@ -37,7 +37,7 @@ __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 
 Inputs = Mapping[str, Any]
 _EMPTY_CELL = types.CellType()  # equal to the cell of a captured variable that was deleted
-_values: dict[str, dict[Hashable, Any]] = {}
+_cached_values: dict[str, dict[Hashable, Any]] = {}
 
 
 class Reference(NamedTuple):
@@ -78,8 +78,7 @@ class Workload:
         reference: a NumPy function from a dict of float64 inputs to the `Reference` at some points, with
             raveled inputs and outputs. If None, JAX differentiates `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
-        terms: the number of terms in the sum that computes one entry of the derivative. The tolerance of the
-            check grows with its square root.
+        terms: the number of terms whose sum is one entry of the derivative. It determines the tolerance.
         pattern: a function that returns the sparsity pattern of the Jacobian of one point: two int32 arrays,
             the rows and the columns of the possible nonzeros, sorted by row, then column.
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
@@ -116,7 +115,7 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs. A pytree has a name for each leaf with elements."""
+        """Return the names of the differentiated inputs: for a pytree, one name for each nonempty leaf."""
         return self._list_leaves(self.wrt)
 
     @property
@@ -138,10 +137,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the leaves of the inputs that are named in `joined`, whose names are separated by "+".
+    """Return the leaves of the inputs that `joined` selects, a string of names separated by "+".
 
-    The name of a pytree selects all its leaves. `what` describes the kind of name in an error message. Raise
-    `Refusal` if a name is unknown, or if a leaf is selected twice.
+    The name of a pytree selects all its leaves. Raise `Refusal` if a name is unknown, or if a leaf is
+    selected twice. `what` says in the message what is named.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -193,9 +192,9 @@ def make_from_module(case: Case) -> Any:
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
     """Make the workload of a case, and apply the fields `wrt`, `reduce` and `target` of the case.
 
-    `make_workload(case)` returns the `Workload` that its module defines. In the result, each leaf of a pytree
+    `make_workload(case)` returns the `Workload` that the module defines. In the result, each leaf of a pytree
     is a separate input, and every function returns one array. If the target is a second derivative, `second`
-    replaces `reference`. `whole_modes` is empty if its functions compute a different derivative or reduction.
+    replaces `reference`. If `whole_modes` computes another derivative or reduction, the result has no modes.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -215,11 +214,11 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
         workload = load_option("pytrees").with_flat_inputs(name, workload)
-    if common := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
-        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(common))}")
+    if in_both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
+        raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(in_both))}")
     if not workload.points:
         raise Refusal(f"workload {name!r} has no per-point input: `points` is empty")
-    workload = dataclasses.replace(workload, wrt=_settle_wrt(case, workload))
+    workload = dataclasses.replace(workload, wrt=_wrt_or_default(case, workload))
     sizes = tuple(math.prod(workload.inputs[leaf].shape) for leaf in workload.names)
     per_point = workload.reduce != "points"
     # `how` is the name of a function of options/pytrees.py, followed by its arguments.
@@ -254,8 +253,8 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
-def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return the names of the differentiated inputs, joined by "+": `case.wrt`, or else a default."""
+def _wrt_or_default(case: Case, workload: Workload) -> str:
+    """Return `case.wrt` or, if it is None, the names of the inputs to differentiate by default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"input to differentiate {case.workload} by (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
@@ -275,7 +274,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the abstract result of a function of abstract inputs, or raise `Refusal` or `TooLarge`."""
+    """Return the abstract result of a function for abstract inputs, or raise `Refusal` or `TooLarge`."""
     import jax
 
     try:
@@ -305,7 +304,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
 
 def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int | None = None) -> Any:
     """Return the cached value of a key, or compute and cache it. Keep at most `max_values` of each `kind`."""
-    values = _values.setdefault(kind, {})
+    values = _cached_values.setdefault(kind, {})
     if key not in values:
         value = compute()
         while max_values is not None and len(values) >= max_values:
@@ -316,7 +315,7 @@ def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int
 
 def clear_cache() -> None:
     """Remove all cached values."""
-    _values.clear()
+    _cached_values.clear()
 
 
 def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:

@@ -457,16 +457,17 @@ def test_every_copy_and_every_block_of_a_sum_over_points_is_checked(mode, refere
             else np.sum(batch["X"] @ batch["W"]).reshape(1, 1, 1)
         )
     verdicts = {}
-    for range_numbers in (2**16, 20):  # all points at once, or one at a time
-        monkeypatch.setattr(reference_of_case, "_RANGE_NUMBERS", range_numbers)
-        verdicts[range_numbers] = check.verdict(derivative, np.repeat(right, 3, axis=0), "cpu")
-        assert verdicts[range_numbers].reason is None
+    for range_elements in (2**16, 20):  # all points at once, or one at a time
+        monkeypatch.setattr(reference_of_case, "_RANGE_ELEMENTS", range_elements)
+        verdicts[range_elements] = check.verdict(derivative, np.repeat(right, 3, axis=0), "cpu")
+        assert verdicts[range_elements].reason is None
         for copy in range(3):
             wrong = np.repeat(right, 3, axis=0)
             wrong[copy].flat[0] *= 1.0001
             rejection = check.verdict(derivative, wrong, "cpu")
             assert rejection.reason == "wrong_answer" and f"copy {copy} is wrong" in rejection.text
-    assert len(list(check.point_ranges(check.reference_spec(derivative, "cpu")))) == 13
+    spec = reference_of_case.reference_spec(derivative, "cpu")
+    assert len(list(reference_of_case.point_ranges(spec))) == 13
     assert abs(verdicts[20].error - verdicts[2**16].error) < 1e-9
 
 

@@ -258,7 +258,7 @@ def test_a_pattern_is_detected_once_and_colored_once():
 def test_only_the_latest_patterns_are_cached():
     for n in range(2, 9):
         colorings.find_coloring(n, lambda x: x**2, float32_shapes((n,)), "columns")
-    cached = workload._values
+    cached = workload._cached_values
     assert list(cached["pattern"]) == [5, 6, 7, 8] and len(cached["coloring"]) == 4
 
 
@@ -298,7 +298,7 @@ def test_without_a_folder_for_the_cache_of_numba_the_error_names_the_variable_to
 def test_a_function_that_asdex_cannot_analyze_is_rejected_with_its_message():
     with pytest.raises(Refusal, match="No handler for primitive 'fft'") as error:
         colorings.find_coloring("key", lambda x: jnp.fft.fft(x).real, float32_shapes((3,)), "columns")
-    assert "\n" not in str(error.value) and "key" not in workload._values.get("pattern", {})
+    assert "\n" not in str(error.value) and "key" not in workload._cached_values.get("pattern", {})
 
 
 def test_an_empty_pattern_is_rejected():
