@@ -146,7 +146,7 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk. If it exceeds a limit of XLA or JAX, only set its `overflow`."""
+    """Compile a case with a fixed chunk. If the case exceeds a limit of XLA or JAX, only set `overflow`."""
     uncompiled = lower_bound(derivative)
     if uncompiled.overflow:
         return uncompiled

@@ -179,7 +179,7 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the device mesh, and what the device needs to compute its seeds."""
+    """The position of a device in the device mesh, and what the device needs to compute its slices."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds

@@ -166,7 +166,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the given (by default, all) cores, joined by "+", or None."""
+    """Return the frequency governors of `bound_to` (by default, all cores), joined by "+", or None."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None

@@ -118,7 +118,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
-        """Return the maximum of `values` over each leaf of the last axis, for all elements of the leaf."""
+        """Return `values` with each element of the last axis replaced by the maximum over its leaf."""
         if len(self.leaf_sizes) < 2:
             return np.asarray(values.max(axis=-1, keepdims=True))
         largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)

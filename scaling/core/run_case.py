@@ -161,7 +161,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager. An exception ends the attempt, is recorded, and discards the samples."""
+    """Return a context in which an exception ends the attempt, and is recorded in place of the samples."""
     try:
         yield
     except Exception as error:

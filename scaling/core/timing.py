@@ -188,7 +188,7 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k such that an interval covers the median with a confidence, or 0 if there is none.
+    """Return the largest k such that an interval has the given confidence for the median, or 0 if none has.
 
     The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
     the median is binomial with probability 1/2.

@@ -194,7 +194,7 @@ def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -
 
     `make_workload(case)` returns the `Workload` that the module defines. In the result, each leaf of a pytree
     is a separate input, and every function returns one array. If the target is a second derivative, `second`
-    replaces `reference`. If `whole_modes` computes another derivative or reduction, the result has no modes.
+    replaces `reference`. `whole_modes` is empty unless it computes the derivative and reduction of the case.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
