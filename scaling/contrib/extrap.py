@@ -111,9 +111,10 @@ def _to_region_name(text: str) -> str:
 def format_experiment(experiment: Experiment) -> str:
     """Return the text of an Extra-P file: seconds per call and, if known, the operations per device."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
-    points = [" ".join(map(str, values)) for values in experiment.coordinates]
-    points = [f"({values})" for values in points] if len(experiment.parameters) > 1 else points
-    lines.append(f"POINTS {' '.join(points)}")
+    coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
+    if len(experiment.parameters) > 1:
+        coordinates = [f"({values})" for values in coordinates]
+    lines.append(f"POINTS {' '.join(coordinates)}")
     for region, timings in experiment.regions.items():
         ordered = [timings[values] for values in experiment.coordinates]
         lines += ["", f"REGION {region}", "METRIC time"]
@@ -125,13 +126,13 @@ def format_experiment(experiment: Experiment) -> str:
 
 
 def _format_comments(experiment: Experiment) -> list[str]:
-    option = "allow_negative_exponents=True"
-    options = option if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={option}'"
+    exponents = "allow_negative_exponents=True"
+    modeler_options = exponents if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={exponents}'"
     constants = ", ".join(f"{name}={value}" for name, value in experiment.constants.items())
     sentences = (
         f"{experiment.title}: seconds per call, all samples of all processes.",
         f"Parameters: {', '.join(experiment.parameters.values())}. Constants: {constants or 'none'}.",
         "Extra-P needs five values of a parameter; with fewer, it fits only a constant.",
-        f"extrap --text --measure median FILE --options {options}",
+        f"extrap --text --measure median FILE --options {modeler_options}",
     )
     return [f"# {_to_region_name(sentence)}" for sentence in sentences]

@@ -230,7 +230,7 @@ def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArra
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
 
-    def compute(points: NamedArrays, shared: NamedArrays, position: DevicePosition) -> Any:
+    def compute_on_device(points: NamedArrays, shared: NamedArrays, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
                 return _workload_derivative(derivative, {**points, **shared}, position)
@@ -245,7 +245,7 @@ def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArra
                 return jax.vmap(evaluate_point)(points)
             return jax.lax.map(evaluate_point, points, batch_size=case.block)
 
-    return compute
+    return compute_on_device
 
 
 def _value_or_slices(
@@ -312,13 +312,13 @@ def apply_linear_map(
     # A constant seed saves XLA a multiplication.
     is_scalar = case.mesh_shape[1] == 1 and sum(a.size for a in like) == 1
 
-    def compute(seed_index: Any) -> Any:
+    def compute_slice(seed_index: Any) -> Any:
         seed = make_seed(like, seed_index, colors)
         if is_scalar:
             seed = tuple(jnp.ones(a.shape, a.dtype) for a in like)
         return linear_map(seed) if part.computes_columns else linear_map(*seed)
 
-    return Slices(part, compute, seeds, x)
+    return Slices(part, compute_slice, seeds, x)
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:

@@ -236,10 +236,11 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
         rows = [x.reshape(seeds, -1)[: part.seeds] for x in arrays]
         return [x.reshape(case.points, derivative.outputs, -1) for x in rows]
     if not part.computes_columns or reduction.columns.products:
-        rows = [_join_points(case, np.moveaxis(x, 1, 2)) for x in arrays]
+        rows = [_merge_point_axes(case, np.moveaxis(x, 1, 2)) for x in arrays]
         return [x.reshape(case.points, seeds, -1)[:, : part.seeds] for x in rows]
     x = arrays[0].reshape(*arrays[0].shape[:3], -1, seeds // case.mesh_shape[1])
-    columns = _join_points(case, np.moveaxis(x, 1, 3)).reshape(case.points, -1, seeds)[:, :, : part.seeds]
+    columns = _merge_point_axes(case, np.moveaxis(x, 1, 3)).reshape(case.points, -1, seeds)
+    columns = columns[:, :, : part.seeds]
     if reduction.linear_in_inputs and part.names != workload.names:
         return split_inputs(workload, part, columns)
     return [columns]
@@ -253,7 +254,7 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
     """
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
-    sums = [_join_points(case, x) for x in sums]
+    sums = [_merge_point_axes(case, x) for x in sums]
     if part.computes_columns or not workload.reduction.linear_in_inputs:
         return [sums[0].reshape(case.points, -1, 1)]
     return [x.reshape(case.points, 1, -1) for x in sums]
@@ -265,7 +266,7 @@ def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
     return not part.along and step.sums_seeds
 
 
-def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
+def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
     """Merge the first two axes, devices and points per device, into one axis of points without padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 

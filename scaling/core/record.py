@@ -150,8 +150,8 @@ class Record:
     def honest(self) -> bool:
         """Return whether scaling curves may use the times. On a CPU, each device must have its own core."""
         cores = self.environment.get("cores")
-        has_cores = isinstance(cores, list) and len(cores) == self.case.devices
-        return has_cores or self.environment.get("platform") != "cpu"
+        has_core_per_device = isinstance(cores, list) and len(cores) == self.case.devices
+        return has_core_per_device or self.environment.get("platform") != "cpu"
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:

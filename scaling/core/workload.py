@@ -212,7 +212,7 @@ def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -
 
 def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
-    if not (_is_flat(workload.points) and _is_flat(workload.shared)):
+    if not (_has_only_specs(workload.points) and _has_only_specs(workload.shared)):
         workload = load_option("pytrees").with_flat_inputs(name, workload)
     if in_both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(in_both))}")
@@ -242,7 +242,7 @@ def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *input
     return getattr(load_option("pytrees"), how[0])(result, *how[1:])
 
 
-def _is_flat(inputs: Any) -> bool:
+def _has_only_specs(inputs: Any) -> bool:
     return isinstance(inputs, Mapping) and all(
         isinstance(name, str) and name.isidentifier() and isinstance(spec, InputSpec)
         for name, spec in inputs.items()
