@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_bytes
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The points and seeds that a device computes at a time (None: all), and the memory for its arrays."""
+    """The points and seeds that a device computes at a time (all if None), and the memory for its arrays."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device

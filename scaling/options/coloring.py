@@ -196,8 +196,8 @@ def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """Yield divisions of the nonzeros between rows and columns, each as a pair (lower_bound, by_row).
 
     `lower_bound` is a lower bound on the number of colors. `by_row` is true for each nonzero that is read
-    from a row. In some divisions, these are all nonzeros in the rows with more nonzeros than a threshold. In
-    the others, they are all nonzeros outside of the columns with more nonzeros than a threshold.
+    from a row. In some divisions, these are all nonzeros in rows with more nonzeros than a threshold. In the
+    others, they are all nonzeros in columns that do not have more nonzeros than a threshold.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         entries_in_line = np.bincount(lines)[lines]

@@ -98,10 +98,10 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient for one linear map, computed in pieces with an all-reduce after each piece.
+    """Return the gradient of the summed loss, computed in pieces with an all-reduce after each piece.
 
-    A piece uses some of the seeds in forward mode, or some elements of an input in reverse mode. The
-    all-reduce of one piece can overlap the computation of the next piece.
+    A piece uses some seeds of the linear map `part` in forward mode, or some elements of an input in reverse
+    mode. The all-reduce of one piece can overlap the computation of the next piece.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:

@@ -66,8 +66,8 @@ def _color_by_saturation(graph, colors, is_used):
         if color == max_colors:
             return False
         colors[column] = color
-        for p in range(column_start[column], column_start[column + 1]):
-            row = row_of[p]
+        for entry in range(column_start[column], column_start[column + 1]):
+            row = row_of[entry]
             for neighbor in column_of[row_start[row] : row_start[row + 1]]:
                 if saturation[neighbor] >= 0 and not is_used[neighbor, color]:
                     is_used[neighbor, color] = True

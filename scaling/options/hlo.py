@@ -121,12 +121,12 @@ class HloProgram:
         return _known_bytes(self.messages)
 
 
-def _total_bytes(parts: Iterable[Kernel | Message]) -> float:
-    return sum(part.bytes * part.times for part in parts if part.bytes)
+def _total_bytes(executed: Iterable[Kernel | Message]) -> float:
+    return sum(item.bytes * item.times for item in executed if item.bytes)
 
 
-def _known_bytes(parts: Iterable[Kernel | Message] | None) -> int | None:
-    total = math.inf if parts is None else _total_bytes(parts)
+def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
+    total = math.inf if executed is None else _total_bytes(executed)
     return None if math.isinf(total) else int(total)
 
 
@@ -144,8 +144,8 @@ def read(text: str) -> HloProgram:
         executed = _list_executed(computations, entry, devices)
     except (LookupError, ValueError):  # the format of another version of XLA
         return HloProgram(computations, None, None, collectives)
-    kernels = [part for part in executed if isinstance(part, Kernel)]
-    messages = [part for part in executed if isinstance(part, Message)]
+    kernels = [item for item in executed if isinstance(item, Kernel)]
+    messages = [item for item in executed if isinstance(item, Message)]
     return HloProgram(computations, kernels, messages, collectives)
 
 
@@ -158,13 +158,13 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
         for instruction in instructions.values():
             kind, called = instruction.kind, instruction.called
             if kind in ("call", "async"):
-                executed += (part for computation in called for part in executed_by(computation, in_loop))
+                executed += (item for computation in called for item in executed_by(computation, in_loop))
             elif kind == "conditional":
                 executed += max((executed_by(branch, in_loop) for branch in called), key=_total_bytes)
             elif kind == "while":
                 trips = _count_trips(instruction, instructions, computations)
-                iteration = [part for computation in called for part in executed_by(computation, True)]
-                executed += (dataclasses.replace(part, times=part.times * trips) for part in iteration)
+                iteration = [item for computation in called for item in executed_by(computation, True)]
+                executed += (dataclasses.replace(item, times=item.times * trips) for item in iteration)
             elif _executes_kernel(instruction):
                 body = _flatten(_as_fusion(instruction, instructions), computations)
                 executed += _find_collectives(body, devices)

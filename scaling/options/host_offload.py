@@ -40,7 +40,7 @@ def plan_offload(derivative: Derivative) -> StepPlan:
     """
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
-    count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
+    step_count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
     chunk = case.chunk if seeds is None else None
     case_of_step = dataclasses.replace(case, points=points, block=None, storage=None, chunk=chunk)
     step = dataclasses.replace(derivative, case=case_of_step)
@@ -48,13 +48,13 @@ def plan_offload(derivative: Derivative) -> StepPlan:
         part = dataclasses.replace(derivative.parts[0], seeds=seeds)
         outputs, inputs = (step.outputs, seeds) if part.computes_columns else (seeds, step.inputs)
         step = dataclasses.replace(step, parts=(part,), outputs=outputs, inputs=inputs)
-        count *= ceil_div(derivative.seeds, seeds)
+        step_count *= ceil_div(derivative.seeds, seeds)
     result = math.prod(derivative.result_shape) * _result_dtype(derivative).itemsize
     case_bytes, step_bytes = (
         count_bytes(input_structs(each.case, each.workload)[0]) for each in (derivative, step)
     )
-    moved = (case_bytes - step_bytes) // case.mesh_shape[0] + result // case.devices
-    return StepPlan(step, seeds, count, case_bytes + result, moved)
+    moved_bytes = (case_bytes - step_bytes) // case.mesh_shape[0] + result // case.devices
+    return StepPlan(step, seeds, step_count, case_bytes + result, moved_bytes)
 
 
 def _seeds_per_step(derivative: Derivative) -> int | None:
@@ -127,7 +127,10 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 def _place_arguments(
     program: layout.Program, names: list[str], rows: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, Any]:
-    """Copy the arguments `names` to the devices. `rows` contains the values of per-point inputs."""
+    """Copy the arguments `names` of a program to the devices, and return a dict from name to array.
+
+    `rows` contains the values of the per-point inputs in `names`. It is None if there are no such inputs.
+    """
     return dict(zip(names, layout.place_inputs(program, rows, names), strict=True))
 
 

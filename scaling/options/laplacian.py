@@ -159,7 +159,7 @@ def _propagate(
     `is_inexact` states which results are a `LaplacianValue`; the others are arrays without derivatives.
     `is_linear` states whether g is jointly linear in all inputs.
     """
-    values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
+    values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
     inexact_results = lambda *z: [y for y, keep in zip(g(*z), is_inexact, strict=True) if keep]  # noqa: E731
     jvp = lambda *t: jax.jvp(inexact_results, values, t)[1]  # noqa: E731
     second = jvp(*seconds)
@@ -169,9 +169,9 @@ def _propagate(
         second_jvp = lambda *t: jax.jvp(lambda *z: jax.jvp(inexact_results, z, t)[1], values, t)  # noqa: E731
         firsts, curvatures = jax.vmap(second_jvp)(*tangents)
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
-    parts = zip(firsts, second, strict=True)
+    pairs = zip(firsts, second, strict=True)
     return [
-        LaplacianValue(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_inexact, strict=True)
+        LaplacianValue(y, *next(pairs)) if keep else y for y, keep in zip(g(*values), is_inexact, strict=True)
     ]
 
 

@@ -112,10 +112,10 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """The positions (`at`) of the entries of a pattern in a reference pattern.
+    """The positions (`at`) at which a reference pattern contains the entries of another sparsity pattern.
 
     `has` is true for the entries that the reference pattern contains. `lacking` contains the positions of the
-    reference entries that the pattern lacks.
+    reference entries that the other pattern lacks.
     """
 
     at: np.ndarray  # arbitrary where `has` is false
@@ -146,8 +146,8 @@ def match_patterns(
     """Return the sparsity patterns that are needed to compare a result with the expected Jacobian.
 
     The first three values are the pattern that the workload defines, the pattern of a result with colored
-    seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth value contains the positions in
-    the third pattern of the entries of the second. A pattern that does not exist or is not needed is None.
+    seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth value states where the third
+    pattern contains the entries of the second. A value that does not exist or is not needed is None.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None
@@ -182,7 +182,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Return the positions of the entries of a pattern in a reference pattern of the same shape."""
+    """Return the positions at which `reference`, of the same shape, contains the entries of `pattern`."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices

@@ -301,13 +301,13 @@ def _screen_points(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
     """Return the indices of the points at which the derivative differs most from finite differences."""
-    most = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
-    size = max(1, min(most, _MAX_ELEMENTS_PER_CALL // evaluation.width))
-    starts = np.linspace(0, case.points - size, -(-most // size)).astype(int)
-    blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + size) for start in starts)
+    count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
+    block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
+    starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
+    blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
     groups = fd_check.group_inputs(evaluation, _inputs_at(case, workload, _sample_points(case)), generator)
     by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
-    difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(size)).ravel()
+    difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
     worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _VERIFIED_POINTS // len(difference))]
     is_suspicious = np.take_along_axis(difference, worst, axis=1) > fd_check.SCREENING_THRESHOLD
     return np.unique(points[worst[is_suspicious]])

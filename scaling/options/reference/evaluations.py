@@ -109,12 +109,12 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     """
     per_point, shared = _cast(evaluation, arrays)
     seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
-    size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
+    block_size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     axis = 1 if quantity == "rows" else 2
     blocks = []
-    for start in range(0, len(seeds), size):
-        block_seeds = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # of equal sizes
-        blocks.append(np.asarray(_jitted(evaluation, quantity)(per_point, shared, block_seeds), np.float64))
+    for start in range(0, len(seeds), block_size):
+        block = seeds[np.minimum(np.arange(start, start + block_size), len(seeds) - 1)]  # of equal sizes
+        blocks.append(np.asarray(_jitted(evaluation, quantity)(per_point, shared, block), np.float64))
     results = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 

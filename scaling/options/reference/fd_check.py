@@ -44,7 +44,7 @@ class Confirmation:
     """The result of comparing a derivative with finite differences.
 
     The size of a derivative is its root mean square over the random directions or, along the direction of a
-    single input, its magnitude. If the finite difference is larger than this size, it is the size.
+    single input, its magnitude. If the finite difference is larger, it is used as the size instead.
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
@@ -150,8 +150,8 @@ def screen(
 
     `groups` is the result of `group_inputs`. The result has the shape (groups, points). For each output and
     step, the error is |derivative - difference|, minus the effect of rounding, divided by |derivative| +
-    |difference|. The error of an output is its smallest error at any step. The largest error of the outputs
-    is returned. NaN and infinity are ignored. At a kink, a derivative between the one-sided slopes is right.
+    |difference|. The error of an output is the smallest at any step. The largest error of the outputs is
+    returned. NaN and infinity are ignored. At a kink, a derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
@@ -289,7 +289,7 @@ def _compare_steps(
 
     The first array contains whether the derivative agrees with the differences at two consecutive steps, and
     the second whether it agrees at any step. It agrees if it differs by at most `allowed`. Steps with a
-    larger rounding error are ignored. The first array is true for right derivatives near kinks, where
+    larger rounding error are ignored. The first array is true for correct derivatives near kinks, where
     `_select_difference` fails because fourth differences overestimate the rounding error of short steps. The
     third array contains whether the derivative differs from the shortest two consecutive steps that agree.
     """
@@ -315,7 +315,7 @@ def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarra
 def _is_between_one_sided_slopes(
     values_at: ValuesAtStep, measured: _MeasuredValues, derivative: np.ndarray, allowed: np.ndarray
 ) -> np.ndarray:
-    """Return where outputs have a kink, like `abs` at 0, and a derivative between the one-sided slopes."""
+    """Return whether each output has a kink, like `abs`, and a derivative between the one-sided slopes."""
     is_between = np.zeros(derivative.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

@@ -82,8 +82,8 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
     """Return whether `function(**arguments)` uses `custom_jvp`, `custom_vjp` or `stop_gradient`.
 
-    Calls of JAX functions that use them internally count, such as `jax.nn.relu` and `jnp.linalg.solve`. So do
-    primitives that JAX does not define.
+    Functions of JAX that use them internally count too, such as `jax.nn.relu` and `jnp.linalg.solve`, and so
+    do primitives that JAX does not define.
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}

@@ -64,28 +64,28 @@ def _reevaluate_suspect(
     # A derivative may cross zero at a point. Its typical size is its root mean square over the points, or
     # over the outputs if there is only one point.
     axes = (0, 1) if len(scale) == 1 and scale.ndim > 1 else 0
-    size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=axes, keepdims=True)))
-    row_size = size
+    typical_size = np.maximum(scale, np.sqrt(np.mean(scale**2, axis=axes, keepdims=True)))
+    row_size = typical_size
     if comparison.measure is None and spec.reduction.linear_in_inputs:
-        row_size = size.max(axis=-1, keepdims=True)
-    size, row_size = (np.broadcast_to(array, shape) for array in (size, row_size))
+        row_size = typical_size.max(axis=-1, keepdims=True)
+    typical_size, row_size = (np.broadcast_to(array, shape) for array in (typical_size, row_size))
     tolerance = min(spec.tolerance, spec.max_tolerance)
-    limit = np.maximum(tolerance * size, spec.tolerance * scale)
+    limit = np.maximum(tolerance * typical_size, spec.tolerance * scale)
     difference = np.abs(comparison.result - comparison.expected)
     is_pending, is_wrong = ~(difference <= limit), np.zeros(shape, bool)
-    error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, size), tolerance))
+    error = np.where(is_pending, 0.0, np.minimum(relative_error(difference, typical_size), tolerance))
     while is_pending.any() and not is_wrong.any() and progress.first_wrong is None:
         if time.monotonic() > deadline:
             progress.skipped_entries += int(is_pending.sum())
             break
         block_points, columns = _choose_block(suspect, is_pending)
         block = np.ix_(block_points, *map(np.arange, shape[1:-1]), np.arange(shape[-1])[columns])
-        rounding, points = _rounding_of_block(suspect, points, block_points, columns, size[block])
+        rounding, points = _rounding_of_block(suspect, points, block_points, columns, typical_size[block])
         is_wrong[block] = ~(difference[block] <= limit[block] + rounding)
-        allowed = spec.tolerance + relative_error(rounding, size[block])
+        allowed = spec.tolerance + relative_error(rounding, typical_size[block])
         # Rounding may hide a small derivative for one input, such as a zero, but not derivatives for others.
         is_hidden = ~(allowed <= spec.max_tolerance)
-        divisor = size[block]
+        divisor = typical_size[block]
         if (is_hidden & ~is_wrong[block]).any():
             estimated_size = _estimate_size(suspect, block_points, divisor.shape)
             divisor = np.where(is_hidden, np.maximum(row_size[block], estimated_size), divisor)
@@ -101,7 +101,7 @@ def _reevaluate_suspect(
 def _rounding_of_block(
     suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, PointsComparison]:
-    """Return the rounding errors of the entries of a block, and `points`, which may get a note.
+    """Return the rounding errors of the entries of a block, and `points`, possibly with a note added.
 
     If the function cannot be evaluated with random rounding errors, a note is added to `points`, and the
     rounding errors are zero, so that the entries that failed the check are wrong. `size` contains the typical
@@ -119,7 +119,7 @@ def _rounding_of_block(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return the points and the columns (or a slice of all) of the next block of `is_pending` entries."""
+    """Return the points and the columns (a slice if all) of the next block of `is_pending` entries."""
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
@@ -174,8 +174,8 @@ def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
 def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
-    For a reduction of degree k, such as J^T J with k = 2, it is (|f(x)| / |x|)^k. For a function value, or a
-    product of the derivative and a vector, it is |f(x)|. The result can be broadcast to `shape`.
+    For a reduction of degree k, such as J^T J with k = 2, the estimate is (|f(x)| / |x|)^k. For a function
+    value, or a product of the derivative and a vector, it is |f(x)|. The result can be broadcast to `shape`.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, block_points)
     with evaluations.evaluation_context(native.dtype):
