@@ -1,6 +1,5 @@
 """Say in words which AD mode of each function is the fastest (`FastestAnswer`), for cards and sentences."""
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ class FastestAnswer(NamedTuple):
         return f"{'. '.join([self.headline, *self.parts])}."
 
 
-@functools.lru_cache(maxsize=1)  # a report needs them several times
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
     """Return one answer per function and environment, on the largest problem that was measured."""
     return [_describe_problem(findings, rows) for rows in largest_problems(findings.fastest)]

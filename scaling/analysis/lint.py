@@ -1,6 +1,5 @@
 """Define the rules of `scaling lint`, such as too few samples, each with a severity, a check and a fix."""
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
@@ -37,7 +36,6 @@ class LintFinding:
     fix: str
 
 
-@functools.lru_cache(maxsize=1)  # a report needs them several times
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Check a results folder, and return one `LintFinding` per violated rule, in the order of `RULES`."""
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)

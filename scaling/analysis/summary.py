@@ -1,6 +1,5 @@
 """Write the summary of a results folder in sentences (`answer_sentences`)."""
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -34,11 +33,7 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 def answer_sentences(source: Path | Findings) -> list[str]:
     """Return sentences that summarize a results folder, given by its path or its findings."""
-    return _write_sentences(source if isinstance(source, Findings) else read(source))
-
-
-@functools.lru_cache(maxsize=1)  # a report needs them several times
-def _write_sentences(findings: Findings) -> list[str]:
+    findings = source if isinstance(source, Findings) else read(source)
     measured = (
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
         _describe_variants,

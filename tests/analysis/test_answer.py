@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.analysis import findings, summary
+from scaling.analysis import answers, findings, lint, summary
 from tests.support import made_up
 
 
@@ -185,6 +185,13 @@ def test_study_without_a_jax_mode_is_reported_as_such(tmp_path, make_record, fie
         "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
     )
     assert summary.answer_sentences(study)[0] == expected
+
+
+def test_change_of_a_returned_list_does_not_change_the_next_answer(tmp_path, make_record):
+    study = findings.read(made_up.write(tmp_path, [make_record()]))
+    for derive in (summary.answer_sentences, answers.measured_answers, lint.lint_findings):
+        derive(study).clear()
+        assert derive(study)
 
 
 def test_single_mode_is_not_called_the_fastest(ask):
