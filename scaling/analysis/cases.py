@@ -88,7 +88,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], float]) -> dict[K, T]:
+def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
     """Return a dict from each key to the first item with the least cost among the items with that key."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 

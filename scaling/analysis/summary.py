@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
-from scaling.analysis.cases import Subject, group_by, is_candidate
+from scaling.analysis.cases import Subject, group_by, is_candidate, least_by
 from scaling.analysis.curves import KINDS, Curve, derivative_curves
 from scaling.analysis.estimate import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, read
@@ -59,11 +59,8 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
     `texts` are (subject, topic, sort key, text) tuples. If several texts describe the largest problem, the
     one with the smallest sort key is selected.
     """
-    sentences = []
-    for group in group_by(texts, lambda row: (row[0].family_key, row[1])).values():
-        subject, *_, text = min(group, key=lambda row: (-row[0].volume, row[2]))
-        sentences.append(f"{text}.{findings.suffix(subject.environment, subject.honest)}")
-    return sentences
+    largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
+    return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
