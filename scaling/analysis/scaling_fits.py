@@ -27,56 +27,57 @@ class ScalingFit:
     """A scaling law fitted to one scaling curve. Speed-ups are relative to the fitted time on one device."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
-    parts: Mapping[str, Estimate]  # parameters: "serial", or "contention" (sigma) and "coherency" (kappa)
+    parameters: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
     seconds: float  # fitted time on one device
-    spread: float  # standard deviation of the residuals of the logarithms
+    residual: float  # standard deviation of the residuals of log(time)
     best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
         """Return the predicted speed-up (for weak scaling, the scaled speed-up) on a number of devices."""
-        first, *others = (part.value for part in self.parts.values())
+        serial, *coherency = (parameter.value for parameter in self.parameters.values())
         if self.name == GUSTAFSON:
-            return devices - first * (devices - 1)
-        return devices / (1 + first * (devices - 1) + sum(others) * devices * (devices - 1))
+            return devices - serial * (devices - 1)
+        return devices / (1 + serial * (devices - 1) + sum(coherency) * devices * (devices - 1))
 
     @property
     def limit(self) -> float | None:
         """Return the largest speed-up over all device counts, or None if it is unbounded."""
-        first = next(iter(self.parts.values())).value
+        serial = next(iter(self.parameters.values())).value
         if self.peak:
             return self.speedup(self.peak)
-        return 1 / first if first and self.name != GUSTAFSON else None
+        return 1 / serial if serial and self.name != GUSTAFSON else None
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with an interval that results from the interval ends of all parameters."""
+        """Return `limit` with an interval, computed from the interval limits of all parameters."""
         if self.limit is None:
             return None
-        ends = (
-            {name: Estimate(part[end] or 0.0, None, None) for name, part in self.parts.items()}
-            for end in (2, 1)
+        lows, highs = (
+            {name: Estimate(ends[index] or 0.0, None, None) for name, ends in self.parameters.items()}
+            for index in (1, 2)
         )
-        low, high = (replace(self, parts=parts).limit or math.inf for parts in ends)
+        low, high = (replace(self, parameters=extreme).limit or math.inf for extreme in (highs, lows))
         return Estimate(self.limit, low, high)
 
     @property
     def peak(self) -> float | None:
         """Return the device count with the largest speed-up, or None if the speed-up has no maximum."""
-        if self.name != UNIVERSAL or not self.parts["coherency"].value:
+        if self.name != UNIVERSAL or not self.parameters["coherency"].value:
             return None
-        return max(1.0, math.sqrt((1 - self.parts["contention"].value) / self.parts["coherency"].value))
+        contention, coherency = (parameter.value for parameter in self.parameters.values())
+        return max(1.0, math.sqrt((1 - contention) / coherency))
 
     @property
     def determined(self) -> bool:
         """Return whether the 95 % interval of each parameter is narrow enough to report the law."""
-        return all(part.is_determined_share for part in self.parts.values())
+        return all(parameter.is_determined_share for parameter in self.parameters.values())
 
 
 class _LinearLaw(NamedTuple):
     """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parameters) + shift."""
 
     name: str
-    parts: tuple[str, ...]  # the names of the parameters that are fitted
+    parameters: tuple[str, ...]  # the names of the fitted parameters
     columns: Any  # the factors of the parameters, an array of shape (device counts, parameters)
     sign: int  # -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied
     shift: Any  # a known term, either an array of shape (device counts,) or a scalar
@@ -91,14 +92,14 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
-    logs = np.log([point.seconds for point in points])
-    forms = (form for form in _linear_forms(devices, curve.kind) if len(devices) > len(form.parts) + 1)
-    laws = [_fit_law(form, logs) for form in forms]
-    best = _best_law(laws, len(devices))
-    return tuple(replace(law, best=law is best) for law in laws)
+    log_times = np.log([point.seconds for point in points])
+    laws = (law for law in _applicable_laws(devices, curve.kind) if len(devices) > len(law.parameters) + 1)
+    fits = [_fit_law(law, log_times) for law in laws]
+    best = _best_fit(fits, len(devices))
+    return tuple(replace(fit, best=fit is best) for fit in fits)
 
 
-def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
+def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
     contention, coherency = devices - 1, devices * (devices - 1)
     shift = 0.0 if kind == "weak" else -np.log(devices)
     both = np.stack([contention, coherency], 1)
@@ -108,96 +109,103 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
     return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
 
 
-def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the simpler law, unless an F test at the 5 % level rejects it in favor of the other."""
-    if len(laws) < 2:
-        return next(iter(laws), None)
-    freedoms = [count - len(law.parts) - 1 for law in laws]
-    simple, squares = (law.spread**2 * freedom for law, freedom in zip(laws, freedoms, strict=True))
-    return laws[1] if simple > _acceptance_limit(squares, freedoms[1]) else laws[0]
+def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
+    """Return the fit of the simpler law, unless an F test at the 5 % level rejects it."""
+    if len(fits) < 2:
+        return next(iter(fits), None)
+    freedoms = [count - len(fit.parameters) - 1 for fit in fits]
+    simple, squares = (fit.residual**2 * freedom for fit, freedom in zip(fits, freedoms, strict=True))
+    return fits[1] if simple > _acceptance_limit(squares, freedoms[1]) else fits[0]
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squared residuals that an F test at the 5 % level accepts."""
+    """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
+
+    `squares` is the least sum of squared residuals, and `freedom` is its number of degrees of freedom.
+    """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
-def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
+def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
     """Fit a law to the logarithms of the times, with the 95 % profile interval of each parameter.
 
     The interval contains all values that an F test at the 5 % level does not reject.
     """
-    target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
-    best = _least_squares(form, target, {})
+    target, freedom = law.sign * (log_times - law.shift), len(log_times) - len(law.parameters) - 1
+    best = _least_squares(law, target, {})
     limit = _acceptance_limit(best.squares, freedom)
-    parts = {}
-    for index, (name, value) in enumerate(zip(form.parts, map(float, best.parts), strict=True)):
-        low, high = (_profile_end(form, target, index, value, end, limit) for end in (0.0, 1.0))
-        parts[name] = Estimate(value, low, high)
-    seconds = math.exp(float(np.mean(logs - form.shift - form.sign * np.log1p(form.columns @ best.parts))))
-    return ScalingFit(form.name, parts, seconds, math.sqrt(best.squares / freedom), best=False)
+    parameters = {}
+    for index, (name, value) in enumerate(zip(law.parameters, map(float, best.parameters), strict=True)):
+        low, high = (_profile_end(law, target, index, value, end, limit) for end in (0.0, 1.0))
+        parameters[name] = Estimate(value, low, high)
+    seconds = math.exp(law.sign * float(np.mean(target - np.log1p(law.columns @ best.parameters))))
+    return ScalingFit(law.name, parameters, seconds, math.sqrt(best.squares / freedom), best=False)
 
 
 class _Minimum(NamedTuple):
-    """The parameters of a law, and the sum of squared residuals there with half its negative derivatives."""
+    """The least-squares parameters of a law, and the sum of squared residuals S at these parameters."""
 
-    parts: Any  # an array of shape (parameters,)
-    squares: float
-    descents: Any  # positive where the sum of squares falls with the parameter
-    curvatures: Any  # half the second derivatives, an array of shape (parameters, parameters)
+    parameters: Any  # an array of shape (parameters,)
+    squares: float  # S
+    descents: Any  # -1/2 times the gradient of S
+    curvatures: Any  # 1/2 times the Hessian of S, an array of shape (parameters, parameters)
 
 
-def _least_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> _Minimum:
+def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> _Minimum:
     """Find the least-squares parameters, each between 0 and 1.
 
     A parameter is 0 if this value fits equally well. `fixed` maps indices of parameters to constant values.
     """
-    free = [index for index in range(len(form.parts)) if index not in fixed]
+    free = [index for index in range(len(law.parameters)) if index not in fixed]
     if not free:
-        return _evaluate(form, target, np.array([fixed[index] for index in range(len(form.parts))]))
+        return _evaluate(law, target, np.array([fixed[index] for index in range(len(law.parameters))]))
     index, *others = free
 
     def descent(value: float) -> tuple[float, float]:
-        minimum = _least_squares(form, target, {**fixed, index: value})
+        minimum = _least_squares(law, target, {**fixed, index: value})
         curvature = minimum.curvatures[index, index]
         for other in others:  # which the search has adapted to the value, unless it is at a bound
-            if 0 < minimum.parts[other] < 1:
+            if 0 < minimum.parameters[other] < 1:
                 curvature -= minimum.curvatures[index, other] ** 2 / minimum.curvatures[other, other]
         return minimum.descents[index], -curvature
 
     best = 0.0 if descent(0.0)[0] <= _ROUNDING else _find_root(descent, 0.0, 1.0)
-    return _least_squares(form, target, {**fixed, index: best})
+    return _least_squares(law, target, {**fixed, index: best})
 
 
-def _evaluate(form: _LinearLaw, target: Any, parts: Any) -> _Minimum:
-    growth = form.columns @ parts
-    residuals, slopes = target - np.log1p(growth), form.columns / (1 + growth)[:, None]
+def _evaluate(law: _LinearLaw, target: Any, parameters: Any) -> _Minimum:
+    growth = law.columns @ parameters
+    residuals, slopes = target - np.log1p(growth), law.columns / (1 + growth)[:, None]
     residuals, centered = (array - array.sum(axis=0) / len(target) for array in (residuals, slopes))
     curvatures = centered.T @ centered + (slopes.T * residuals) @ slopes
-    return _Minimum(parts, float(residuals @ residuals), residuals @ slopes, curvatures)
+    return _Minimum(parameters, float(residuals @ residuals), residuals @ slopes, curvatures)
 
 
-def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return a 95 % interval's lower (`end` = 0) or upper (1) end, where squared residuals sum to `limit`."""
+def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
+    """Return the lower end of a profile interval if `end` is 0, or the upper end if `end` is 1.
+
+    At this value of the parameter `index`, the least sum of squared residuals is `limit`. `best` is the
+    least-squares value of the parameter.
+    """
 
     def distance(value: float) -> tuple[float, float]:
-        minimum = _least_squares(form, target, {index: value})
+        minimum = _least_squares(law, target, {index: value})
         return limit - minimum.squares, 2 * minimum.descents[index]
 
     return end if distance(end)[0] >= 0 else _find_root(distance, best, end)
 
 
 def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
-    """Return a root of a function by Newton's method, safeguarded by bisection.
+    """Return a root between `inside` and `outside`, by Newton's method safeguarded by bisection.
 
     `function` returns its value, which is positive at `inside`, and its derivative. Without a root, return
-    `outside`. The bisection is in the cube root, because values such as 1e-7 matter on thousands of devices.
+    `outside`. The cube root is bisected, because roots such as 1e-7 matter on thousands of devices.
     """
-    point, previous = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3, math.inf
-    while abs(point - previous) > _LAST_STEP * point:
-        value, slope = function(point)
-        inside, outside = (point, outside) if value > 0 else (inside, point)
-        previous, point = point, point - value / slope if slope else math.inf
-        if not min(inside, outside) < point < max(inside, outside):
-            point = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3
-    return point
+    root, previous = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3, math.inf
+    while abs(root - previous) > _LAST_STEP * root:
+        value, slope = function(root)
+        inside, outside = (root, outside) if value > 0 else (inside, root)
+        previous, root = root, root - value / slope if slope else math.inf
+        if not min(inside, outside) < root < max(inside, outside):
+            root = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3
+    return root

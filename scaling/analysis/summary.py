@@ -1,4 +1,4 @@
-"""Write the summary of a results folder in sentences (`answer_sentences`)."""
+"""Summarize a results folder in sentences (`answer_sentences`): crossovers, growth, laws, memory, plans."""
 
 import itertools
 from collections import Counter
@@ -12,13 +12,7 @@ from scaling.analysis.curves import KINDS, Curve, derivative_curves
 from scaling.analysis.estimate import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import NOTE, lint_findings
-from scaling.analysis.ranking import (
-    FastestMethod,
-    MemoryPoint,
-    ParetoFront,
-    SettingComparison,
-    find_runner_up,
-)
+from scaling.analysis.ranking import FastestMethod, ParetoFront, SettingComparison, find_runner_up
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.size_series import Crossover, SizeSweep
 from scaling.analysis.timings import Timing, describe_slower, format_time, is_empty_call
@@ -46,18 +40,16 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def _describe_fastest(findings: Findings) -> list[str]:
-    if not findings.fastest:
-        return [
-            "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
-        ]
-    return [answer.sentence for answer in measured_answers(findings)]
+    return [answer.sentence for answer in measured_answers(findings)] or [
+        "No automatic mode of JAX other than mode=auto was measured, so that none is called the fastest."
+    ]
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return one sentence per function and topic on its largest problem.
+    """Return one sentence for each topic and function, on the largest problem of the function.
 
-    `texts` are (subject, topic, sort key, text) tuples. If several texts describe the largest problem, the
-    one with the smallest sort key is selected.
+    `texts` contains (subject, topic, sort key, text) tuples. If several texts describe the largest problem,
+    the text with the smallest sort key is selected.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
@@ -91,9 +83,8 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 def describe_growth(findings: Findings) -> list[str]:
     """Return a sentence for each function on how its time on the fewest devices grows with the size."""
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
-    return _select_largest(
-        findings, ((s, s.swept, (s.case.devices,), _describe_exponents(s)) for s in sweeps)
-    )
+    texts = ((sweep, sweep.swept, (sweep.case.devices,), _describe_exponents(sweep)) for sweep in sweeps)
+    return _select_largest(findings, texts)
 
 
 def _describe_exponents(sweep: SizeSweep) -> str:
@@ -126,24 +117,24 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
     The clause states the fitted parameters of the law and, if they are determined, the largest speed-up that
     the law allows.
     """
-    parts = ", ".join(f"{name} {format_share(*estimate)}" for name, estimate in law.parts.items())
-    error = f", though off by {format_percentage(law.spread)}" if law.spread > _LARGE_ERROR else ""
-    text = f"{law.name} describes it best{error}: {parts}"
+    parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
+    error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
+    text = f"{law.name} describes it best{error}: {parameters}"
     limit = law.limit_estimate
     if limit is None or not law.determined:
         return text
     if not limit.is_determined:
         return f"{text}; its largest speed-up is {format_ratio(*limit)}"
-    has_peak = law.peak is not None and bool(law.parts["coherency"].low)
+    has_peak = law.peak is not None and bool(law.parameters["coherency"].low)
     devices = count_of(round(law.peak or 1), "device") if has_peak else "any number of devices"
     reference = "" if curve.baseline_devices == 1 else " as one device by this law"
     return f"{text}; no more than {format_ratio(*limit)} as fast{reference} on {devices}"
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
-    """Return the fastest curve on the largest device count for each function and kind of scaling.
+    """Return the fastest curve for the largest problem of each function and kind of scaling.
 
-    The curve of the method in `fastest` is selected, or else the curve with the shortest time. Handwritten
+    Curves are compared on the largest device count, where a timing in `fastest` ranks first. Handwritten
     derivatives, mode=auto and peers (other AD systems) are selected only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
@@ -193,14 +184,12 @@ def _describe_memory(front: ParetoFront) -> str:
     text = f"{first.name} {verb}, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     small = next(setting for setting in front.best if setting.seconds <= _SMALL_FACTOR * first.seconds)
     others = {id(setting): setting for setting in (small, smallest) if setting is not first}
-    text += "".join(f"; {_describe_cost(first, setting)}" for setting in others.values())
+    for setting in others.values():
+        share = format_percentage(setting.memory / first.memory)
+        slower = describe_slower("it", setting.timing, first.timing)
+        text += f"; {setting.name}: {share} of the memory, {slower}"
     text += "" if others else ", and nothing is smaller"
     return f"{_describe_program('Memory against time', first.timing)}: {text}"
-
-
-def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
-    share = format_percentage(setting.memory / first.memory)
-    return f"{setting.name}: {share} of the memory, {describe_slower('it', setting.timing, first.timing)}"
 
 
 def _describe_comparison(comparison: SettingComparison) -> str:
@@ -231,7 +220,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence that counts the failed cases for each reason, and the same for the skipped cases."""
+    """Return up to two sentences, which count the failed and the skipped cases for each reason."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

@@ -267,7 +267,7 @@ def _describe_memory(record: Record) -> str:
 def _law_rows(findings: Findings) -> Iterator[Row]:
     for curve, laws in findings.scaling_fits:
         for law in laws:
-            parameters = {name: format_share(*estimate) for name, estimate in law.parts.items()}
+            parameters = {name: format_share(*estimate) for name, estimate in law.parameters.items()}
             limit = law.limit_estimate if law.determined else None
             has_limit = limit is not None and limit.is_determined
             yield {
@@ -277,7 +277,7 @@ def _law_rows(findings: Findings) -> Iterator[Row]:
                 **{name: parameters.get(name) for name in ("serial", "contention", "coherency")},
                 "largest speed-up": limit and format_ratio(*limit),
                 "at devices": format_number(law.peak) if has_limit and law.peak else "",
-                "off by": f"{law.spread:.1%}",
+                "off by": f"{law.residual:.1%}",
             }
 
 

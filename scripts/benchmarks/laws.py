@@ -67,14 +67,16 @@ def check_law_coverage() -> bool:
                 for _ in range(CURVES):
                     curve = make_curve(law, parts, devices, NOISE * generator.normal(size=len(devices)))
                     fit = next(each for each in scaling_fits.fit_laws(curve) if each.name == law)
-                    estimates = list(fit.parts.values())
+                    estimates = list(fit.parameters.values())
                     held += [e.low <= part <= e.high for e, part in zip(estimates, parts, strict=True)]
                     halves.append([(e.high - e.low) / 2 for e in estimates])
                     best += fit.best
                 is_covered &= bool((held >= HELD * CURVES).all())
                 fractions = ", ".join(f"{fraction:.1%}" for fraction in held / CURVES)
                 widths = ", ".join(f"{half:.2g}" for half in np.median(halves, axis=0))
-                named = ", ".join(f"{name} {part:g}" for name, part in zip(fit.parts, parts, strict=True))
+                named = ", ".join(
+                    f"{name} {part:g}" for name, part in zip(fit.parameters, parts, strict=True)
+                )
                 share = format_percentage(best / CURVES)
                 print(f"{title}, {law}, {named}: held {fractions}; half {widths}; best {share}", flush=True)
     return is_covered

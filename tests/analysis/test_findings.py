@@ -38,7 +38,9 @@ def test_folder_yields_scaling_fits_efficiency_breakdowns_and_exponents(findings
         curve for curve, _ in study.efficiency_breakdowns
     ] == study.curves and len(study.curves) == 3
     for _, fitted in study.scaling_fits:
-        assert next(law for law in fitted if law.best).parts["serial"].value == pytest.approx(0.1, abs=1e-4)
+        assert next(law for law in fitted if law.best).parameters["serial"].value == pytest.approx(
+            0.1, abs=1e-4
+        )
     assert [[loss.devices for loss in breakdowns] for _, breakdowns in study.efficiency_breakdowns] == [
         [2, 4, 8]
     ] * 3

@@ -74,9 +74,9 @@ def test_intervals_cover_the_true_parts_under_five_percent_noise_per_device_coun
         fit = fit_of(curve_of(law, parts, devices, 0.05 * generator.normal(size=len(devices))), law)
         covered += [
             estimate.low <= part <= estimate.high
-            for estimate, part in zip(fit.parts.values(), parts, strict=True)
+            for estimate, part in zip(fit.parameters.values(), parts, strict=True)
         ]
-        half_widths.append([(estimate.high - estimate.low) / 2 for estimate in fit.parts.values()])
+        half_widths.append([(estimate.high - estimate.low) / 2 for estimate in fit.parameters.values()])
     assert (covered >= 0.9 * TRIALS).all(), covered
     assert (np.median(half_widths, axis=0) <= max_half_width).all(), np.median(half_widths, axis=0)
 
@@ -87,16 +87,16 @@ def test_noise_of_single_samples_gives_narrower_intervals(curve_of):
         fit = fit_of(
             curve_of(AMDAHL, (0.2,), ONE_TO_EIGHT, jitter=0.05 * generator.normal(size=(8, SAMPLES))), AMDAHL
         )
-        covered += fit.parts["serial"].low <= 0.2 <= fit.parts["serial"].high
-        half_widths.append((fit.parts["serial"].high - fit.parts["serial"].low) / 2)
+        covered += fit.parameters["serial"].low <= 0.2 <= fit.parameters["serial"].high
+        half_widths.append((fit.parameters["serial"].high - fit.parameters["serial"].low) / 2)
     assert covered >= 0.9 * TRIALS / 2 and np.median(half_widths) <= 0.025
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_exact_curve_recovers_the_parts_the_limit_and_the_peak(curve_of, kind):
     fit = fit_of(curve_of(UNIVERSAL, (0.04, 1e-4), DOUBLING, kind=kind), UNIVERSAL)
-    assert [part.value for part in fit.parts.values()] == pytest.approx([0.04, 1e-4], rel=1e-4)
-    assert fit.best and fit.seconds == pytest.approx(1) and fit.spread < 1e-6
+    assert [part.value for part in fit.parameters.values()] == pytest.approx([0.04, 1e-4], rel=1e-4)
+    assert fit.best and fit.seconds == pytest.approx(1) and fit.residual < 1e-6
     assert fit.peak == pytest.approx(math.sqrt(0.96 / 1e-4), rel=1e-4)
     assert fit.limit == fit.speedup(fit.peak) > max(fit.speedup(fit.peak - 5), fit.speedup(fit.peak + 5))
     assert fit.speedup(64) == pytest.approx(1 / seconds(UNIVERSAL, (0.04, 1e-4), 64), rel=1e-4)
@@ -181,14 +181,18 @@ def test_amdahl_is_fitted_to_strong_and_gustafson_to_weak_curves(curve_of):
 
 def test_superlinear_speedup_has_zero_serial_part_and_an_interval(curve_of):
     fit = fit_of(curve_of(AMDAHL, (0.0,), ONE_TO_EIGHT, noise=-0.1 * np.log(ONE_TO_EIGHT)), AMDAHL)
-    assert (fit.parts["serial"].value, fit.parts["serial"].low) == (0, 0) and fit.parts["serial"].high > 0
+    assert (fit.parameters["serial"].value, fit.parameters["serial"].low) == (0, 0) and fit.parameters[
+        "serial"
+    ].high > 0
     assert fit.limit is None
 
 
 def test_very_small_parts_are_recovered_on_thousands_of_devices(curve_of):
     counts = tuple(2**i for i in range(13))
     noise = 0.02 * np.random.default_rng(6).normal(size=13)
-    contention, coherency = fit_of(curve_of(UNIVERSAL, (1e-4, 1e-7), counts, noise), UNIVERSAL).parts.values()
+    contention, coherency = fit_of(
+        curve_of(UNIVERSAL, (1e-4, 1e-7), counts, noise), UNIVERSAL
+    ).parameters.values()
     assert 0 < contention.low < 1e-4 < contention.high < 2e-4
     assert 0 < coherency.low < 1e-7 < coherency.high < 2e-7
 
@@ -207,4 +211,4 @@ def test_simpler_law_is_selected_on_few_device_counts_unless_it_fits_badly(curve
 
 def test_zero_coherency_has_no_peak(curve_of):
     fit = fit_of(curve_of(AMDAHL, (0.0,), (1, 2, 4, 8), noise=-0.1 * np.log((1, 2, 4, 8))), UNIVERSAL)
-    assert fit.parts["coherency"].value == 0 and fit.peak is None and fit.limit is None
+    assert fit.parameters["coherency"].value == 0 and fit.peak is None and fit.limit is None
