@@ -55,11 +55,9 @@ def format_ratio(value: float, low: float | None = None, high: float | None = No
 
 
 def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long'. The numerator is the time of `name`."""
-    text = format_ratio(value, low, high)
-    if Estimate(value, low, high).is_determined:
-        return f"{name} takes {text} as long"
-    return f"the ratio to {name} is {text}"
+    """Return a clause such as 'jacfwd takes 1.77x as long', if `name` is 'jacfwd' and `value` is 1.77."""
+    text, is_determined = format_ratio(value, low, high), Estimate(value, low, high).is_determined
+    return f"{name} takes {text} as long" if is_determined else f"the ratio to {name} is {text}"
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:

@@ -1,12 +1,12 @@
-"""Estimate intervals of times and ratios from nested time samples, and p-values, trends and correlations.
+"""Compute statistics of time samples: intervals of times and ratios, p-values, trends, autocorrelation.
 
-Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
-The error is estimated from the variation at the highest level with at least two members, which includes the
-variation at lower levels. Processes that took their samples alternately are compared in pairs, so
-that common disturbances cancel.
+Samples are nested in compilations, compilations in processes, and processes in jobs of a cluster. The error
+is estimated from the variation at the highest level that has at least two members. This variation includes
+the variation at lower levels. Processes that were sampled in turns are compared in pairs, so that common
+disturbances cancel.
 
-Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
-variance of the median comes from order statistics, without an assumption on the distribution.
+Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). Within one process, the
+variance of the median is computed from order statistics, without assuming a distribution.
 """
 
 import functools
@@ -34,17 +34,17 @@ _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrel
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two times with its 95 % interval, which is unknown if there are too few samples."""
+    """The ratio of two times with its 95 % interval. The limits are None if there are too few samples."""
 
     value: float
     low: float | None = None
     high: float | None = None
-    pairs: int = 0  # number of pairs of processes that took samples alternately
+    pairs: int = 0  # number of pairs of processes that were sampled in turns
     error: float = 0.0  # squared standard error of the logarithm
     freedom: float = 0.0  # degrees of freedom of the error
     # number of pairs, or harmonic mean of the numbers of processes; 0 (no p-value) with a single process
     count: float = 0.0
-    # (0 or 1 for numerator or denominator, process or allocation) -> log(time) minus the mean log(time)
+    # (0 or 1 for numerator or denominator, process or job) -> log(time) minus the mean log(time)
     deviations: Mapping[Hashable, float] = field(default_factory=dict)
 
     @property
@@ -54,46 +54,47 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds, or a ratio of times, with its error estimated at one level of nesting."""
+    """A time in seconds or a ratio of times, and its variation at one level of nesting (see the module)."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
     freedom: float
-    members: Mapping[Hashable, float]  # process or allocation -> log(time); empty at lower levels
+    members: Mapping[Hashable, float]  # process or job -> mean log(time or ratio); empty at lower levels
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
     """Return one list of time samples, in seconds, for each compilation of a process, in order."""
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
-    return [part for start, end in itertools.pairwise(starts) if (part := record.seconds[start:end])]
+    return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
 
 
 def estimate_time(records: Sequence[Record]) -> Estimate:
-    """Return the time per call of a case in seconds, with its 95 % interval. `records` has one per process.
+    """Return the time per call of a case in seconds, with its 95 % interval.
 
-    The time of a process is the median of its samples, or the geometric mean of the medians of its
-    compilations. The time of a case is the geometric mean over processes, or over jobs if there are several.
-    Its interval describes the variation of jobs, of processes, or of the compilations of one process. With
-    one compilation it is that of the median, widened for autocorrelation, and unknown with too few samples.
+    `records` contains one record per process. The time of a process is the geometric mean of the median times
+    of its compilations. The time of a case is the geometric mean over its processes, or over jobs if there
+    are several. The interval is estimated from the variation between jobs, else between processes, else
+    between compilations. For a single compilation, it is the interval of the median, widened for
+    autocorrelation, or unknown if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
         return _t_interval(level.value, level.error or 0.0, level.freedom)
-    seconds, value = records[0].seconds, statistics.median(records[0].seconds)
+    seconds, median = records[0].seconds, statistics.median(records[0].seconds)
     widening = interval_widening(seconds) or 1.0
-    interval = [value * (end / value) ** widening for end in median_interval(seconds) or ()]
-    return Estimate(value, *(interval or (None, None)))
+    interval = [median * (limit / median) ** widening for limit in median_interval(seconds) or ()]
+    return Estimate(median, *(interval or (None, None)))
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """Return the time ratio of two cases, `top` divided by `bottom`, with its 95 % interval.
 
-    `top` and `bottom` contain one record per process. If at least two pairs of processes alternated, only
-    these pairs are used.
+    `top` and `bottom` contain one record per process. If at least two pairs of processes were sampled in
+    turns, only these pairs are used.
     """
-    below = {(r.block, r.replicate): r for r in bottom}
-    pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
+    rivals = {(r.block, r.replicate): r for r in bottom}
+    pairs = [(r, rivals[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in rivals]
     if len(pairs) > 1:
         levels = [_estimate_from_members(_average_by_process_or_job(pairs))]
     else:
@@ -118,7 +119,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case, with its error from the highest level of nesting with several members."""
+    """Return the time of a case and its error, estimated at the highest level that has several members."""
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
         return _estimate_from_members(members)
@@ -149,22 +150,18 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return a dict from each process, or from each job if there are several, to its mean log(time).
+    """Return the mean log(time) or log(ratio) of each process, or of each job if there are several jobs.
 
-    `runs` are tuples of one record (for a time) or two records (for a ratio of times).
+    Each item of `runs` contains the record of one process (for a time) or of two processes (for a ratio).
     """
-    jobs = group_by(runs, lambda run: tuple(map(_job_of, run)))
+    jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
-    return {name: statistics.fmean(map(_log_time, group)) for name, group in groups.items()}
+    return {name: statistics.fmean(map(_log_time_or_ratio, group)) for name, group in groups.items()}
 
 
-def _job_of(record: Record) -> str:
-    return str(record.environment.get("job"))
-
-
-def _log_time(run: Sequence[Record]) -> float:
-    first, *others = (statistics.fmean(_log_medians(record)) for record in run)
-    return first - sum(others)
+def _log_time_or_ratio(run: Sequence[Record]) -> float:
+    top, *bottom = (statistics.fmean(_log_medians(record)) for record in run)
+    return top - sum(bottom)
 
 
 def _log_medians(record: Record) -> list[float]:
@@ -186,8 +183,8 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     if not ratio.count:
         return None
     distance, error = abs(math.log(ratio.value)), math.sqrt(ratio.error)
-    edges = (math.log1p(margin), -math.log1p(margin))
-    return float(sum(stdtr(ratio.freedom, (edge - distance) / error) for edge in edges))
+    limits = (math.log1p(margin), -math.log1p(margin))
+    return float(sum(stdtr(ratio.freedom, (limit - distance) / error) for limit in limits))
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
@@ -221,12 +218,12 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases: fewer if times from shared processes correlate."""
+    """Return the number of independent cases, which is smaller if times in the same processes correlate."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
-        size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
-        for process, value in ratio.deviations.items():
-            sums[process] += value / size
+        rms = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
+        for process, deviation in ratio.deviations.items():
+            sums[process] += deviation / rms
             cases[process] += 1
     pairs = max(1, sum(n * (n - 1) for n in cases.values()))
     correlation = sum(sums[process] ** 2 - n for process, n in cases.items()) / pairs
@@ -242,7 +239,7 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     count = len(samples)
     if count < 3 or min(samples) == max(samples):
         return None
-    first, last = (statistics.median(part) for part in (samples[: count // 3], samples[-(count // 3) :]))
+    first, last = (statistics.median(third) for third in (samples[: count // 3], samples[-(count // 3) :]))
     change = (last - first) / statistics.median(samples)
     if abs(change) <= least:
         return None

@@ -1,6 +1,7 @@
-"""Arrange timings along one problem size: `SizeSweep`, `Crossover` and `FastestModeMap`.
+"""Describe how time and fastest mode depend on a problem size: `SizeSweep`, `FastestModeMap`, `Crossover`.
 
-An exponent is the slope of a line fitted to the logarithms of times and sizes, and not an asymptotic limit.
+The exponent of a time is the slope of a line fitted to log(time) against log(size). It describes the measured
+sizes and not the asymptotic growth.
 """
 
 import dataclasses
@@ -44,9 +45,9 @@ class SizeSweep(_SizeSeries):
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:
-        """Return the exponent of the growth of the time, time ~ size ** exponent, for each method.
+        """Return the exponent p of each method, where time ~ size ** p.
 
-        Only times longer than ten empty calls are used, and methods with at least three of them are included.
+        Times shorter than ten empty calls are not used. Methods with fewer than three times are omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]
@@ -82,11 +83,11 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield a tuple (varying size, title, constant sizes, items) for each series along one problem size.
+    """Yield (varying size, title, constant sizes, items) for each series in which one problem size varies.
 
-    A series has at least three values of its size, or at least two for the size with the most values. These
-    values are on one device count, so that a number of points that grows with the number of devices is not a
-    series. Sizes that determine each other vary together.
+    A series has at least three values of the varying size. Two values are enough for the size that has the
+    most values. The values on each device count are counted separately, because the number of points may be
+    proportional to the number of devices. If each of two sizes determines the other, both vary in one series.
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -104,7 +105,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the number of distinct values of a size on the device count with the most values."""
+    """Return the largest number of distinct values of a size on any single device count."""
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
 
@@ -130,8 +131,8 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval.
 
-    If a parabola fitted to four or more sizes is significantly curved, the exponent changes along the sizes.
-    Then the interval also covers the slopes of the parabola at the smallest and largest size.
+    With four or more sizes, a parabola is also fitted. If its curvature is significant, the interval is
+    extended to include the slopes of the parabola at the smallest and the largest size.
     """
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
     sizes -= sizes.mean()

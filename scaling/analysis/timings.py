@@ -31,10 +31,8 @@ class Timing(Subject):
     """The measured time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # seconds; `ratios.estimate_time`, the median of the samples of a single process
-    # 95 % confidence interval in seconds, or None if there are too few samples. With a single record, it
-    # describes the samples of one process.
-    interval: tuple[float, float] | None
+    median: float  # time per call in seconds, predicted or from `ratios.estimate_time`
+    interval: tuple[float, float] | None  # 95 % confidence interval in seconds; None with too few samples
 
     @property
     def record(self) -> Record:
@@ -96,7 +94,7 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the dispatch latency in seconds: the time of an empty call, or 0 if it was not measured."""
+    """Return the time in seconds of an empty call on the devices of a timing, or 0 if it was not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
@@ -149,13 +147,14 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return the timing on the fewest devices that is not significantly longer than the shortest, and ''.
+    """Return the timing on the recommended device count, and '' or the reason why none is recommended.
 
-    If the ratio of these two timings is not determined, return the shortest timing and the reason as text.
+    The smallest count is recommended on which the time is not significantly longer than the shortest time. If
+    the ratio of both times is not determined, return the shortest timing and the reason.
     """
     first = min(timings, key=lambda timing: timing.median)
-    tied = (timing for timing in timings if not time_ratio(timing, first).above_one)
-    fewest = min(tied, key=lambda timing: timing.case.devices)
+    not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
+    fewest = min(not_slower, key=lambda timing: timing.case.devices)
     ratio = time_ratio(fewest, first)
     if ratio.low is None:
         return first, f"too few samples to compare {first.devices_text} with {fewest.devices_text}"
@@ -170,7 +169,7 @@ def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of the named stages (median over processes), or None if none is recorded."""
+    """Return the total time of the named stages in seconds (median over processes), or None if unknown."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
@@ -197,7 +196,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes of memory per device: the measured peak, or else the compiler's report, or None."""
+    """Return the memory per device in bytes, or None. A measured peak is preferred to a compiler's report."""
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 
@@ -220,5 +219,5 @@ def name_with_blocks(timing: Timing) -> str:
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the largest fraction of (point, seed) pairs that are padding in any process."""
+    """Return the fraction of (point, seed) pairs that are padding, in the process with the most padding."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)
