@@ -1,8 +1,8 @@
-"""Relate a time to machine peaks and handwritten code (`Baseline`), and lost efficiency to its causes.
+"""Compare times with machine peaks and handwritten code (`Baseline`), and find causes of lost efficiency.
 
-Memory traffic counts only the inputs and the result, so that the fraction of the memory bandwidth is
-underestimated. All communication counts as a loss, because its overlap with computation is unknown. For this
-reason, and with a super-linear speed-up, the remaining loss may be negative.
+Memory traffic includes only the inputs and the result, so that the fraction of the memory bandwidth is
+underestimated. All communication counts as a loss, because its overlap with computation is unknown. The
+remaining loss can therefore be negative. It can also be negative if the speed-up is super-linear.
 """
 
 import json
@@ -30,20 +30,20 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The measured peak rate that limits a program, because it gives the largest lower bound on the time."""
+    """The peak rate that limits a program: it implies the largest of all lower bounds on the time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
 
 
 class Baseline(NamedTuple):
-    """A measured time and its ratios to other times. A ratio is None if the other time was not measured."""
+    """A measured time, compared with a handwritten derivative, a peak rate and the fastest JAX method."""
 
     timing: Timing
-    by_hand: Estimate | None  # time divided by the time of the fastest handwritten derivative
+    by_hand: Estimate | None  # time divided by the time of the fastest handwritten derivative, if measured
     bound: Bound | None  # None if no peak was measured or no work was counted
     jax: Timing | None  # the timing of the fastest JAX method, if `timing` is from another AD system
-    over_jax: Estimate | None  # time divided by the time of `jax`
+    over_jax: Estimate | None  # time divided by the time of `jax`, if measured
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
@@ -70,7 +70,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return a dict from (target, dtype, precision, machine) to (work, measured work per second) pairs."""
+    """Return the measured peaks as a dict from (target, dtype, precision, machine) to (work, rate) pairs."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -81,9 +81,10 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time in seconds for an amount of work at the measured peak rate, or None if it is unknown.
+    """Return the time in seconds that an amount of work takes at the measured peak rate of the machine.
 
-    If possible, the rate was measured with at most as much work, because more work may exceed a cache.
+    If possible, the rate was measured with at most this amount, because the data of more work may not fit
+    into the same cache. Return None if the amount or the rate is unknown.
     """
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
@@ -97,13 +98,13 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
 
 def _machine_key(timing: Timing) -> tuple:
     """Return a key for the machine and the device count of a timing, independent of its program."""
-    of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
-    facts = {name: value for name, value in timing.record.environment.items() if name not in of_program}
+    other_facts = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
+    facts = {name: value for name, value in timing.record.environment.items() if name not in other_facts}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
 class EfficiencyBreakdown(NamedTuple):
-    """The causes of lost efficiency on one device count, as fractions that add up to 1 - efficiency."""
+    """The fractions of efficiency lost to each cause on one device count. Their sum is 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
@@ -115,8 +116,8 @@ class EfficiencyBreakdown(NamedTuple):
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Divide the lost efficiency of a scaling curve among its causes, for each device count above one.
 
-    Device counts with a time of at most one empty call are omitted. Without a time on one device, the result
-    is empty. Only the all-reduce rates in `peaks` are used.
+    Device counts whose time is not longer than an empty call are omitted. If this leaves no time on one
+    device, the result is empty. Only the all-reduce rates in `peaks` are used.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:
@@ -127,18 +128,22 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBreakdown:
     timing, efficiency = point.timing, point.efficiency.value
-    sending = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
-    lost = (sending, _waiting_seconds(timing))
-    communication, imbalance = (None if seconds is None else seconds / timing.median for seconds in lost)
-    floor, ideal = dispatch_floor(timing), dispatch_floor(base)
+    all_reduce = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
+    lost_seconds = (all_reduce, _waiting_seconds(timing))
+    communication, imbalance = (None if lost is None else lost / timing.median for lost in lost_seconds)
+    floor, base_floor = dispatch_floor(timing), dispatch_floor(base)
     # The dispatch latency on one device is part of the ideal time.
-    dispatch = floor / timing.median - efficiency * ideal / base.median if floor and ideal else None
-    serial = 1 - efficiency - sum(share or 0.0 for share in (communication, imbalance, dispatch))
+    dispatch = floor / timing.median - efficiency * base_floor / base.median if floor and base_floor else None
+    serial = 1 - efficiency - sum(loss or 0.0 for loss in (communication, imbalance, dispatch))
     return EfficiencyBreakdown(timing.case.devices, communication, imbalance, dispatch, serial)
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean wait for the slowest process in seconds (half the wait of the fastest one), or None."""
+    """Estimate the mean time in seconds that the processes of a case wait for the slowest one.
+
+    The estimate is half the waiting time of the fastest process. Return None if its times are not recorded
+    or equal the times of the slowest process.
+    """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records

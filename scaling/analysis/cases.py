@@ -66,7 +66,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 @functools.lru_cache(maxsize=32_768)  # cases are compared in many ways, and each copy is checked
 def with_fields(case: Case, **fields: Any) -> Case:
-    """Return a copy of a case with other values of the given fields."""
+    """Return a copy of a case in which the given fields have other values."""
     return dataclasses.replace(case, **fields)
 
 
@@ -89,7 +89,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return a dict from each key to the first item with the least cost among the items with that key."""
+    """Return a dict from each key to its item with the least cost, or the first of several such items."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 
 
@@ -122,13 +122,13 @@ def curve_case(case: Case, kind: str) -> Case:
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case can be the fastest JAX mode. Handwritten derivatives and mode=auto cannot."""
+    """Return whether a case takes part in the ranking of JAX modes, unlike mode=auto and handwritten code."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A case in one environment, with its names and grouping keys: the base class of timings and results."""
+    """The base class of timings, curves and rankings: a case in one environment, with its names and keys."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -201,7 +201,7 @@ class Subject:
 
     @property
     def comparison_key(self) -> tuple:
-        """Return the key that all methods for one problem on one device count share."""
+        """Return the key shared by all methods for one problem on one device count in one environment."""
         return *self.problem_key, self.case.devices
 
 
@@ -218,11 +218,12 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the environment facts that differ between groups of records, as a dict from name to strings.
+    """Return the facts of the environment that differ between groups of records.
 
-    Each group has one string, and each package version is a fact. Facts that depend on the case are omitted.
+    The result is a dict from the name of a fact, such as a package, to a list with one text per group. Facts
+    that depend on the case are omitted.
     """
-    facts = [{fact for record in records for fact in _facts(record.environment)} for records in groups]
+    facts = [{fact for record in records for fact in _study_facts(record.environment)} for records in groups]
     values = {
         name: [_join_values(text for key, text in group if key == name) for group in facts]
         for name in sorted({name for group in facts for name, _ in group})
@@ -234,7 +235,7 @@ def _join_values(texts: Iterable[str]) -> str:
     return " or ".join(sorted(text or "none" for text in texts)) or "none"
 
 
-def _facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _study_facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     common = {name: value for name, value in environment.items() if name not in OF_THE_CASE}
-    parts = (value if isinstance(value, Mapping) else {name: value} for name, value in common.items())
-    return [fact for part in parts for fact in environment_columns(part)]
+    nested = (value if isinstance(value, Mapping) else {name: value} for name, value in common.items())
+    return [fact for facts in nested for fact in environment_columns(facts)]

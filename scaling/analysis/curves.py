@@ -25,7 +25,7 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The measured or predicted time, speed-up and efficiency of a curve on one device count."""
+    """One device count of a scaling curve, with a measured or predicted time, its speed-up and efficiency."""
 
     timing: Timing
     baseline_devices: int  # the smallest device count of the curve
@@ -103,9 +103,10 @@ class Curve(Subject):
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return the scaling curves of the kinds in `scaling` ("strong", "weak"), each within one environment.
+    """Return the scaling curves of the kinds in `scaling` ("strong", "weak") in each environment.
 
-    Timings with devices that shared CPU cores, and weak curves without constant work per device, are omitted.
+    Timings on devices that shared CPU cores are omitted. A weak curve is omitted if its work per device is
+    not constant.
     """
     timings = [timing for timing in timings if timing.honest]
     plain = (t for t in timings if t.case.api == "jit" and t.case.jit and t.case.devices == 1)
@@ -129,7 +130,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return one sentence per series of timings that is not a weak scaling curve, with the reason."""
+    """Return the reasons why series of timings are not weak scaling curves, as one sentence per series."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -179,18 +180,17 @@ def build_curve(
 ) -> Curve:
     """Return the scaling curve of one program. `series` is in ascending order of device count.
 
-    `plain_jit` maps `Timing.problem_key` to the fastest plain jit program on one device.
+    `ratio` returns the quotient of two times. `plain_jit` maps `Timing.problem_key` to the fastest timing
+    with api=jit on one device.
     """
     base, points = series[0], []
-    count = base.case.devices
     for timing in series:
-        more = timing.case.devices / count
-        work = more if kind == "weak" else 1.0  # total work relative to the baseline
-        speedup, program = ratio(base, timing), plain_jit.get(timing.problem_key)
+        ideal = timing.case.devices / base.case.devices
+        work = ideal if kind == "weak" else 1.0  # total work relative to the baseline
+        gain, program = ratio(base, timing), plain_jit.get(timing.problem_key)
+        speedup, efficiency = gain.scaled(work), gain.scaled(work / ideal)
         against_jit = ratio(program, timing) if program else None
-        points.append(
-            CurvePoint(timing, count, speedup.scaled(work), speedup.scaled(work / more), against_jit)
-        )
+        points.append(CurvePoint(timing, base.case.devices, speedup, efficiency, against_jit))
     return Curve(with_fields(base.case, mesh=None), base.environment, base.honest, kind, tuple(points))
 
 
@@ -203,28 +203,32 @@ def curve_name(kind: str, case: Case) -> str:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return a speed-up or efficiency of a curve point as text, with its interval except for the baseline."""
+    """Return `ratio`, a speed-up or efficiency of a point, as text such as '3.8x (3.7 to 3.9)'.
+
+    `sign` follows the number. The interval is omitted for the baseline.
+    """
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the scaling curves of each function's largest problem, as one list of curves per problem.
+    """Return the scaling curves for the largest problem of each function, as one list of curves per problem.
 
-    Curves of different kinds are in different lists, and unless `mixed` is true, so are curves with different
-    baselines. Curves with one device count are omitted. A problem measured on at least three device counts
-    takes precedence. Curves of function values come last.
+    Curves of different kinds are in separate lists. Curves with different baselines are in separate lists,
+    unless `mixed` is true. Curves with only one device count are omitted. A problem measured on at least
+    three device counts is preferred to a larger problem. Lists for function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
-    problems = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
+    problems_by_family = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
 
-    def rank(row: Sequence[Curve]) -> tuple[bool, int]:
-        return max(len(curve.points) for curve in row) >= ENOUGH_COUNTS, row[0].volume
+    def rank(problem: Sequence[Curve]) -> tuple[bool, int]:
+        return max(len(curve.points) for curve in problem) >= ENOUGH_COUNTS, problem[0].volume
 
-    return sorted((max(rows, key=rank) for rows in problems), key=lambda row: row[0].case.ad_mode.is_value)
+    largest = (max(problems, key=rank) for problems in problems_by_family)
+    return sorted(largest, key=lambda problem: problem[0].case.ad_mode.is_value)
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of derivatives for each function's largest problem, the fastest curve first."""
-    rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
-    return [sorted(row, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for row in rows]
+    """Return the curves of derivatives for the largest problem of each function, the fastest curve first."""
+    problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
+    return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]

@@ -1,8 +1,4 @@
-"""Rank the methods of a problem (`FastestMethod`), and compare settings of one program.
-
-The compared settings are device meshes, forward inputs and overlap (`SettingComparison`), colored seeds
-(`ColoringGain`) and memory settings (`ParetoFront`).
-"""
+"""Rank AD methods (`FastestMethod`), and compare meshes, coloring and memory settings (`ParetoFront`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +31,7 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `comp
 
 @dataclass(frozen=True)
 class Ranking(Subject):
-    """The fastest of several timings, compared with the runner-up."""
+    """The fastest of several timings (`first`), compared with the runner-up (`second`)."""
 
     first: Timing
     second: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
@@ -66,7 +62,7 @@ class Ranking(Subject):
 
     @property
     def certainty(self) -> str:
-        """Return text on the certainty that `first` is the fastest, such as 'sure' or 'not distinguished'."""
+        """Return how certain it is that `first` is the fastest, such as 'sure' or 'not distinguished'."""
         if self.second is None or self.empty:
             return "not distinguished from an empty call" if self.empty else "no other method"
         if not self.distinguished:
@@ -100,8 +96,8 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return the runner-up among `others`, and its time divided by the time of `first`.
 
-    The runner-up is the shortest timing that is not significantly longer than `first`. If all timings are
-    significantly longer, it is the shortest of all. If `others` is empty, return (None, None).
+    The runner-up is the shortest timing. Timings that are significantly longer than `first` are considered
+    only if all are significantly longer. If `others` is empty, return (None, None).
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
@@ -110,8 +106,7 @@ def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | No
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
     """Return a time divided by the time of the fastest handwritten derivative, or None if none was measured.
 
-    Only equal `seeds` settings are compared, because with colored seeds the result contains only the
-    nonzeros.
+    Only derivatives with the same `seeds` setting are compared, because colored seeds give only the nonzeros.
     """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
@@ -119,14 +114,14 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 
 
 def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return the row with the shortest time for each problem, of its rows on different device counts."""
+    """Return the row with the shortest time on any device count, for each problem."""
     return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
 
 
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
     """Return the rows of the largest problem of each function in each environment, the shortest time first.
 
-    A problem that was measured on more device counts takes precedence over a larger problem.
+    A problem that was measured on more device counts is preferred to a larger problem.
     """
     largest = []
     for family in group_by(fastest, lambda row: row.family_key).values():
@@ -145,7 +140,7 @@ class SettingComparison(Ranking):
 
 
 def compare_settings(timings: Sequence[Timing]) -> list[SettingComparison]:
-    """Return a comparison for each program measured with several meshes, forward inputs or overlaps."""
+    """Return a comparison for each program measured with several values of `mesh`, `forward` or `overlap`."""
     comparisons = []
     for field in _COMPARED_FIELDS:
         cases = (with_fields(timing.case, **defaults([field])) for timing in timings)
@@ -169,7 +164,11 @@ class ColoringGain(NamedTuple):
 
     @property
     def pays_after(self) -> str:
-        """Return when coloring pays: '3 evaluations', 'never' or 'not distinguished', or '' if unknown."""
+        """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
+
+        Return 'never' if coloring is slower, 'not distinguished' if the difference is not significant, and ''
+        if the number is unknown.
+        """
         if self.ratio is None or self.ratio.above_one:
             return count_of(self.break_even, "evaluation") if self.break_even else ""
         return "never" if (self.ratio.high or 1) < 1 else "not distinguished"
@@ -203,7 +202,7 @@ class MemoryPoint(NamedTuple):
 
 
 class ParetoFront(NamedTuple):
-    """The memory per device and the time per call of one program under at least two memory settings."""
+    """The memory settings with which one program was measured, and the Pareto-optimal ones (`best`)."""
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
@@ -212,8 +211,7 @@ class ParetoFront(NamedTuple):
 def pareto_fronts(timings: Iterable[Timing]) -> list[ParetoFront]:
     """Return a `ParetoFront` for each program that was measured with at least two memory settings.
 
-    Timings of function values, timings with devices that shared CPU cores, and timings with unknown memory
-    are omitted.
+    Function values, timings on devices that shared CPU cores, and timings with unknown memory are omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((bytes_while_running(vars(t.record)), t) for t in derivatives)
