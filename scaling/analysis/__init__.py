@@ -1,1 +1,1 @@
-"""Analyze benchmark records, without JAX: scaling curves, fits, comparisons, predictions and checks."""
+"""Analyze benchmark records (curves, fits, comparisons, predictions, checks) without importing JAX."""

@@ -1,4 +1,4 @@
-"""Say in words which AD mode of each function is the fastest (`FastestAnswer`), for cards and sentences."""
+"""Describe the fastest AD mode of each function (`FastestAnswer`), its speed-up and a device count for it."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from scaling.analysis.timings import Timing, describe_slower, format_time, name_
 
 
 class FastestAnswer(NamedTuple):
-    """The fastest AD mode of a function at its largest size, in words."""
+    """The fastest AD mode for the largest problem of a function, as pieces of text for a page."""
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
@@ -21,7 +21,7 @@ class FastestAnswer(NamedTuple):
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
     certainty: str  # `Ranking.certainty`, or 'predicted, not measured'
-    parts: tuple[str, ...]  # sentences, without a period, on devices and handwritten derivative
+    parts: tuple[str, ...]  # sentences, without a period: speed-up, device counts, handwritten derivative
     is_fastest: bool = False  # whether the runner-up is significantly slower
 
     @property
@@ -32,30 +32,31 @@ class FastestAnswer(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Return the headline and the parts as a paragraph."""
+        """Return the headline and the sentences in `parts` as a paragraph."""
         return f"{'. '.join([self.headline, *self.parts])}."
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
-    """Return one answer per function and environment, on the largest problem that was measured."""
+    """Return a `FastestAnswer` for the largest measured problem of each function in each environment."""
     return [_describe_problem(findings, rows) for rows in largest_problems(findings.fastest)]
 
 
 def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> FastestAnswer:
-    """Return the answer for a problem. `rows` are its fastest methods, the shortest time first."""
-    row, first = rows[0], rows[0].first
-    mode, layout, ratio, parts = name_with_blocks(first), f"{first.devices_text}, {row.call}", "", list[str]()
-    if row.second is not None and not row.empty:
-        second = row.second.method.name
-        ratio = describe_slower(second, row.second, first)
-        if not row.distinguished and second != mode:
-            mode, layout = f"{mode} or {second}", f"{layout}, by {mode}"
-    if first.honest and not row.empty:
+    """Return the answer for one problem. `rows` contains its fastest methods, the shortest time first."""
+    fastest, first = rows[0], rows[0].first
+    mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
+    if fastest.second is not None and not fastest.empty:
+        runner_up = fastest.second.method.name
+        ratio = describe_slower(runner_up, fastest.second, first)
+        if not fastest.distinguished and runner_up != mode:
+            mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
+    parts = []
+    if first.honest and not fastest.empty:
         parts += [*_describe_speedup(findings, first), *_describe_devices(findings, rows)]
-    if row.by_hand is not None:
-        parts.append(format_time_ratio("the derivative by hand", *row.by_hand.inverse).capitalize())
-    name, time = problem_name(findings, row), format_time(first)
-    return FastestAnswer(name, mode, time, layout, ratio, row.certainty, tuple(parts), row.distinguished)
+    if fastest.by_hand is not None:
+        parts.append(format_time_ratio("the derivative by hand", *fastest.by_hand.inverse).capitalize())
+    texts = (problem_name(findings, fastest), mode, format_time(first), layout, ratio, fastest.certainty)
+    return FastestAnswer(*texts, tuple(parts), fastest.distinguished)
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
@@ -85,19 +86,19 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     if not others:
         return [f"Measured on {first.devices_text} only"]
     sentences = []
-    more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
-    if more and ratio:
+    on_more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
+    if on_more and ratio:
         pay = "do not pay" if ratio.above_one else "are not distinguished"
-        slower = describe_slower(f"the fastest mode on {more.devices_text}", more, first)
+        slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, first)
         sentences.append(f"More devices {pay}: {slower}")
-    chosen, doubt = recommend_devices([first, *others])
-    curve, point = findings.curves_of(chosen).get("strong", (None, None))
-    text = f"Recommended: {chosen.devices_text}"
+    recommended, doubt = recommend_devices([first, *others])
+    curve, point = findings.curves_of(recommended).get("strong", (None, None))
+    text = f"Recommended: {recommended.devices_text}"
     if doubt:
         text = f"No number of devices can be recommended: {doubt}"
-    elif chosen is not first:
-        takes = describe_slower(chosen.method.name, chosen, first)
-        text += f", not distinguished from {first.devices_text} ({takes})"
+    elif recommended is not first:
+        slower = describe_slower(recommended.method.name, recommended, first)
+        text += f", not distinguished from {first.devices_text} ({slower})"
         if point and not point.is_baseline:
             text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
     if curve and len(curve.points) > 1:
@@ -106,14 +107,17 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause on the largest device count up to which the efficiency is at least the required one."""
+    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'.
+
+    The clause names the largest device count up to which the curve has the efficiency `findings.efficiency`.
+    """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with an efficiency of at least {required:g} is not determined"
     efficient = list(itertools.takewhile(lambda p: p.efficiency.value >= required, curve.points))
-    following = curve.points[len(efficient) : len(efficient) + 1]
-    devices = efficient[-1].timing.devices_text + ("" if following else ", the most measured")
+    inefficient = curve.points[len(efficient) : len(efficient) + 1]
+    devices = efficient[-1].timing.devices_text + ("" if inefficient else ", the most measured")
     is_unsure = any((point.efficiency.low or 0.0) < required for point in efficient) or any(
-        (point.efficiency.high or math.inf) >= required for point in following
+        (point.efficiency.high or math.inf) >= required for point in inefficient
     )
     return f"efficiency stays at {required:g} or above up to {devices}{', not surely' if is_unsure else ''}"

@@ -56,9 +56,9 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
-    """Load a results folder as a pandas DataFrame, one row per record or, if `samples` is true, per sample.
+    """Load a results folder as a pandas DataFrame with one row per record.
 
-    docs/notebook.md documents the columns.
+    If `samples` is true, it has one row per time sample. docs/notebook.md describes the columns.
     """
     findings = read(store.folder_of(fspath(folder)))
     frame = to_frame(record_columns(findings))
@@ -84,7 +84,7 @@ def to_frame(table: Columns) -> "DataFrame":
 
 
 def to_csv(table: Columns) -> str:
-    """Return a table as CSV text, as pandas writes it, without the slow import of pandas."""
+    """Return a table as CSV text in the format of pandas. Pandas is not imported, because that is slow."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
@@ -93,10 +93,10 @@ def to_csv(table: Columns) -> str:
 
 
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Return a table with typed columns. `rows` are dicts from column name to cell.
+    """Return a table with typed columns. Each row is a dict from column name to cell.
 
-    The entry "sizes" of `columns` means all columns "sizes.*". All columns "environment.*" are appended.
-    An integer column becomes text if it contains strings or integers beyond 64 bits.
+    In `columns`, "sizes" stands for all columns "sizes.*". All columns "environment.*" are appended. If an
+    integer column contains strings or integers that do not fit into 64 bits, it is converted to text.
     """
     present = dict.fromkeys(name for row in rows for name in row)
     sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
@@ -113,7 +113,7 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text with escapes for lone surrogates and for carriage returns, which end a row."""
+    """Return a value as text, and escape lone surrogates and carriage returns, which would end a CSV row."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
@@ -139,14 +139,14 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of `_NESTED_COLUMNS`, without values of another type, which records may contain."""
-    parts = {column: column.split(".") for column in _NESTED_COLUMNS}
-    cells = {column: (getattr(record, field) or {}).get(name) for column, (field, name) in parts.items()}
+    """Return the cells of a record in `_NESTED_COLUMNS`, without cells that do not have the column's type."""
+    keys = {column: column.split(".") for column in _NESTED_COLUMNS}
+    cells = {column: (getattr(record, field) or {}).get(key) for column, (field, key) in keys.items()}
     return {column: cell for column, cell in cells.items() if isinstance(cell, _NESTED_COLUMNS[column])}
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return the cells that describe the longest scaling curve of a record, or {} if it is on no curve."""
+    """Return the cells that describe the longest scaling curve through a record, or {} if there is none."""
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}

@@ -1,4 +1,4 @@
-"""Read a results folder, and call other modules to derive everything that a report shows (`Findings`)."""
+"""Define `Findings`, all results that a report shows, and derive them from the records of a folder."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -45,26 +45,29 @@ class Findings:
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return a dict from kind ("strong", "weak") to (curve, point), where `point` has this timing."""
+        """Return the curves that contain a timing, as a dict from "strong" or "weak" to (curve, point)."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return a dict from (environment, case) to the dict that `curves_of` returns for this case."""
+        """Return a dict from (environment, case) to the result of `curves_of` for this case."""
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program of a timing ran out of memory, or None."""
-        same = timing.environment, curve_case(timing.case, kind)
+        """Return the smallest device count on which the program of a curve ran out of memory, or None.
+
+        The curve contains `timing`, and its kind ("strong" or "weak") is `kind`.
+        """
+        curve = timing.environment, curve_case(timing.case, kind)
         too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
-        counts = (r.case.devices for r in too_large if (r.setting, curve_case(r.case, kind)) == same)
+        counts = (r.case.devices for r in too_large if (r.setting, curve_case(r.case, kind)) == curve)
         return min(counts, default=None)
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return one record for each case and replicate, from the environment of the last run."""
+        """Return one record for each case and replicate, from the environment in which it ran last."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -89,7 +92,10 @@ class Findings:
         return len(pairs) > len({workload for workload, _ in pairs})
 
     def suffix(self, environment: str, honest: bool = True) -> str:
-        """Return a suffix for text on a result, such as ' [environment 1a2b, oversubscribed]', or ''."""
+        """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
+
+        The environment is omitted if each workload has only one, and 'oversubscribed' if `honest` is true.
+        """
         words = [f"environment {environment}"] if self.has_mixed_environments else []
         words += [] if honest else ["oversubscribed"]
         return f" [{', '.join(words)}]" if words else ""
@@ -102,13 +108,13 @@ def read(
     loaded: store.Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Read a results folder, and return its newest records and all results derived from them.
+    """Read a results folder, and derive all results that a report shows.
 
     Args:
         folder: The results folder.
         only: The digests of the environments to include, or None for all environments.
-        unrecorded: The records of lost jobs, which are not in the folder yet.
-        loaded: The records of the folder. If None, they are read.
+        unrecorded: Additional records, for cases of lost jobs, that are not stored in the folder.
+        loaded: The records of the folder. If None, they are read from the folder.
         efficiency: The smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
@@ -116,9 +122,8 @@ def read(
     study = store.read_study(folder, {record.key: record.case for record in records})
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
-    plan_files = {
-        p.stem.removeprefix("plan-"): store.read_json(p) for p in sorted(folder.glob("plan-*.json"))
-    }
+    plan_paths = sorted(folder.glob("plan-*.json"))
+    plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
     scaling_curves = curves.scaling_curves(studied, kinds)
@@ -137,7 +142,7 @@ def read(
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
         scaling_fits=[(curve, fits) for curve in scaling_curves if (fits := fit_laws(curve))],
         efficiency_breakdowns=[
-            (curve, parts) for curve in scaling_curves if (parts := efficiency_breakdowns(curve, peaks))
+            (curve, losses) for curve in scaling_curves if (losses := efficiency_breakdowns(curve, peaks))
         ],
         pareto_fronts=ranking.pareto_fronts(studied),
         comparisons=ranking.compare_settings(timings),
@@ -150,7 +155,10 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return one label for each expected case and replicate that `records` lacks."""
+    """Return a label for each expected case and replicate that has no record.
+
+    `expected` is a dict from case key to (case, number of replicates).
+    """
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number}" if number else "")

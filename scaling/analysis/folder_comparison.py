@@ -83,8 +83,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in an old results folder (`a`) and a new one (`b`).
 
-    A case is slower or faster if its times differ significantly by more than the relative difference
-    `margin`. Raise `Refusal` if the margin is invalid, or if the folders are the same or share no case.
+    A case is slower or faster if the relative difference of its times is significantly larger than `margin`.
+    Raise `Refusal` if the margin is invalid, or if the folders are the same or have no case in common.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")

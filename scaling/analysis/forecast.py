@@ -28,10 +28,10 @@ _ORDER_FACTOR = 2.0  # the predicted order of two measured times is scored if th
 
 @dataclass(frozen=True)
 class Forecast:
-    """All planned cases and predicted scaling curves for one type of hardware."""
+    """The planned cases and the predicted scaling curves for one type of hardware."""
 
-    hardware: str
-    title: str
+    hardware: str  # short name, such as 'a100'
+    title: str  # full name, such as 'NVIDIA A100'
     price: float | None  # price of one device for one hour
     records: tuple[Record, ...]
     curves: tuple[Curve, ...]  # predicted curves; each timing contains the record of the plan
@@ -56,7 +56,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a forecast of the cases with the given keys only. Its curves start at their own baseline."""
+    """Return a forecast that contains only the cases with the given keys, and the curves of these cases."""
     records = tuple(record for record in forecast.records if record.key in keys)
     kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
     return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))
@@ -76,8 +76,8 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
     """Return the predicted scaling curves of the given kinds ("strong", "weak") for the records of a plan.
 
-    A curve with one device count is omitted if its kind is not the first one, or if its case is also on a
-    longer curve.
+    A curve with only one device count is kept if it has the first kind in `kinds`, and if no longer curve
+    contains its case.
     """
     timings = [
         Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
@@ -99,15 +99,15 @@ def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
     The i-th Monte Carlo samples of both times assume the same machine parameters.
     """
     value = top.median / bottom.median
-    above, below = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
-    if not above or len(above) != len(below):
+    tops, bottoms = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
+    if not tops or len(tops) != len(bottoms):
         return Estimate(value, None, None)
-    low, high = np.percentile(np.divide(above, below), _INTERVAL_PERCENTILES)
+    low, high = np.percentile(np.divide(tops, bottoms), _INTERVAL_PERCENTILES)
     return Estimate(value, float(low), float(high))
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return text on the planned cases: their number, device counts, hardware and software versions."""
+    """Return a sentence with the number of planned cases, device counts, hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
     others = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
     counts = ", ".join([count_of(count["planned"], "case"), *others])
@@ -129,7 +129,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences on the fastest method, efficiency, cheapest device count and memory of a plan.
+    """Return sentences that name the fastest method, efficiency, cheapest device count and memory of a plan.
 
     `deadline` is the longest allowed time of a call in seconds, by default twice the shortest predicted time.
     """
@@ -216,8 +216,8 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 class PlanScore(NamedTuple):
     """The errors of the predicted times on one type of hardware, relative to the measured times.
 
-    A predicted time is compared with the measured time of the same case on the same kind of device. Timings
-    shorter than ten empty calls are omitted, because they are mostly dispatch latency.
+    A predicted time is compared with the measured time of the same case on the same kind of device. Times
+    shorter than ten empty calls are omitted, because dispatch latency dominates them.
     """
 
     hardware: str
@@ -233,7 +233,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Return the prediction errors for each hardware model that has both plans and measurements."""
+    """Return the prediction errors for each type of hardware that has both plans and measurements."""
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
@@ -259,7 +259,7 @@ def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, An
 
 
 def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences on the errors of the predicted times, and on the predicted order of the methods."""
+    """Return sentences that state the prediction errors, and how often the order of methods is right."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "

@@ -16,7 +16,7 @@ from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 Rule = Callable[[Findings], list[str]]  # returns a description of each violation
-Fault = Callable[[Timing], str | bool]  # describes the defect of a timed case; '' or False if there is none
+DefectCheck = Callable[[Timing], str | bool]  # returns a description of a defect of a time, or '' or False
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # limit of the relative half-width of an interval
@@ -70,11 +70,11 @@ def lint_rows(findings: Findings) -> list[dict[str, object]]:
 # Checks of one timed case. Each returns a description of the defect, or '' or False if there is none.
 
 
-def _check_each(fault: Fault) -> Rule:
+def _check_each(describe_defect: DefectCheck) -> Rule:
     return lambda findings: [
-        f"{label(timing.case)}{findings.suffix(timing.environment)}: {words}"
+        f"{label(timing.case)}{findings.suffix(timing.environment)}: {defect}"
         for timing in findings.case_timings
-        if (words := fault(timing))
+        if (defect := describe_defect(timing))
     ]
 
 
@@ -115,9 +115,9 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Return text on the largest time trend in the first compilation of a process, or False if small."""
-    first = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((trend(samples, _TREND) or 0.0 for samples in first), key=abs)
+    """Describe the largest trend in the first compilation of a process, or return False if it is small."""
+    compilations = (samples_by_compilation(record)[0] for record in timing.records)
+    change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{change:+.1%} from the first third to the last"
 
 
@@ -165,14 +165,13 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of curves that start at several devices, unless fewer devices ran out of memory."""
-    curves = [curve for curve in findings.curves if curve.baseline_devices > 1]
-    too_large = [findings.too_large_on(curve.timings[0], curve.kind) for curve in curves]
-    return [
-        curve.name
-        for curve, count in zip(curves, too_large, strict=True)
-        if count is None or count >= curve.baseline_devices
-    ]
+    """Return the names of the curves that have no time on one device.
+
+    A curve is omitted if its program ran out of memory on fewer devices than the curve starts at.
+    """
+    curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
+    counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
+    return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
