@@ -1,4 +1,4 @@
-"""Import the peer (an AD library other than JAX) of `engine:`, find why it skips a case, and run `Prepared`.
+"""Import the peer (an AD library other than JAX) of `engine:`, list reasons to skip a case, call `prepare`.
 
 A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` is the name of a module
 in this folder, such as `torch`, or the import path of a user's module. A peer must define two functions,

@@ -1,6 +1,7 @@
-"""Find out why a case cannot run, for example because its AD mode is not defined for its target.
+"""Find out why a valid case cannot run: the rules on targets, reductions, seeds, layouts and workloads.
 
-The case is complete: all defaults are filled in. Other modules raise `Refusal` for invalid input.
+The functions expect a completed case, in which all defaults are filled in. A case that cannot run is skipped,
+with a reason. For an invalid case, other modules raise `Refusal`.
 """
 
 from scaling.core import load_option
@@ -8,7 +9,7 @@ from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND
 from scaling.core.derivative import Derivative
 from scaling.core.modes import HESSIAN, MODES
 
-# (reason, whether the case is skipped for this reason, explanation); the first that applies is recorded
+# (reason, whether it applies to the case, explanation). The first reason that applies is recorded.
 _Rule = tuple[str, bool, str]
 _UNDEFINED = "not_defined"
 
@@ -34,46 +35,46 @@ def why_inapplicable(derivative: Derivative) -> tuple[str, str] | None:
 
 
 def _list_target_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on the AD modes of each target, and on modes with a single seed."""
+    """Return the rules that restrict the AD modes for each target, and the modes with a single seed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
-    second, whole, name = case.target in SECOND, case.batch == "whole", case.workload
-    by_point = f"target={case.target} is computed for each point"
-    targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
-    modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
-    kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
+    second_order, whole_batch, name = case.target in SECOND, case.batch == "whole", case.workload
+    per_point = f"target={case.target} is computed for each point"
+    valid_targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
+    valid_modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
+    mode_computes = "the Laplacian" if mode.laplacian_only else "second derivatives"
     reduction = workload.reduction
-    is_sum = derivative.summed or reduction.sums_points or (reduction.sums_outputs and not whole)
-    is_sum |= workload.reduce is None and derivative.outputs == 1 and not whole
+    is_sum = derivative.summed or reduction.sums_points or (reduction.sums_outputs and not whole_batch)
+    is_sum |= workload.reduce is None and derivative.outputs == 1 and not whole_batch
     return [
-        (_UNDEFINED, second and derivative.values != 1,
+        (_UNDEFINED, second_order and derivative.values != 1,
          f"target={case.target} needs a function with one output; {name} has {derivative.values}"),
-        (_UNDEFINED, second and mode.has_seeds and mode.order != 2,
-         f"mode={case.mode} computes first derivatives; target={case.target} needs {', '.join(modes)}"),
-        (_UNDEFINED, second and case.split == "data",
-         f"{by_point}, and split=data differentiates a sum over points"),
-        (_UNDEFINED, second and whole, f"{by_point}; use batch=vmap"),
-        (_UNDEFINED, mode.order == 2 and case.target not in targets,
-         f"mode={case.mode} computes {kind}; use target={' or '.join(targets)}"),
+        (_UNDEFINED, second_order and mode.has_seeds and mode.order != 2,
+         f"mode={case.mode} computes first derivatives; target={case.target} needs {', '.join(valid_modes)}"),
+        (_UNDEFINED, second_order and case.split == "data",
+         f"{per_point}, and split=data differentiates a sum over points"),
+        (_UNDEFINED, second_order and whole_batch, f"{per_point}; use batch=vmap"),
+        (_UNDEFINED, mode.order == 2 and case.target not in valid_targets,
+         f"mode={case.mode} computes {mode_computes}; use target={' or '.join(valid_targets)}"),
         (_UNDEFINED, mode.single_seed and not is_sum,
          f"mode={case.mode} differentiates a sum over outputs, which {name} does not ask for"),
     ]  # fmt: skip
 
 
 def _list_reduction_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on sums over the points, and on the Jacobian of the whole batch."""
+    """Return the rules that restrict sums over points, and the Jacobian of the whole batch."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     reduction, on_host = workload.reduction, case.storage == "host"
-    sums, per_device = reduction.sums_points, case.mesh_shape[0]
-    per_point = _list_point_inputs(derivative)
-    whole_jacobian = case.batch == "whole" and not mode.is_value and not sums
+    sums_points, point_devices = reduction.sums_points, case.mesh_shape[0]
+    point_inputs = _list_point_inputs(derivative)
+    whole_jacobian = case.batch == "whole" and not mode.is_value and not sums_points
     return [
-        (_UNDEFINED, sums and not mode.is_value and bool(per_point),
+        (_UNDEFINED, sums_points and not mode.is_value and bool(point_inputs),
          "reduce=points needs wrt= inputs that all points share, "
-         f"and each point has its own {' and '.join(per_point)}"),
-        (_UNDEFINED, sums and mode.by_workload and case.points % per_device != 0,
+         f"and each point has its own {' and '.join(point_inputs)}"),
+        (_UNDEFINED, sums_points and mode.by_workload and case.points % point_devices != 0,
          f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
-         f"evenly over {per_device} devices"),
-        (_UNDEFINED, sums and on_host,
+         f"evenly over {point_devices} devices"),
+        (_UNDEFINED, sums_points and on_host,
          "the sum over points is one Jacobian, which stays on the devices; "
          "use block to compute some points at a time"),
         (_UNDEFINED, whole_jacobian and reduction.products,
@@ -92,55 +93,55 @@ def _list_point_inputs(derivative: Derivative) -> list[str]:
 
 
 def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on colored seeds, and on the parts of mode=mixed."""
+    """Return the rules that restrict colored seeds, and the forward and reverse parts of mode=mixed."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
-    whole, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
+    whole_batch, colored = case.batch == "whole", case.seeds == "colored" and not mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
-    asked, fix = f"reduce={workload.reduce}", "reduce=whole"
+    requested, fix = f"reduce={workload.reduce}", "reduce=whole"
     if case.target == LAPLACIAN:
-        asked, fix = f"target={LAPLACIAN}", "target=hessian"
-    mixed, by_input = bool(mode.parts), bool(mode.parts) and case.seeds != "colored"
+        requested, fix = f"target={LAPLACIAN}", "target=hessian"
+    is_mixed, mixes_inputs = bool(mode.parts), bool(mode.parts) and case.seeds != "colored"
     return [
         (_UNDEFINED, colored and workload.reduce is not None,
-         f"seeds=colored returns the nonzeros of the whole Jacobian, not {asked}; use {fix}"),
-        (_UNDEFINED, colored and whole, "seeds=colored is computed for each point; use batch=vmap"),
+         f"seeds=colored returns the nonzeros of the whole Jacobian, not {requested}; use {fix}"),
+        (_UNDEFINED, colored and whole_batch, "seeds=colored is computed for each point; use batch=vmap"),
         (_UNDEFINED, colored and bool(one_seed), f"{one_seed} has one seed, which needs no coloring"),
         (_UNDEFINED, colored and not mode.has_seeds and workload.pattern is None,
          f"{case.workload} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"),
-        (_UNDEFINED, mixed and whole, "mode=mixed is computed for each point; use batch=vmap"),
-        (_UNDEFINED, by_input and workload.reduction.products,
+        (_UNDEFINED, is_mixed and whole_batch, "mode=mixed is computed for each point; use batch=vmap"),
+        (_UNDEFINED, mixes_inputs and workload.reduction.products,
          f"reduce={workload.reduction.name} needs the columns of all inputs, "
          f"and each part of mode={case.mode} has some of them; use jacfwd or jacrev"),
-        (_UNDEFINED, by_input and len(workload.names) < 2,
+        (_UNDEFINED, mixes_inputs and len(workload.names) < 2,
          "mode=mixed needs several inputs, some forward and some in reverse, "
          f"and wrt={case.wrt} is one; with seeds=colored it can mix modes within one input"),
     ]  # fmt: skip
 
 
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on the derivatives by hand and the batch function that the workload defines."""
+    """Return the rules on what a workload must define: handwritten derivatives and a batch function."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
-    name, whole, sums = case.workload, case.batch == "whole", workload.reduction.sums_points
+    name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
-    by = f" by {case.wrt}" if case.wrt else ""
-    needed = len(workload.names) if derivative.summed and not sums else 0
-    separable = len(_list_point_inputs(derivative)) == needed
+    by_inputs = f" by {case.wrt}" if case.wrt else ""
+    needed_inputs = len(workload.names) if derivative.summed and not sums_points else 0
+    separable = len(_list_point_inputs(derivative)) == needed_inputs
     return [
         ("not_offered", case.engine == JAX and mode.by_workload and case.mode not in workload.whole_modes,
-         f"{name} offers no {case.mode}{by}{of}"),
-        ("not_offered", whole and workload.whole is None, f"{name} does not offer batch=whole"),
-        ("not_offered", whole and mode.has_seeds and not separable,
+         f"{name} offers no {case.mode}{by_inputs}{of}"),
+        ("not_offered", whole_batch and workload.whole is None, f"{name} does not offer batch=whole"),
+        ("not_offered", whole_batch and mode.has_seeds and not separable,
          f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}"),
-        (_UNDEFINED, whole and case.engine == JAX and case.mesh_shape[0] > 1 and not sums,
+        (_UNDEFINED, whole_batch and case.engine == JAX and case.mesh_shape[0] > 1 and not sums_points,
          "batch=whole cannot be partitioned over points; use split=seeds"),
     ]  # fmt: skip
 
 
 def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on devices, JAX API and compilation. A case that violates one is skipped."""
+    """Return the rules that restrict the devices, the JAX API and compilation."""
     case = derivative.case
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
-    uneven = [part.seeds for part in derivative.parts if part.seeds % case.devices]
+    indivisible_seeds = [part.seeds for part in derivative.parts if part.seeds % case.devices]
     uncompiled = "needs compiled programs, and jit=false compiles none"
     return [
         (_UNDEFINED, not case.ad_mode.has_seeds and case.mesh_shape[1] > 1,
@@ -149,7 +150,7 @@ def _list_layout_rules(derivative: Derivative) -> list[_Rule]:
         (_UNDEFINED, eager and case.api != "jit", "jit=false runs with api=jit only"),
         (_UNDEFINED, eager and case.chunk == AUTO, f"chunk=auto {uncompiled}"),
         (_UNDEFINED, eager and case.storage == "host", f"storage=host {uncompiled}"),
-        ("indivisible", split_seeds and bool(uneven),
-         f"{sum(uneven[:1])} seeds do not divide evenly over {case.devices} devices; "
+        ("indivisible", split_seeds and bool(indivisible_seeds),
+         f"{sum(indivisible_seeds[:1])} seeds do not divide evenly over {case.devices} devices; "
          f"split=both with mesh=1x{case.devices} pads them"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Parse the words after `scaling run` or `plan`: options, flags, and overrides such as devices=2."""
+"""Parse the arguments of `scaling run` and `scaling plan`: options and overrides such as devices=2."""
 
 import argparse
 import difflib
@@ -17,15 +17,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise `Refusal` with the error message of argparse, and suggest a similar option."""
-        wrong = message.partition("unrecognized arguments: ")[2].split()
-        hint = _hint(wrong[0], self._option_string_actions) if wrong else ""
+        unrecognized = message.partition("unrecognized arguments: ")[2].split()
+        hint = _hint(unrecognized[0], self._option_string_actions) if unrecognized else ""
         raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
 
 
 def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> argparse.Namespace:
-    """Parse the arguments after the subcommand: options, and overrides of the given fields.
+    """Parse the arguments after a subcommand (`verb`): options, and overrides of the given fields.
 
-    The result contains the options and the list `overrides`. Raise `Refusal` if an argument is invalid.
+    Return the options and the list `overrides`. Raise `Refusal` if an argument is invalid.
     """
     parser = Parser(prog=f"scaling {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
@@ -49,32 +49,32 @@ def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> arg
 def _check_override(word: str, fields: Sequence[str]) -> None:
     if word.startswith("-"):
         raise _unknown_option(word, fields)
-    name, sign, _ = word.lstrip("+~").partition("=")
-    root = name.partition(".")[0]
-    if not name or not (sign or word.startswith("~")):
+    name, equals_sign, _ = word.lstrip("+~").partition("=")
+    top_level_key = name.partition(".")[0]
+    if not name or not (equals_sign or word.startswith("~")):
         raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
-    if root.startswith("hydra"):
+    if top_level_key.startswith("hydra"):
         fix = "results=PATH names the folder, and --multirun runs several studies"
         raise Refusal(f"{word} has no effect: {fix}")
-    check_names("key", [root], fields)
+    check_names("key", [top_level_key], fields)
     if word.startswith("~") and not name.startswith("study."):
         raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
 
 
 def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
-    name, sign, value = word.lstrip("-").partition("=")
-    near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
+    name, equals_sign, value = word.lstrip("-").partition("=")
+    similar_fields = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
     hint = _hint(word, _OPTIONS)
-    if near and (word.startswith("--") or near[0] == name):
-        override = f"{near[0]}={value}" if sign else _example(near[0], fields)
+    if similar_fields and (word.startswith("--") or similar_fields[0] == name):
+        override = f"{similar_fields[0]}={value}" if equals_sign else _example(similar_fields[0], fields)
         hint = f"; did you mean {override}?"
     choices = f"choose from {', '.join(_OPTIONS)}{hint}"
     return Refusal(f"unknown option {word!r}: {choices}; `scaling run --help` lists every field")
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    matches = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _example(name: str, fields: Sequence[str]) -> str:

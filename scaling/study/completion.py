@@ -1,6 +1,7 @@
-"""Fill in the defaults of a case from its workload, and reset fields without effect (`unused_fields`).
+"""Complete a case: fill in the defaults of its workload, and reset fields without effect (`unused_fields`).
 
-As a result, equal computations are equal cases. applicability.py decides whether a completed case can run.
+Cases that describe the same computation are equal after completion. applicability.py decides whether a
+completed case can run.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ from scaling.study.user_workload import check_workload, declared_names, declared
 if TYPE_CHECKING:
     from scaling.core.derivative import Derivative
 
-# (field, whether it has no effect, reason, fields that cause this)
+# (field, whether it has no effect, reason, fields that make it ineffective)
 _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
@@ -51,18 +52,18 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     resolved = _resolve_names(case)
     unused = fields_without_effect(resolved)
     completed = defaults(unused) | _reset_values(resolved)
-    fixed = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
+    peer_fields = {} if case.engine == JAX else peers.complete_case(resolved) | {"cache": None}
     target, one_point = f"with target={resolved.target}", resolved.points != case.points
     # A formulation is reset in `_resolve_names` already.
-    reset = {name for name in completed if getattr(resolved, name) != completed[name]}
-    reset |= {"formulation"} if case.formulation and not resolved.formulation else set()
+    reset_fields = {name for name in completed if getattr(resolved, name) != completed[name]}
+    reset_fields |= {"formulation"} if case.formulation and not resolved.formulation else set()
     by_engine = f"with engine={case.engine}, which ignores it", ("engine",)
     uncompiled = "with jit=false, which compiles nothing", ("jit",)
-    compiled = [name for name in ("cache", "memory_limit") if getattr(case, name) is not None]
+    compile_fields = [name for name in ("cache", "memory_limit") if getattr(case, name) is not None]
     return _first_reasons([
-        *((name, getattr(resolved, name) != value, *by_engine) for name, value in fixed.items()),
-        *((name, not case.jit, *uncompiled) for name in compiled),
-        *((name, name in reset, *why) for name, why in unused.items()),
+        *((name, getattr(resolved, name) != value, *by_engine) for name, value in peer_fields.items()),
+        *((name, not case.jit, *uncompiled) for name in compile_fields),
+        *((name, name in reset_fields, *why) for name, why in unused.items()),
         ("mode", resolved.mode != case.mode, f"{target}, which is the value of the function", ("target",)),
         ("target", case.target not in (None, resolved.target),
          f"with mode=value, which computes {resolved.target}", ("mode",)),
@@ -101,7 +102,10 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case. If one of them selects a function value, so does the other."""
+    """Return (AD mode, target) of a case, with the default target filled in.
+
+    If the target is a function value, the mode is "value". If the mode is "value", so is the target.
+    """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
@@ -129,13 +133,13 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 def _reset_values(case: Case) -> dict[str, Any]:
     """Return the new values of the fields that `complete` resets, as a dict from field name to value.
 
-    Raise `Refusal` if the case has split=both, but no mesh for its number of devices.
+    Raise `Refusal` if split=both, and `mesh` is not a mesh of the number of devices.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
-        given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
-        choices = f"choose from {', '.join(meshes)}, or mesh=all for each of them"
-        raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
+        given_mesh = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
+        valid_meshes = f"choose from {', '.join(meshes)}, or mesh=all for each of them"
+        raise Refusal(f"split=both with {given_mesh} on devices={case.devices}: {valid_meshes}")
     changed = defaults(set(fields_without_effect(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
@@ -147,40 +151,40 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return all fields, set or not, that have no effect in a case, as a dict from name to `UnusedField`."""
-    mode, plain = case.ad_mode, case.api == "jit"
-    seedless, by_hand = not mode.has_seeds, mode.by_workload
+    """Return the fields, set or not, that have no effect in a case: a dict from name to `UnusedField`."""
+    mode, with_jit = case.ad_mode, case.api == "jit"
+    seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
-    adds_points = case.split == "data" or (case.reduce == "points" and case.target not in SECOND)
-    one_block = case.batch == "whole" and not by_hand and not adds_points
-    value_only, alone = mode.is_value and case.reduce != "points", case.devices == 1 or plain
+    sums_points = case.split == "data" or (case.reduce == "points" and case.target not in SECOND)
+    single_block = case.batch == "whole" and not handwritten and not sums_points
+    value_only, one_device = mode.is_value and case.reduce != "points", case.devices == 1 or with_jit
     one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which uses one seed"
-    which = ("mode", "target")
+    mode_and_target = ("mode", "target")
     by_auto = case.mode == AUTO, "with mode=auto, which chooses it", ("mode",)
     rules = [
         *((name, *by_auto) for name in CHOSEN_FIELDS[1:]),
         ("mesh", case.split != "both", "without split=both", ("split",)),
-        ("mesh", plain, "with api=jit, which runs on one device", ("api",)),
-        ("split", plain and case.split != "data", "with api=jit, which runs on one device", ("api",)),
+        ("mesh", with_jit, "with api=jit, which runs on one device", ("api",)),
+        ("split", with_jit and case.split != "data", "with api=jit, which runs on one device", ("api",)),
         ("reduce", case.split == "data", "with split=data, which sums over the points", ("split",)),
         ("reduce", case.target in SECOND, f"with target={case.target}", ("target", "mode")),
-        ("reduce", value_only, "with mode=value, which has no Jacobian", which),
-        ("batch", by_hand, with_mode, ("mode",)),
-        ("chunk", seedless, f"{with_mode}, which has no seeds", which),
-        ("chunk", unchunked and case.chunk != AUTO, one_seed, which),
-        ("block", seedless, with_mode, which),
+        ("reduce", value_only, "with mode=value, which has no Jacobian", mode_and_target),
+        ("batch", handwritten, with_mode, ("mode",)),
+        ("chunk", seedless, f"{with_mode}, which has no seeds", mode_and_target),
+        ("chunk", unchunked and case.chunk != AUTO, one_seed, mode_and_target),
+        ("block", seedless, with_mode, mode_and_target),
         ("block", case.chunk == AUTO, "with chunk=auto, which chooses the blocks", ("chunk",)),
-        ("block", one_block, "with batch=whole, which computes all points at once", ("batch",)),
-        ("seeds", mode.is_value, "with mode=value, which has no seeds", which),
-        ("storage", seedless, with_mode, which),
+        ("block", single_block, "with batch=whole, which computes all points at once", ("batch",)),
+        ("seeds", mode.is_value, "with mode=value, which has no seeds", mode_and_target),
+        ("storage", seedless, with_mode, mode_and_target),
         ("remat", not mode.uses_reverse, f"{with_mode}, which has no reverse mode", ("mode",)),
         ("forward", not mode.parts, f"{with_mode}; it is an option of mode=mixed", ("mode",)),
         ("forward", case.seeds != "identity", f"with seeds={case.seeds}", ("seeds",)),
         ("overlap", case.split != "data", "without split=data", ("split",)),
-        ("overlap", alone, "on one device; it needs devices=2 or more", ("devices", "api")),
+        ("overlap", one_device, "on one device; it needs devices=2 or more", ("devices", "api")),
         ("overlap", seedless, with_mode, ("mode",)),
-        ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
-        ("wrt", mode.is_value, "with mode=value, which has no derivative", which),
+        ("formulation", handwritten, f"{with_mode}, which is written by hand", ("mode",)),
+        ("wrt", mode.is_value, "with mode=value, which has no derivative", mode_and_target),
     ]
     return _first_reasons(rules)
 

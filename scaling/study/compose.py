@@ -35,15 +35,15 @@ def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
 
     options = arguments.parse(words, known_keys(), verb)
     overrides = [_in_hydra_syntax(word) for word in options.overrides]
-    conf, search = str(configuration_folder()), []
+    conf, search_path = str(configuration_folder()), []
     if options.config_dir:
-        search = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
+        search_path = [f"hydra.searchpath={[f'file://{Path(options.config_dir).absolute()}']}"]
     _read_times_as_text()
     try:
         with _checked_files(), initialize_config_dir(conf, version_base=None):
             combinations = _split_sweep(overrides) if options.multirun else [overrides]
             composed = [
-                _compose_once([*map(_keep_null, each), *search], options.cfg) for each in combinations
+                _compose_once([*map(_keep_null, each), *search_path], options.cfg) for each in combinations
             ]
     except Refusal:
         raise
@@ -101,7 +101,7 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a top-level key is unknown or missing, or if a group does not have one choice."""
+    """Raise `Refusal` if a top-level key is unknown or missing, or if a group is not set to one file."""
     known = known_keys()
     check_names("key", config, known)
     for name in known:
@@ -115,15 +115,15 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
 def _check_cluster(config: Any) -> None:
     """Raise `Refusal` if a cluster field is unknown, or has no effect with this kind of cluster."""
-    kind = config.get("name") if isinstance(config, Mapping) else None
+    cluster = config.get("name") if isinstance(config, Mapping) else None
     folder = configuration_folder() / "cluster"
-    used = _read_keys(folder / f"{kind}.yaml") if kind in NAMES else []
-    for name in (name for name in config if used and name not in used):
+    used_fields = _read_keys(folder / f"{cluster}.yaml") if cluster in NAMES else []
+    for name in (name for name in config if used_fields and name not in used_fields):
         if name not in _CLUSTER_FIELDS:
-            raise unknown_name(f"key of cluster={kind}", name, used)
-        kinds = [each for each in NAMES if name in _read_keys(folder / f"{each}.yaml")]
-        fix = f"leave it out, or write cluster={' or '.join(kinds)}"
-        raise Refusal(f"cluster.{name} has no effect with cluster={kind}: {fix}")
+            raise unknown_name(f"key of cluster={cluster}", name, used_fields)
+        clusters = [each for each in NAMES if name in _read_keys(folder / f"{each}.yaml")]
+        fix = f"leave it out, or write cluster={' or '.join(clusters)}"
+        raise Refusal(f"cluster.{name} has no effect with cluster={cluster}: {fix}")
 
 
 def _read_times_as_text() -> None:
@@ -146,7 +146,7 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Replace the value null of a case field by [null] (`where`: true), because null means "not given"."""
+    """Write FIELD=null as FIELD=[null], and where=null as where=true. A plain null means "not given"."""
     name, _, value = override.partition("=")
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
     return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override
@@ -164,9 +164,9 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     if isinstance(error, OverrideParseException):
         word = error.override.removeprefix("++")
         name, _, value = word.partition("=")
-        bare = value.strip().strip("'\"").replace("'", "\\'")
+        unquoted = value.strip().strip("'\"").replace("'", "\\'")
         fix = "quote a value with special characters for the shell and for Hydra"
-        example = f"such as \"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
+        example = f"such as \"{name}='{unquoted}'\"; a list is written 'devices=[1,2]'"
         return Refusal(f"cannot read {word!r}: {fix}, {example}")
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
         return _explain_unknown_key(unknown[1] or unknown[2])
@@ -210,7 +210,7 @@ def _explain_unknown_key(key: str) -> Refusal:
 
 @contextlib.contextmanager
 def _checked_files() -> Iterator[None]:
-    """Raise `Refusal` within this context if Hydra loads a file that is invalid or outside its folder."""
+    """Let Hydra raise `Refusal` in this context for an invalid file, or for a path that contains ".."."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
 
@@ -238,7 +238,7 @@ def _checked_files() -> Iterator[None]:
 
 
 def _check_file(path: Path) -> None:
-    """Raise `Refusal` if a file is too large, not UTF-8, nested too deeply, or has too many values."""
+    """Raise `Refusal` if a YAML file is too large, is not UTF-8, or has too many values or levels."""
     name, content = _format_path(path), path.read_bytes()
     if len(content) > _MAX_BYTES:
         raise Refusal(
@@ -248,19 +248,21 @@ def _check_file(path: Path) -> None:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Refusal(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-    sizes: dict[str | None, int] = {}  # anchor -> number of values in its value
+    sizes_by_anchor: dict[str | None, int] = {}  # anchor -> number of values in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of values before it) of each open collection
-    count = 0
+    value_count = 0
     with contextlib.suppress(yaml.YAMLError):  # which Hydra reports
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if isinstance(event, yaml.CollectionEndEvent):
                 anchor, before = parents.pop()
-                sizes[anchor] = count - before
+                sizes_by_anchor[anchor] = value_count - before
             elif isinstance(event, yaml.NodeEvent):
                 if isinstance(event, yaml.CollectionStartEvent):
-                    parents.append((event.anchor, count))
-                count += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
-            if len(parents) > _MAX_DEPTH or count > _MAX_NODES:
+                    parents.append((event.anchor, value_count))
+                value_count += (
+                    sizes_by_anchor.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+                )
+            if len(parents) > _MAX_DEPTH or value_count > _MAX_NODES:
                 limit = f"a file has at most {_MAX_NODES} values, those of an alias counted at each use, and"
                 line = event.start_mark.line + 1
                 raise Refusal(f"{name}, line {line}: {limit} is at most {_MAX_DEPTH} levels deep")

@@ -32,7 +32,7 @@ def describe_groups(folders: Sequence[Path]) -> str:
 
 def describe(conf: Path) -> str:
     """Return text with the name, meaning, allowed values and default of each field in `conf`/config.yaml."""
-    allowed: dict[str, Collection[Any]] = {
+    valid_values: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS,
         "workload": [*sorted(built_in("workloads") - {CEILING}), "an import path of your own"],
@@ -40,7 +40,7 @@ def describe(conf: Path) -> str:
     }  # fmt: skip
     text = (conf / "config.yaml").read_text(encoding="utf-8")
     return "\n".join(
-        _format_field(name, *words, allowed.get(name, ())) for name, words in _read_fields(text).items()
+        _format_field(name, *words, valid_values.get(name, ())) for name, words in _read_fields(text).items()
     )
 
 
@@ -56,12 +56,12 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
     return fields
 
 
-def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
+def _format_field(name: str, default: str, meaning: str, valid_values: Collection[Any]) -> str:
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml("strong" if name == "scaling" else getattr(Case, name, None))
     sentence = re.sub(r"(?<=[^.])$", ".", meaning.strip())
-    values = f" Values: {', '.join(map(_in_yaml, allowed))}." if allowed else ""
+    values = f" Values: {', '.join(map(_in_yaml, valid_values))}." if valid_values else ""
     first = f"  {name}".ljust(_NAME_WIDTH)
     return textwrap.fill(
         f"{sentence}{values} Default: {default or 'none'}.".strip(), _WIDTH, break_long_words=False,

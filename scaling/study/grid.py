@@ -1,4 +1,4 @@
-"""Expand the grids of a study into a `GridCell` for each combination of the swept values.
+"""Expand the grids of a study into a `GridCell` per combination of swept values; parse `where` conditions.
 
 The value of a field comes from the command line, from the grid, or from the fields that all grids share. A
 list is swept over its elements, and a `where` condition, such as "api != 'jit' or devices == 1", excludes
@@ -53,7 +53,7 @@ class UnusedField(NamedTuple):
     """The reason why a field of a case has no effect, such as "with api=jit, which runs on one device"."""
 
     reason: str
-    causes: tuple[str, ...]  # the names of the fields whose values cause this, such as "api"
+    causes: tuple[str, ...]  # the names of the fields that make it ineffective, such as "api"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, completed: Case) -> Case:
-        """Return the completed case. With weak scaling, multiply its points by its number of devices."""
+        """Return `completed`. With weak scaling, its points are multiplied by its number of devices."""
         factor = completed.devices if self.scaling == "weak" else 1
         return dataclasses.replace(completed, points=completed.points * factor)
 
@@ -109,10 +109,11 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
+    """Yield (fields, sources) for each grid of a study. The grids of its parts come first.
 
-    `given` contains the fields on the command line. `place` says where `study` is, such as "in part a".
-    `sources` contains the fields that the command line or an enclosing study sets.
+    `given` contains the fields on the command line. `place` is the source of the fields that `study` itself
+    sets, such as "in part a". `sources` contains the sources of the fields that are already set, on the
+    command line or in an enclosing study.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -130,12 +131,12 @@ def _expand_grids(
         part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
         yield from _expand_grids(shared | part, given, f"in part {name}", part_sources)
     for number, grid in enumerate(grids, 1):
-        in_grid = {k: f"{place}, grid {number}" for k in grid if k not in given}
-        yield _merge(_merge(shared, grid), given), stated | in_grid
+        grid_sources = {k: f"{place}, grid {number}" for k in grid if k not in given}
+        yield _merge(_merge(shared, grid), given), stated | grid_sources
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two dicts of fields, including their `sizes`. `upper` overrides `lower`, also with null."""
+    """Merge two dicts of fields and their `sizes`. A value in `upper`, even None, replaces one in `lower`."""
     if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
         raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
     merged = {**lower, **upper}
@@ -182,15 +183,16 @@ def _expand_cells(fields: _Fields, given: Collection[str]) -> Iterator[GridCell]
 @functools.lru_cache
 def list_meshes(devices: int) -> list[str]:
     """Return all meshes for `devices` devices, such as "2x4" (points over 2 devices, seeds over 4)."""
-    small = [n for n in range(1, math.isqrt(devices) + 1) if devices % n == 0]
-    counts = sorted({*small, *(devices // n for n in small)}, reverse=True)
-    return [f"{n}x{devices // n}" for n in counts]
+    small_divisors = [n for n in range(1, math.isqrt(devices) + 1) if devices % n == 0]
+    divisors = sorted({*small_divisors, *(devices // n for n in small_divisors)}, reverse=True)
+    return [f"{n}x{devices // n}" for n in divisors]
 
 
 def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
     """Return the `GridCell` with the given fields. Raise `Refusal` if a field has an invalid value.
 
-    An alias such as mode=vmap_jacfwd also sets `batch`, unless only `batch` is `given` on the command line.
+    An alias such as mode=vmap_jacfwd also sets `batch`. If `fields` has a different `batch`, the one on the
+    command line (`given`) is used. `Refusal` is raised if both or neither are on the command line.
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
@@ -207,17 +209,17 @@ def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
         fields["batch"] = fields["batch"] if "batch" in given else batch
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
-    plain, sizes = dict[str, Any](), dict[str, Any]()
+    case_fields, sizes = dict[str, Any](), dict[str, Any]()
     for name, value in fields.items():
         size = name.removeprefix("sizes.")
         if (size != name or name in _COUNTS) and isinstance(value, int) and value > LARGEST:
             shown = f"{float(value):g}" if value < 1e300 else "a larger one"
             raise Refusal(f"{name} must be a positive integer of at most {LARGEST}, not {shown}")
         if size == name:
-            plain[name] = value
+            case_fields[name] = value
         else:  # "points" are those before weak scaling multiplies them
             sizes[size] = fields.get("points", 1) if value == "points" else value
-    return GridCell(from_dict(plain | {"sizes": sizes}), scaling)
+    return GridCell(from_dict(case_fields | {"sizes": sizes}), scaling)
 
 
 def _parse_bytes(text: str) -> int:
@@ -229,11 +231,11 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if the command line, the study or a grid sets a field to a value that has no effect.
+    """Raise `Refusal` if a source (the command line, the study or a grid) sets a field without any effect.
 
-    A value is refused only if it has no effect in all cases for which it is set in the same place. A value
-    from a YAML file is accepted if a field on the command line makes it ineffective. `unused[i]` is the
-    result of `completion.unused_fields` for `cells[i]`.
+    A value is refused if it has no effect in any case that gets it from this source. A value from a YAML file
+    is accepted if a field on the command line makes it ineffective. `unused[i]` is the result of
+    `completion.unused_fields` for `cells[i]`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -272,7 +274,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
         raise Refusal(f"where has {len(text)} characters, and at most {_MAX_WHERE} are allowed: {start}")
     try:
         tree = ast.parse(text, mode="eval")
-        compared = list(_check_nodes(text, tree))
+        compared_fields = list(_check_nodes(text, tree))
         code = compile(tree, "where", "eval")
     except Refusal:
         raise
@@ -280,7 +282,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
         raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
 
     def holds(names: Mapping[str, Any]) -> bool:
-        for name in compared:
+        for name in compared_fields:
             if name in _BY_WORKLOAD and names[name] is None:
                 default = f"the default of {names['workload']}"
                 raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
@@ -300,22 +302,22 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
             raise Refusal(f"where={text!r}: {type(node).__name__} is not allowed; {fix}")
-        for inner in ast.walk(node) if isinstance(node, ast.BinOp) else ():
-            is_text = isinstance(getattr(inner, "value", getattr(inner, "elts", 0)), str | bytes | list)
-            if is_text or (isinstance(inner, ast.Name) and inner.id in set(FIELDS).difference(_NUMBERS)):
-                raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(inner)}")
+        for operand in ast.walk(node) if isinstance(node, ast.BinOp) else ():
+            is_text = isinstance(getattr(operand, "value", getattr(operand, "elts", 0)), str | bytes | list)
+            if is_text or (isinstance(operand, ast.Name) and operand.id in set(FIELDS).difference(_NUMBERS)):
+                raise Refusal(f"where={text!r}: arithmetic takes numbers, not {ast.unparse(operand)}")
         if isinstance(node, ast.Compare):  # `is` becomes `==`, because Python warns of `is` with a text
-            same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
-            node.ops = [same.get(type(each), type(each))() for each in node.ops]
+            equality = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+            node.ops = [equality.get(type(each), type(each))() for each in node.ops]
             operands = [node.left, *node.comparators]
-            for left, sign, right in zip(operands, node.ops, operands[1:], strict=False):
+            for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
                 yield from _check_comparison(left, right)
-                if not isinstance(sign, ast.In | ast.NotIn):  # 'fwd' in mode looks for a part of the mode
+                if not isinstance(op, ast.In | ast.NotIn):  # 'fwd' in mode looks for a part of the mode
                     yield from _check_comparison(right, left)
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the field name `left` for each constant in `right`. Raise `Refusal` for an impossible value."""
+    """Yield the field `left` for each constant in `right`. Raise `Refusal` if the field never has it."""
     if not isinstance(left, ast.Name):
         return
     name = left.id

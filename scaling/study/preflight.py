@@ -29,10 +29,10 @@ from scaling.workers.schedule import PreflightResult
 if TYPE_CHECKING:
     from scaling.workers.worker_group import WorkerGroup
 
-_MAX_FAILURES = 20  # number in a row after which the remaining cells fail unchecked
-_TIMEOUT = 7  # number of failures that a timeout counts as
+_MAX_FAILURES = 20  # number of consecutive failures after which the other cells fail without a check
+_FAILURES_PER_TIMEOUT = 7  # number of failures that a timeout counts as
 _POLL_SECONDS = 0.1
-_STEPS = {"import": "while it was imported", "answer": "while workload(case) was called"}
+_FAILED_WHILE = {"import": "while it was imported", "answer": "while workload(case) was called"}
 _EXIT_MARK = "(SystemExit)"  # part of the text of a failure if a module calls sys.exit
 _CACHE_FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
@@ -62,14 +62,14 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
         problems.setdefault(without_layout(cell.case), []).append(number)
     examination = _Examination(cells, seconds)
     with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
-        checks = [pool.submit(examination.examine, m, list(p.values())) for m, p in groups.items()]
+        futures = [pool.submit(examination.examine, m, list(p.values())) for m, p in groups.items()]
         try:
-            while wait(checks, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
+            while wait(futures, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
                 note(len(examination.answers), len(cells))
         finally:
             examination.stop()
-    for check in checks:
-        check.result()
+    for future in futures:
+        future.result()
     return [examination.answers[number] for number in range(len(cells))]
 
 
@@ -114,7 +114,7 @@ class _Examination:
     processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Make all threads that wait for an answer return."""
+        """Stop the examination: wake every thread that waits for an answer, so that it returns."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
@@ -122,18 +122,19 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        Each list in `problems` contains cells (indices) that differ only in layout. Checked cells are
-        removed. A failure applies to the rest of the list and, after several in a row, to all other cells.
+        Each list in `problems` contains the indices of cells that differ only in layout. Checked cells are
+        removed. If a check fails, the other cells of the list get the same answer without a check. After
+        several consecutive failures, all remaining cells do.
         """
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
-            first = problems[0][0]
+            first_cell = problems[0][0]
             failure = self._answer_in_order(modules, problems)
             if failure is None or self.stopped:
                 return
             reason, text = failure["failure"]
-            failures *= problems[0][0] == first
-            failures += _TIMEOUT if reason == "timeout" else 1
+            failures *= problems[0][0] == first_cell
+            failures += _FAILURES_PER_TIMEOUT if reason == "timeout" else 1
             case = self.cells[problems[0][0]].case
             self._answer_all([problems.pop(0)], failure)
             if failures >= _MAX_FAILURES:
@@ -149,7 +150,8 @@ class _Examination:
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
         """Check cells in one child process until the first failure. Return this failure, or None.
 
-        Answered cells are removed from `problems`. If an import fails, all cells have this failure as answer.
+        Cells that have an answer are removed from `problems`. If the user's modules cannot be imported, all
+        cells get the same answer.
         """
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
@@ -185,7 +187,7 @@ class _Examination:
         except WorkerDied as death:
             text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
             subject = " and ".join(modules) or cell.case.workload
-            return {"failure": (death.reason, f"{subject}: {text} {_STEPS[step]}{death.detail}")}
+            return {"failure": (death.reason, f"{subject}: {text} {_FAILED_WHILE[step]}{death.detail}")}
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
@@ -194,8 +196,8 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
     variables = sorted(item for item in os.environ.items() if item[0].startswith(("JAX_", "XLA_")))
-    stated = [[to_dict(cell.case), cell.scaling] for cell in cells]
-    return _digest((stated, installed, variables, environment.source()))
+    given_cases = [[to_dict(cell.case), cell.scaling] for cell in cells]
+    return _digest((given_cases, installed, variables, environment.source()))
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer]:
@@ -208,8 +210,10 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache answers under `key`, unless `key` is None or a case failed or is too large. Ignore I/O errors."""
-    # Whether a case is too large depends on the machine, so that answer is not cached.
+    """Cache answers under `key` in a results folder. Ignore I/O errors.
+
+    Write nothing if `key` is None, a check failed, or a case needs too much memory for this machine.
+    """
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):

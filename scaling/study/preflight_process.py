@@ -1,11 +1,13 @@
 """Main program of a child process that completes the cases of a study and checks if they can run.
 
-The process reads requests about cells (cases as given in a study) from standard input, as lines of JSON:
+Each line of standard input is a request in JSON about one cell (a case as given in a study):
 
-    {"do": "import", "case", "scaling"}  import the user's modules of the cell; reply "imported" or "answer"
-    {"do": "answer", "case", "scaling"}  reply "answer": the completed case, or the text of a `Refusal`
+    {"do": "import", "case", "scaling"}  import the user's modules of the cell
+    {"do": "answer", "case", "scaling"}  complete and check the cell
 
-If a user's module exits, runs out of memory or changes settings of JAX, the reply is "refused".
+The reply to "import" is the event "imported", or "answer" with an error message if the import fails. The
+reply to "answer" is the event "answer", with the completed case or an error message. Instead of these events,
+the reply is "refused" if a user's module exits, runs out of memory or changes settings of JAX.
 """
 
 import functools
@@ -37,20 +39,20 @@ _MAX_TEXT = 300  # maximum length of an exception message, in characters
 
 
 def main() -> None:
-    """Reply to requests on standard input until it ends."""
+    """Read requests from standard input until it ends, and send a reply to each."""
     channel = Channel()
     die_with_parent(loads(channel.requests.readline())["parent"])
     environment.limit_process()
-    changes = module_side_effects.watch_for_changes()
+    find_changes = module_side_effects.watch_for_changes()
     channel.send_event(event="started")
     for line in channel.requests:
         request = loads(line)
         cell = GridCell(from_dict(request["case"]), request["scaling"])
-        handle = check_cell if request["do"] == "answer" else _import_modules
-        event = _call_user_code(cell.case.workload, functools.partial(handle, cell))
-        if "refusal" not in event and (changed := changes()):
-            event = _failure("error", *changed)
-        channel.send_event(**event)
+        handle_request = check_cell if request["do"] == "answer" else _import_modules
+        reply = _call_user_code(cell.case.workload, functools.partial(handle_request, cell))
+        if "refusal" not in reply and (changed := find_changes()):
+            reply = _failure("error", *changed)
+        channel.send_event(**reply)
     os._exit(0)  # skip the exit handlers of user modules
 
 
@@ -64,8 +66,8 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 def check_cell(cell: GridCell) -> dict[str, Any]:
     """Complete and check a case of a study, and return the reply. Raise `Refusal` if the case is invalid.
 
-    The reply is a dict with the completed `case`, `unfit`: (reason, text) if the case must be skipped, or
-    else None, and `unused`: a dict from the name of each field that has no effect to its `UnusedField`.
+    In the reply, `case` is the completed case. `unfit` is (reason, text) if the case must be skipped, and
+    otherwise None. `unused` is a dict from the name of each field without effect to its `UnusedField`.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -135,7 +137,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or an event that reports the exception that it raised."""
+    """Call `do` for the workload `name`. Return its reply, or a reply that reports its exception."""
     try:
         return do()
     except Refusal as refusal:

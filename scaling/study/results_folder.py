@@ -1,4 +1,4 @@
-"""Parse `results=PATH` before a study starts, and create the folder, or explain why this is impossible."""
+"""Parse `results=PATH`, create the results folder, and refuse one that is not writable or has other files."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def parse_results(value: Any) -> Path:
 
 
 def require_results(folder: Path, option: str = "results=") -> None:
-    """Raise `Refusal` if a folder contains files, but no results. A results folder may be absent or empty."""
+    """Raise `Refusal` if a folder contains files but no results. It may be empty, or not exist yet."""
     names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
     if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
         raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")

@@ -1,4 +1,4 @@
-"""Find the module of `workload=NAME`, read its constants such as SIZES, and check the user's `Workload`."""
+"""Find the module of `workload=NAME`, read its SIZES, VARIANTS and other constants, check its `Workload`."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the workload module `name`. Raise `Refusal` if `name` is a path or ambiguous."""
+    """Import and return the workload module `name`. Raise `Refusal` if it is a path, or names two modules."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
@@ -43,9 +43,10 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in the constant `name`, such as "VARIANTS", of a workload module, or () if undefined.
+    """Return the names in the constant `name` of a workload module, such as "VARIANTS", or () if undefined.
 
-    If FORMULATIONS is a dict, return its names for `variant`. Raise `Refusal` if the value has another type.
+    If FORMULATIONS is a dict, return its names for `variant`. Raise `Refusal` if the constant is not a tuple
+    or list of names.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):

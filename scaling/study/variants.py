@@ -1,4 +1,4 @@
-"""Prepare the baseline of a comparison (versus=KIND:VALUE, such as a git revision) as a `Variant`."""
+"""Prepare the baseline `Variant` of `versus=`: check out a git revision, install a JAX, or set XLA flags."""
 
 import contextlib
 import fcntl
@@ -92,9 +92,9 @@ def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Install a JAX version in a virtual environment in the user's cache directory, unless it exists.
+    """Install a JAX version in a virtual environment, and return the path of its Python interpreter.
 
-    Return the path of the Python interpreter of this environment.
+    The environment is in the user's cache directory. If it already exists there, it is reused.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -114,7 +114,7 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if a variant cannot import JAX, or if its worker uses another protocol."""
+    """Raise `Refusal` if a variant cannot import JAX, or if its worker has another protocol version."""
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
