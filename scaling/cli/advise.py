@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: parse the arguments, and find the fastest AD method in a new process."""
+"""Implement `scaling advise`: parse FILE.py:NAME and --points, call advice/advisor.py in a new process."""
 
 import importlib
 import inspect
@@ -71,47 +71,48 @@ def execute(words: list[str], console: Console) -> None:
 
 
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
-    """Find and print the fastest AD method. On a CPU, use a separate process for each number of devices.
+    """Find and print the fastest AD method. On a CPU, start one process for each device count.
 
-    Raise `Refusal` or `KeyboardInterrupt` if advice fails for every number of devices.
+    Raise `Refusal` if no device count gives advice. Raise `KeyboardInterrupt` if a signal comes before any
+    advice.
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
     platform = None if hardware else find_platform()
     is_bound, usable = platform == "cpu", len(cores.usable_cores())
     for count in devices if is_bound else ():
         if not 0 < count <= usable:
-            has = count_of(usable, "core")
-            raise Refusal(f"devices={count}: this machine has {has}; use 1 to {usable}")
+            available = count_of(usable, "core")
+            raise Refusal(f"devices={count}: this machine has {available}; use 1 to {usable}")
     if not isinstance(problem, Case):
         _split_location(name)  # refuse a missing file before JAX starts
-    where = hardware or f"this machine ({platform})"
-    how = f"measured for up to {budget:g} s" if budget and platform else "by compiling alone"
-    print_lines(console, [f"{name} on {where}, devices={devices}: {how}"])
+    machine = hardware or f"this machine ({platform})"
+    procedure = f"measured for up to {budget:g} s" if budget and platform else "by compiling alone"
+    print_lines(console, [f"{name} on {machine}, devices={devices}: {procedure}"])
     # On a CPU, each number of devices gets a separate process that is bound to one core per device.
-    groups = [[count] for count in devices] if is_bound else [devices]
+    device_groups = [[count] for count in devices] if is_bound else [devices]
     seconds, refusals, is_stopped = dict[int, float](), dict[int, Refusal](), False
-    for group in groups:
-        options |= {"devices": group, "budget": budget / len(groups)}
+    for device_group in device_groups:
+        options |= {"devices": device_group, "budget": budget / len(device_groups)}
         reply, is_stopped = _run_in_process(name, problem, options, is_bound)
         if isinstance(reply, Refusal):
-            refusals[group[0]] = reply
+            refusals[device_group[0]] = reply
         elif reply is not None:
-            seconds[group[0]] = reply
+            seconds[device_group[0]] = reply
         if is_stopped:
             break
     if not seconds:
         raise KeyboardInterrupt if is_stopped else next(iter(refusals.values()))
     print_lines(console, [f"devices={count} is left out: {text}" for count, text in refusals.items()])
     if len(seconds) > 1:
-        least = min(seconds.values())
-        ratios = [f"{count_of(count, 'device')}: {each / least:.3g}" for count, each in seconds.items()]
+        shortest = min(seconds.values())
+        ratios = [f"{count_of(count, 'device')}: {each / shortest:.3g}" for count, each in seconds.items()]
         print_lines(console, [f"Times relative to the least: {', '.join(ratios)}"])
 
 
 def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
     """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
 
-    Return the name of a workload, or a location such as "spring.py:force", the problem, and the options.
+    Return (name, problem, options). The name is a workload, or a location such as "spring.py:force".
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -151,7 +152,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
 
 
 def _read_case(config: dict[str, Any]) -> Case:
-    """Return the case of a workload, given a configuration. Raise `Refusal` if it describes several cases."""
+    """Return the only case that a configuration describes. Raise `Refusal` if there are several."""
     given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
     cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
     if len(cells) > 1:
@@ -180,10 +181,11 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
 ) -> tuple[float | Refusal | None, bool]:
-    """Find the advice in a new process. Return the reply or None, and whether a signal stopped the process.
+    """Find the advice in a new process. Return (reply, whether a signal stopped the process).
 
-    If `is_bound`, the process uses one CPU core per device. It reads the file `request` of a folder, and
-    writes the file `reply`: the seconds per call, or a `Refusal` that states why there is no advice.
+    The process reads the file `request` in a temporary folder, and writes the file `reply`: the seconds per
+    call, a `Refusal`, or None if a signal came before any advice. If `is_bound` is true, it uses one CPU core
+    per device.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -207,8 +209,8 @@ def _run_in_process(
             except KeyboardInterrupt:
                 is_stopped = True
                 process.send_signal(signal.SIGINT)  # it prints its advice so far
-        if (file := Path(folder, "reply")).exists():
-            return pickle.loads(file.read_bytes()), is_stopped
+        if (reply_file := Path(folder, "reply")).exists():
+            return pickle.loads(reply_file.read_bytes()), is_stopped
     if is_stopped:
         return None, is_stopped
     text = "the process that compiles and measures the function died"
@@ -217,7 +219,7 @@ def _run_in_process(
 
 
 def main() -> None:
-    """Read the file `request` of the folder that is the argument, find the advice, and write the reply."""
+    """Read the file `request` in the folder `sys.argv[1]`, find the advice, and write the file `reply`."""
     folder = Path(sys.argv[1])
     name, problem, options, bound_to, parent = pickle.loads((folder / "request").read_bytes())
     die_with_parent(parent)
@@ -241,7 +243,7 @@ def main() -> None:
 
 
 def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[int] | None) -> float:
-    """Find and print the best AD method. Return its time per call in seconds, or 0 if the time is unknown."""
+    """Bind to the CPU cores `bound_to`, print the advice, and return the seconds per call (0 if unknown)."""
     usable = cores.usable_cores()
     if bound_to:  # bind the process before JAX is imported
         os.sched_setaffinity(0, bound_to)
@@ -285,8 +287,8 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
         "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
     }  # fmt: skip
     columns = [
-        [name, *("" if row[name] is None else show(row[name]) for row in rows)]
-        for name, show in formats.items()
+        [name, *("" if row[name] is None else format_cell(row[name]) for row in rows)]
+        for name, format_cell in formats.items()
     ]
     widths = [max(map(len, column)) for column in columns[:-1]]
     lines = zip(*columns, strict=True)
@@ -325,6 +327,6 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):
         functions = inspect.getmembers(module, inspect.isfunction)
-        own = [key for key, value in functions if value.__module__ == module_name]
-        raise unknown_name(f"function of {where}", name, own or ["none"])
+        defined_names = [key for key, value in functions if value.__module__ == module_name]
+        raise unknown_name(f"function of {where}", name, defined_names or ["none"])
     return getattr(module, name), f"from {module_name} import {name}"

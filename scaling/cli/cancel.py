@@ -14,7 +14,8 @@ from scaling.results import store
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if other tasks may run, if a state is not known, or if `scaling run` is submitting tasks.
+    Raise `Refusal` if `scaling run` is submitting tasks. After canceling, raise it if some tasks cannot be
+    canceled from this host, or if the scheduler or a submission cannot be read.
     """
     folder = store.folder_of(args.folder)
     with store.locked(folder):  # not while `scaling run` submits tasks

@@ -14,10 +14,10 @@ from scaling.report.terminal import print_table
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders. Return exit status 1 if a case became worse, otherwise 0."""
+    """Compare two results folders, and return the exit status (see `print_comparison`)."""
     if args.markdown not in (None, "-"):
-        file = Path(args.markdown)
-        if not args.markdown or file.is_dir() or not file.parent.is_dir():
+        markdown_file = Path(args.markdown)
+        if not args.markdown or markdown_file.is_dir() or not markdown_file.parent.is_dir():
             raise Refusal(
                 f"--markdown {args.markdown!r} cannot be written: name a file in a folder that exists, or -"
             )
@@ -28,19 +28,19 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Print which cases became slower or faster from folder `a` (old) to folder `b` (new).
+    """Print which cases are slower or faster in folder `b` (new) than in folder `a` (old).
 
-    Times with a relative difference below `margin` (default: 0.01) count as equal. `markdown` is a file to
-    write a Markdown table to, or "-" to print only this table. Return exit status 1 if a case became slower,
-    failed or ran out of memory, otherwise 0.
+    Times with a relative difference below `margin` (default: 0.01) count as equal. If `markdown` is "-",
+    print only a Markdown table. If it is a file name, also write this table to the file. Return exit status 1
+    if a case in `b` is slower, failed, or ran out of memory, and otherwise 0.
     """
-    result = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
+    compared = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)
     if markdown == "-":
-        console.print(report.format_markdown(result), end="", soft_wrap=True, markup=False)
-        return FAILED if result.has_regression else OK
+        console.print(report.format_markdown(compared), end="", soft_wrap=True, markup=False)
+        return FAILED if compared.has_regression else OK
     if markdown:
-        Path(markdown).write_text(report.format_markdown(result), encoding="utf-8")
-    if (table := report.changed_table(result)).rows:
+        Path(markdown).write_text(report.format_markdown(compared), encoding="utf-8")
+    if (table := report.changed_table(compared)).rows:
         print_table(table, console)
-    print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
-    return FAILED if result.has_regression else OK
+    print_lines(console, [f"page: {report.write_comparison(compared)}", *report.comparison_lines(compared)])
+    return FAILED if compared.has_regression else OK

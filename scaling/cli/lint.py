@@ -16,16 +16,16 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the problems of a results folder. Return 1 for an error (--strict: or warning), otherwise 0."""
+    """Print the problems of a results folder. Return 1 if one is an error or, with --strict, a warning."""
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     lost = report.find_unrecorded(folder, loaded.records)
-    remarks = linting.lint_findings(findings.read(folder, None, lost, loaded))
-    for remark in remarks:
-        text = make_printable(f"{remark.rule} ({remark.count}): {remark.text}")
-        severity = f"{remark.severity:8}", _COLOURS[remark.severity]
+    lint_findings = linting.lint_findings(findings.read(folder, None, lost, loaded))
+    for finding in lint_findings:
+        text = make_printable(f"{finding.rule} ({finding.count}): {finding.text}")
+        severity = f"{finding.severity:8}", _COLOURS[finding.severity]
         console.print(Text.assemble(severity, text), soft_wrap=True)
-        print_lines(console, [f"        fix: {remark.fix}"])
-    console.print(linting.verdict(remarks))
-    failing = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
-    return FAILED if any(remark.severity in failing for remark in remarks) else OK
+        print_lines(console, [f"        fix: {finding.fix}"])
+    console.print(linting.verdict(lint_findings))
+    failing_severities = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
+    return FAILED if any(finding.severity in failing_severities for finding in lint_findings) else OK

@@ -34,8 +34,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     study = load_cases(store.folder_of(args.folder))
     keys = select_keys(study, " ".join(args.key))
     shown = keys if args.all else keys[:_MAX_CASES]
-    parts = dict.fromkeys(part for key in shown for part in logs_of_case(study, key, args.all))
-    for title, text in parts:
+    sections = dict.fromkeys(section for key in shown for section in logs_of_case(study, key, args.all))
+    for title, text in sections:
         streams.print_lines(console, [title], "bold")
         print(streams.make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
     if len(keys) > len(shown):
@@ -54,16 +54,16 @@ def load_cases(results: Path) -> StudyCases:
 
 
 def select_keys(study: StudyCases, query: str) -> list[str]:
-    """Return the keys of the cases that a query of `scaling logs` selects. Raise `Refusal` if there are none.
+    """Return the keys of the cases that a query selects. Raise `Refusal` if it selects no case.
 
-    The query is the label of a case, the beginning of a label or key, or the name of a workload. If some of
-    the matching cases failed, return only the failed cases, latest first. An empty query matches all cases;
-    if none of them failed, return the case that a task began last.
+    A query is the label of a case, the beginning of a label or key, or the name of a workload. An empty query
+    matches all cases. If some matching cases failed, return only these, latest first. If the query is empty
+    and no case failed, return only the case that was started last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
-    matches = [key for key, text in labels.items() if text == query] or [
-        key for key, text in labels.items() if key.startswith(query) or text.startswith(query)
+    matches = [key for key, case_label in labels.items() if case_label == query] or [
+        key for key, case_label in labels.items() if key.startswith(query) or case_label.startswith(query)
     ]
     if not matches:
         raise Refusal(f"no case {query!r} in {study.results}: `scaling status --all` shows the keys")
@@ -71,14 +71,17 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
     failed = [record.key for record in latest if record.status == "failed" and record.key in matches]
     if failed or query:
         return list(dict.fromkeys(failed)) or matches
-    begun = [attempt for task in study.tasks for attempt in task.journal.attempts if attempt.key in labels]
-    if not begun:
+    attempts = [attempt for task in study.tasks for attempt in task.journal.attempts if attempt.key in labels]
+    if not attempts:
         raise Refusal("no case has failed: give the key of a case, which `scaling status --all` shows")
-    return [max(begun, key=lambda attempt: attempt.began_at or "").key]
+    return [max(attempts, key=lambda attempt: attempt.began_at or "").key]
 
 
 def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for each log of a case: attempts and tasks first, then worker logs and job logs."""
+    """Yield (title, text) for the history of a case, and then for each worker log file and job log file.
+
+    The history has a line for each attempt and task. If `every` is false, long log files are shortened.
+    """
     tasks = [task for task in study.tasks if key in task.cases]
     records = sorted(
         (r for r in study.records if r.key == key), key=lambda r: (r.started_at or "", r.attempt)
@@ -93,14 +96,14 @@ def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[t
 
 
 def _describe_record(record: Record) -> str:
-    time = (record.started_at or "").partition("+")[0].partition(".")[0].replace("T", " ")
+    started_at = (record.started_at or "").partition("+")[0].partition(".")[0].replace("T", " ")
     replicate = f" of replicate {record.replicate}" if record.replicate else ""
-    why = f", {record.reason}: {record.text}" if record.reason else ""
-    return f"{time}  attempt {record.attempt}{replicate}: {record.status}{why}"
+    explanation = f", {record.reason}: {record.text}" if record.reason else ""
+    return f"{started_at}  attempt {record.attempt}{replicate}: {record.status}{explanation}"
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line with the state of a task and, if the task runs the case `key` now, the attempt."""
+    """Return a line with the state of a task. If it is running the case `key`, include the attempt."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message
@@ -110,12 +113,15 @@ def _describe_task(task: TaskState, key: str) -> str:
         for attempt in task.running_attempts
         if attempt.key == key
     ]
-    words = "; ".join([state.name.lower(), *reasons, *running])
-    return f"task {task.entry.folder.name}/{task.entry.name}{job}: {words}"
+    description = "; ".join([state.name.lower(), *reasons, *running])
+    return f"task {task.entry.folder.name}/{task.entry.name}{job}: {description}"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the worker log files of a case, or of the last run if an ended task never began the case."""
+    """Return the log files of the workers that ran the case `key` in a task.
+
+    If the task has ended and never began the case, return all worker logs of its last start.
+    """
     folder, name = task.entry.folder, task.entry.name
     attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]
     workers = dict.fromkeys((attempt.run, worker) for attempt in attempts for worker in attempt.workers)

@@ -25,8 +25,8 @@ from scaling.core.environment import hide_secrets
 from scaling.study.arguments import Parser
 from scaling.workers.machine import AllocationLost
 
-_LONGEST = 1400  # maximum length of an error message, in characters
-_CONTINUES = "every finished record is kept, and the same command continues"
+_MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
+_CONTINUE_ADVICE = "every finished record is kept, and the same command continues"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 signal.signal(number, _stop)
         return _run_and_explain(list(sys.argv[1:] if argv is None else argv), console)
     except KeyboardInterrupt as stop:  # also while another error is printed
-        return _print_error(str(stop) or f"stopped; {_CONTINUES}", INTERRUPTED)
+        return _print_error(str(stop) or f"stopped; {_CONTINUE_ADVICE}", INTERRUPTED)
 
 
 def _run_and_explain(words: list[str], console: Console) -> int:
@@ -63,9 +63,9 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
         where = f" {Path(str(name)).name}" if name else ""
         action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
-        return _print_error(f"cannot {action}{where}: {error.strerror or error}; {_CONTINUES}", FAILED)
+        return _print_error(f"cannot {action}{where}: {error.strerror or error}; {_CONTINUE_ADVICE}", FAILED)
     except AllocationLost as lost:
-        return _print_error(f"no worker can be started: {lost}; {_CONTINUES}", FAILED)
+        return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:
@@ -96,15 +96,15 @@ def _run_subcommand(words: list[str], console: Console) -> int:
 def _print_error(text: str, status: int) -> int:
     """Print a message as one line of limited length on standard error, and return the exit status."""
     line = hide_secrets(" ".join(text.split()))
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    if len(line) > _MAX_ERROR_LENGTH:
+        line = f"{line[: _MAX_ERROR_LENGTH // 2]} ... {line[-_MAX_ERROR_LENGTH // 2 :]}"
     style = None if status == INTERRUPTED else "red"
     streams.print_lines(Console(stderr=True, emoji=False), [f"scaling: {line}"], style)
     return status
 
 
 def _stop(_number: int, _frame: Any) -> None:
-    """Raise `KeyboardInterrupt`. From then on, ignore SIGTERM and SIGHUP, and exit at once after Ctrl-C."""
+    """Raise `KeyboardInterrupt` at a stop signal. Ignore later signals, except that Ctrl-C exits at once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, _stop_at_once)
@@ -118,7 +118,7 @@ def _stop_at_once(_number: int, _frame: Any) -> None:
 
 
 def _ignore_signals() -> None:
-    """Ignore stop signals while the interpreter shuts down, when Python restores the default handlers."""
+    """Ignore stop signals during interpreter shutdown, because Python restores their default handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """Implement `scaling merge`: copy records of several results folders into one, and merge study.json files.
 
-Only records that the output folder does not contain are copied, in a new file for each input folder, so that
-repeating the command completes an interrupted merge. The input folders are not modified.
+Records that the output folder already contains are not copied, so that an interrupted merge can be repeated.
+The records of each input folder are written to a new file. The input folders are not modified.
 """
 
 import argparse
@@ -75,13 +75,16 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         elif study != store.read_json(target / path.name):
             yield f"{path}: it differs from {target / path.name}, which is kept, and is not copied"
     settings = {record.setting for record in records.values()}
-    apart = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
+    kept_separate = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
     added, environments = count_of(len(records) - before, "record"), count_of(len(settings), "environment")
-    yield f"{target}: {added} added, {len(records)} in all; {environments}{apart}"
+    yield f"{target}: {added} added, {len(records)} in all; {environments}{kept_separate}"
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
-    """Copy the records of `folder` that are not yet in `records` (line -> record), and return a summary."""
+    """Copy the records of `folder` that are not yet in `target`, and return a summary in one line.
+
+    `records` maps the JSON lines in `target` to records. The copied records are added to it.
+    """
     loaded = store.load(folder)
     found = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     new_lines = [line for line in found if line not in records]
@@ -89,35 +92,35 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
     if new_lines:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
         store.replace_file(path, "".join(line + "\n" for line in new_lines).encode())
-    known = f", {len(found) - len(new_lines)} there before" if len(found) > len(new_lines) else ""
+    already_there = f", {len(found) - len(new_lines)} there before" if len(found) > len(new_lines) else ""
     damaged = f", {count_of(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
-    return f"{folder}: {count_of(len(new_lines), 'record')} added{known}{damaged}"
+    return f"{folder}: {count_of(len(new_lines), 'record')} added{already_there}{damaged}"
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> None:
-    """Merge the study.json files of several folders into one in `target`.
+    """Merge the study.json files of several folders, and write the result to `target`.
 
-    The first title is kept. If the studies differ in `order_seed` or `sampling`, the merged field is None.
+    The first title is kept. If the studies differ in `order_seed` or `sampling`, the field becomes None.
     """
     contents = [store.read_json(folder / _STUDY) for folder in folders]
     studies = [content for content in contents if isinstance(content, dict)]
     if not studies:
         return
-    names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
+    study_names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     scalings = [study.get("scaling") or "strong" for study in studies]
-    stated = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
-    lists = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
-    cells = [cell for cell in itertools.chain(*lists) if isinstance(cell, dict)]
-    cells.sort(key=store.count_replicates)  # the entry with the most replicates is kept
-    common = {
+    scaling_lists = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
+    case_lists = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
+    case_entries = [entry for entry in itertools.chain(*case_lists) if isinstance(entry, dict)]
+    case_entries.sort(key=store.count_replicates)  # the entry with the most replicates is kept
+    common_fields = {
         name: studies[0].get(name) if all(s.get(name) == studies[0].get(name) for s in studies) else None
         for name in ("order_seed", "sampling")
     }
-    united = store.schema_and_version() | common | {
-        "study": _JOIN.join(dict.fromkeys(names)) or None,
+    merged = store.schema_and_version() | common_fields | {
+        "study": _JOIN.join(dict.fromkeys(study_names)) or None,
         "title": next((study["title"] for study in studies if study.get("title")), None),
-        "scaling": sorted({str(kind) for kinds in stated for kind in kinds}),
-        "cases": list({str(cell.get("key")): cell for cell in cells}.values()),
+        "scaling": sorted({str(kind) for kinds in scaling_lists for kind in kinds}),
+        "cases": list({str(entry.get("key")): entry for entry in case_entries}.values()),
     }  # fmt: skip
-    if united != store.read_json(target / _STUDY):
-        store.write_json(target / _STUDY, united)
+    if merged != store.read_json(target / _STUDY):
+        store.write_json(target / _STUDY, merged)

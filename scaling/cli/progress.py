@@ -31,13 +31,13 @@ def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def show_run(
-    console: Console, names: dict[str, str], total: int
+    console: Console, labels: dict[str, str], total: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield a callback that shows each event of a run, and a `Counter` from status to number of ended cases.
+    """Yield a callback that shows each event of a run, and a `Counter` of the ended cases by status.
 
     On a terminal, the callback updates a live bar, and prints a line for each skipped or failed case.
-    Otherwise, it prints a line for each ended case. `names` maps case keys to labels, and `total` is the
-    number of cases that run or are only recorded.
+    Otherwise, it prints a line for each ended case. `labels` maps case keys to labels. `total` is the number
+    of cases, including the cases that are recorded as skipped or failed without running.
     """
     counts = Counter[str]()
     bar = Progress(
@@ -51,21 +51,21 @@ def show_run(
         if event["event"] == "waiting":
             print_lines(console, [event["text"]], "yellow")
             return
-        name = names.get(event["key"], event["key"])
+        case_label = labels.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1
-            number = f"[{counts.total()}/{total}]"
+            position = f"[{counts.total()}/{total}]"
             result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
             if event["seconds"]:
                 result = format_duration(event["seconds"][0])
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
                 status = f"{event['status']:7}", _COLOURS[event["status"]]
-                line = Text.assemble(f"{number} ", status, f" {name}  {result}")
+                line = Text.assemble(f"{position} ", status, f" {case_label}  {result}")
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
         done = "planned" if counts["planned"] else "ok"
         state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
-        state += f" · {name}" if event["event"] == "begin" else ""
+        state += f" · {case_label}" if event["event"] == "begin" else ""
         bar.update(task, state=state[: max(20, console.width - 60)])
 
     with bar:

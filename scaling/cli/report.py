@@ -1,4 +1,4 @@
-"""Implement `scaling report`: write the HTML report unless it is up to date, and print a summary."""
+"""Implement `scaling report`: parse its arguments, call report/write_report.py if needed, print a summary."""
 
 import argparse
 import contextlib
@@ -24,12 +24,12 @@ _EFFICIENCY = 0.5  # the value of `findings.EFFICIENCY`, which an up-to-date rep
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder (with --proposal, also a proposal), and print a summary."""
+    """Write the HTML report of a results folder and, with --proposal, a proposal. Print a summary."""
     folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
-    printed = find_current(folder, _digest(folder, efficiency))
-    if printed and not args.proposal and not find_unrecorded(folder):
-        print_report(printed, console)
-        _print_totals(folder, printed.totals, console)
+    current_report = find_current(folder, _digest(folder, efficiency))
+    if current_report and not args.proposal and not find_unrecorded(folder):
+        print_report(current_report, console)
+        _print_totals(folder, current_report.totals, console)
         return
     found = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
@@ -61,7 +61,7 @@ def write_and_print(
     loaded: store.Loaded | None = None,
     efficiency: float = _EFFICIENCY,
 ) -> "Findings":
-    """Write the HTML report of a results folder unless it is up to date, and print and return the `Findings`.
+    """Write the HTML report of a results folder unless it is up to date. Print and return its `Findings`.
 
     If `settings` is not empty, print only results from the environments with these hashes. If `brief`, the
     printed summary fits on one screen. If `loaded` is None, load the records from the folder. `efficiency` is
@@ -75,14 +75,14 @@ def write_and_print(
     loaded = loaded or store.load(folder)
     lost = find_unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
-    mixed = bool(settings) and any(record.setting not in settings for record in latest)
-    shown = {*settings, *(record.setting for record in lost)} if mixed else None
-    found = findings.read(folder, shown, lost, loaded, efficiency)
+    has_other_settings = bool(settings) and any(record.setting not in settings for record in latest)
+    shown_settings = {*settings, *(record.setting for record in lost)} if has_other_settings else None
+    found = findings.read(folder, shown_settings, lost, loaded, efficiency)
     if lost or not find_current(folder, digest):
-        everything = findings.read(folder, None, lost, loaded, efficiency) if mixed else found
-        write_report(folder, everything)
+        all_findings = findings.read(folder, None, lost, loaded, efficiency) if has_other_settings else found
+        write_report(folder, all_findings)
         if not lost:
-            mark_current(folder, digest, terminal_report(everything))
+            mark_current(folder, digest, terminal_report(all_findings))
     if brief:
         print_lines(console, summary_lines(found, folder, console.width))
     else:
@@ -96,9 +96,9 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
-    """Return a "failed" record for each case that an ended job left without a record, but do not write it.
+    """Return a "failed" record, which is not written, for each case that an ended job did not record.
 
-    If `records` is None, read them from the folder.
+    `records` are all records of the folder. If it is None, they are read from the folder.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []

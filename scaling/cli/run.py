@@ -1,6 +1,6 @@
-"""Implement `scaling run`: run or submit the missing cases of each study, and report the results.
+"""Implement `scaling run`: read each study (`StudyRun`), run or submit its missing cases, report the results.
 
-With cluster=slurm and cluster=local, submit.py submits the cases as jobs.
+With cluster=slurm or cluster=local, submit.py submits the cases as jobs.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Check the cases of a study, and return the study with the results. Raise `Refusal` if it is invalid."""
+    """Check whether the cases of a study can run. Return the study with the answers, or raise `Refusal`."""
     for each in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(each)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -114,10 +114,10 @@ def _examine(run: StudyRun, console: Console) -> StudyRun:
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
     with progress.show_preflight(console) as note:
         answers = preflight.load_answers(run.folder, key) or preflight.check_cells(run.cells, seconds, note)
-    results = preflight.results_from_answers(run.cells, answers)
-    checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in results]
-    save = functools.partial(preflight.save_answers, run.folder, key, answers)
-    return dataclasses.replace(run, checked=checked, save_answers=save)
+    preflight_results = preflight.results_from_answers(run.cells, answers)
+    checked = [scheduling.skip_peers_off_cpu(run.machine.platform, result) for result in preflight_results]
+    save_answers = functools.partial(preflight.save_answers, run.folder, key, answers)
+    return dataclasses.replace(run, checked=checked, save_answers=save_answers)
 
 
 def _run_and_report(run: StudyRun, console: Console) -> int:
@@ -148,9 +148,9 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
 
 
 def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
-    """Write and print the report and the comparison with the baseline, and publish the curves.
+    """Write and print the report, compare the results with the baseline, and publish the curves.
 
-    Return exit status 1 if a case failed, or has no record and is not queued, otherwise 0.
+    Return exit status 1 if a case failed, or if a case has no record and is not queued. Otherwise return 0.
     """
     from scaling.cli import report
 
@@ -245,16 +245,16 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     """Schedule the cases of a study that have no result yet. Return the schedule and all earlier records.
 
-    Unless in a dry run, first write a "failed" record for each case that an ended cluster job left without a
-    record, and then write study.json and print a summary.
+    Before scheduling, write a "failed" record for each case that an ended cluster job did not record. After
+    scheduling, write study.json, and print a summary. In a dry run, do neither.
     """
     queued = set[tuple[str, int]]()
     if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
         from scaling.cli import submit
 
         queued = submit.settle_submissions(run, console)
-    loaded, *others = [store.load(each) for each in run.folders]
-    baseline = others[0].records if others else None
+    loaded, *baselines = [store.load(each) for each in run.folders]
+    baseline = baselines[0].records if baselines else None
     schedule = scheduling.make_schedule(
         run.checked, run.settings, run.machine, loaded.records, baseline, queued, run.retry
     )
@@ -280,10 +280,10 @@ def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
         (schedule.queued, f"{schedule.queued} in the queue already"),
         (schedule.lost, f"{finally_failed}: retry=true runs them once more"),
     )
-    text = ", ".join(words for shown, words in counts if shown)
-    kind = next(iter(schedule.environments.values()))["device_kind"]
-    on = kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
-    print_lines(console, [f"{run.name}: {text}; on {on}; results in {run.folder}"])
+    text = ", ".join(count_text for shown, count_text in counts if shown)
+    device_kind = next(iter(schedule.environments.values()))["device_kind"]
+    device_name = device_kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
+    print_lines(console, [f"{run.name}: {text}; on {device_name}; results in {run.folder}"])
 
 
 def _print_dry_run(run: StudyRun, console: Console) -> int:

@@ -1,4 +1,4 @@
-"""Implement `scaling status`: find the state of each case (`StudyStatus`), and print tasks, counts, cases."""
+"""Implement `scaling status`: find and print the states of cluster tasks and cases (`StudyStatus`)."""
 
 import argparse
 import contextlib
@@ -54,7 +54,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return the number of case replicates in each state, as a dict from workload to `Counter`."""
+        """Return a dict from each workload to a `Counter` of its case replicates by state."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for line in self.lines:
             counts[line.case.workload][line.state] += 1
@@ -128,13 +128,13 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
     for record in records:
         explanation = f"{record.reason}: {record.text}"
         if tasks and record.status == "failed":
-            on = _format_nodes(nodes.get((record.key, record.replicate, record.attempt), ()))
-            explanation = f"{on}attempt {record.attempt}  {explanation}"
+            nodes_text = _format_nodes(nodes.get((record.key, record.replicate, record.attempt), ()))
+            explanation = f"{nodes_text}attempt {record.attempt}  {explanation}"
         yield StatusLine(record.status, record.case, explanation, record.replicate)
 
 
 def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterator[StatusLine]:
-    """Yield one `StatusLine` for each case replicate that a task runs now, or will still run."""
+    """Yield one `StatusLine` for each case replicate that is running or queued in a task."""
     for task in [task for task in tasks if task.may_run]:
         running, task_name = task.running_attempts, f"task {task.entry.name}"
         begun = {attempt.replicate_key for attempt in running} | task.journal.ended
@@ -143,9 +143,9 @@ def _live_lines(tasks: Iterable[TaskState], records: Sequence[Record]) -> Iterat
                 if item.replicate_key not in begun:
                     yield StatusLine("queued", item.case, task_name, item.replicate)
         for attempt in [attempt for attempt in running if attempt.key in task.cases]:
-            time = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
-            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, {task_name}"
-            yield StatusLine("running", task.cases[attempt.key], words, attempt.replicate)
+            elapsed = f", for {format_wait(seconds_between(attempt.began_at))}" if attempt.began_at else ""
+            explanation = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{elapsed}, {task_name}"
+            yield StatusLine("running", task.cases[attempt.key], explanation, attempt.replicate)
 
 
 def _format_nodes(nodes: Iterable[str]) -> str:
@@ -174,9 +174,9 @@ def _format_line(line: StatusLine) -> str:
 
 
 def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
-    """Yield a table with the tasks of each submission.
+    """Yield one table for each submission, with its tasks.
 
-    Unless `every` is true, tasks in the same state share a row, and earlier submissions show no ended tasks.
+    Unless `every` is true, tasks in the same state share a row, and earlier submissions omit ended tasks.
     """
     last = tasks[-1].entry.folder
     shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
@@ -194,7 +194,7 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
 
 
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
-    """Return the table rows for the tasks of a submission. Each row contains the text for `_TASK_COLUMNS`."""
+    """Return a row of cells (`_TASK_COLUMNS`) for each task, or for each state if `every` is false."""
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
     return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups)]
 
@@ -220,7 +220,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(row: Sequence[TaskState]) -> str:
-    """Format the longest time from the start of a task to its end or, while it runs, to now."""
+    """Format the longest elapsed time of the tasks in a row. Running tasks are timed until now."""
     started = [task for task in row if task.journal.began_at and not task.is_pending]
     times = [
         seconds_between(str(task.journal.began_at), None if task.state.live else task.journal.last_at)

@@ -20,25 +20,25 @@ def make_printable(text: str, kept: str = "") -> str:
 
 
 def print_lines(console: "Console", lines: Iterable[str], style: str | None = None) -> None:
-    """Print lines of text without line wrapping, markup or characters that control a terminal."""
+    """Print lines of text in a rich `style`, without line wrapping, markup or control characters."""
     for line in lines:
         console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
-    """Return a list with one note about the damaged lines, or [] if no line is damaged."""
+    """Return a list with one note about the damaged lines of record files, or [] if there are none."""
     more = f" and {count_of(len(damaged) - 1, 'more line')}" if len(damaged) > 1 else ""
     return [f"damaged, ignored: {damaged[0]}{more}"] if damaged else []
 
 
 def prepare() -> None:
     """Replace the standard streams of `sys`, so that output to a closed stream or pipe is discarded."""
-    for number in (0, 1, 2):
+    for descriptor in (0, 1, 2):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `number`
-            os.set_inheritable(null, True)  # as a standard stream is
+            devnull = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is `descriptor`
+            os.set_inheritable(devnull, True)  # as a standard stream is
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
 
@@ -62,9 +62,9 @@ class _DiscardingOutput(io.FileIO):
         try:
             return super().write(data) or 0
         except OSError as error:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())
-            os.close(null)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self.fileno())
+            os.close(devnull)
             if isinstance(error, BrokenPipeError) and self.ignores_broken_pipe:
                 return len(data)
             raise

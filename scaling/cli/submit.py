@@ -17,10 +17,10 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result yet. If `run.wait` is true, wait and resubmit interrupted cases.
+    """Submit the cases that have no result yet. If `run.wait` is true, wait until their tasks end.
 
-    Return the last schedule, all records, and whether results are missing because tasks are in the queue or
-    were canceled.
+    Cases that are interrupted during this wait are submitted again. Return (the last schedule, all records,
+    is_missing). `is_missing` is true if results are missing because tasks are queued or were canceled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)
@@ -33,20 +33,20 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
             return schedule, store.load(run.folder), submitted
         wait.wait_until_done(run.folder, console)
         tasks = _find_task_states(run)
-        latest = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
-        if any(task.state.name == "CANCELLED" for task in latest):
+        latest_tasks = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
+        if any(task.state.name == "CANCELLED" for task in latest_tasks):
             console.print("cancelled; the same command continues")
             return schedule, loaded, True
-        if any(a.reason == REQUEST_NOT_MET for task in latest for a in task.journal.attempts):
+        if any(a.reason == REQUEST_NOT_MET for task in latest_tasks for a in task.journal.attempts):
             return schedule, store.load(run.folder), False
     with store.locked(run.folder):
         return *plan_run(dataclasses.replace(run, retry=False), console), False
 
 
 def settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case in the tasks that may still run.
+    """Return (case key, replicate number) of each case that a submitted task may still run.
 
-    Unless in a dry run, first write a "failed" record for each case that an ended job left without a record.
+    Except in a dry run, first write a "failed" record for each case that an ended job did not record.
     """
     tasks = _find_task_states(run)
     if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
@@ -87,12 +87,12 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
-    what = f"{count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')}"
-    each = f"each about {format_wait(longest)} or less"
-    shows = f"`scaling status {run.folder}` shows their progress"
-    print_lines(console, [f"submitted {what} as job {jobs}, {each}; {shows}"])
+    counts = f"{count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')}"
+    duration = f"each about {format_wait(longest)} or less"
+    progress_advice = f"`scaling status {run.folder}` shows their progress"
+    print_lines(console, [f"submitted {counts} as job {jobs}, {duration}; {progress_advice}"])
     if longest > 60 * limit:
-        words = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
+        warning = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
         fix = f"cluster.time={math.ceil(1.5 * longest / 60)} is enough"
-        print_lines(console, [f"{words}: {fix}"], "yellow")
+        print_lines(console, [f"{warning}: {fix}"], "yellow")
     return True

@@ -13,14 +13,14 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Verb:
-    """A subcommand of `scaling`, such as `status`, which the module `scaling.cli.status` implements.
+    """A subcommand of `scaling`. For example, the module `scaling.cli.status` implements `scaling status`.
 
-    The function `execute` of the module returns the exit status, where None means 0.
+    The function `execute` of the module returns the exit status, or None for the status 0.
     """
 
     summary: str  # one-line description in `scaling --help` and `scaling VERB --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
-    arguments: tuple[Argument, ...] | None = None  # None if the module parses the command line itself
+    arguments: tuple[Argument, ...] | None = None  # None if `execute` parses the words after the subcommand
 
 
 def _argument(*names: str, **options: Any) -> Argument:

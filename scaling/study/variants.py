@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` that has the name of a baseline, but is not prepared yet.
+    """Return a `Variant` that only has the name of a baseline. `open_variant` prepares the baseline.
 
     `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid.
     """
