@@ -140,14 +140,15 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    by_row = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
+    moderated = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
-        group = [i for i in by_row if (by_row[i].pairs > 1) is paired]
-        by_row |= zip(group, ratios.moderate_variances([by_row[i] for i in group]), strict=True)
-    raw = {i: p for i in by_row if (p := ratios.p_value(by_row[i], margin)) is not None}
-    p_values = dict(zip(raw, map(float, false_discovery_control(list(raw.values()))), strict=True))
+        group = [i for i in moderated if (moderated[i].pairs > 1) is paired]
+        moderated |= zip(group, ratios.moderate_variances([moderated[i] for i in group]), strict=True)
+    uncorrected = {i: p for i in moderated if (p := ratios.p_value(moderated[i], margin)) is not None}
+    corrected = map(float, false_discovery_control(list(uncorrected.values())))
+    p_values = dict(zip(uncorrected, corrected, strict=True))
     judged = list(rows)
-    for i, ratio in by_row.items():
+    for i, ratio in moderated.items():
         verdict = SLOWER if ratio.value > 1 else FASTER
         if p_values.get(i, 1.0) > FALSE_DISCOVERIES:
             verdict = SAME if i in p_values else UNDECIDED

@@ -44,10 +44,11 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
-        content, newest = _mapping(files.get(name)), _newest_plan(records)
-        facts, curves = _mapping(content.get("hardware")), _predicted_curves(newest, stated_kinds(content))
-        price = facts.get("price") if is_number(facts.get("price")) else None
-        results.append(Forecast(name, str(facts.get("title") or name), price, tuple(newest), tuple(curves)))
+        plan_file, newest = _mapping(files.get(name)), _newest_plan(records)
+        hardware, kinds = _mapping(plan_file.get("hardware")), stated_kinds(plan_file)
+        title, price = str(hardware.get("title") or name), hardware.get("price")
+        curves = tuple(_predicted_curves(newest, kinds))
+        results.append(Forecast(name, title, price if is_number(price) else None, tuple(newest), curves))
     return results
 
 
@@ -64,13 +65,13 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of each workload's newest environment, the newest environment first."""
-    newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
-    chosen: dict[str, str] = {}  # workload -> environment
-    for record in newest:
-        chosen.setdefault(record.case.workload, record.setting)
-    settings = [record.setting for record in newest]
-    selected = (record for record in records if chosen[record.case.workload] == record.setting)
-    return sorted(selected, key=lambda record: settings.index(record.setting))
+    newest_first = sorted(records, key=lambda record: record.started_at or "", reverse=True)
+    newest: dict[str, str] = {}  # workload -> environment
+    for record in newest_first:
+        newest.setdefault(record.case.workload, record.setting)
+    environments = [record.setting for record in newest_first]
+    selected = (record for record in records if newest[record.case.workload] == record.setting)
+    return sorted(selected, key=lambda record: environments.index(record.setting))
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
@@ -109,8 +110,8 @@ def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
 def describe_plan(forecast: Forecast) -> str:
     """Return a sentence with the number of planned cases, device counts, hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
-    others = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
-    counts = ", ".join([count_of(count["planned"], "case"), *others])
+    unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
+    counts = ", ".join([count_of(count["planned"], "case"), *unplanned])
     devices = sorted({record.case.devices for record in forecast.records})
     span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
     environments = [record.environment for record in forecast.records]
@@ -192,12 +193,12 @@ def format_efficiency(point: CurvePoint) -> str:
 def _describe_half_efficiency(curve: Curve) -> str:
     if len(curve.points) == 1:
         return "planned on no other number of devices"
-    against = f"of {curve.timings[0].devices_text}"
+    baseline = f"of {curve.timings[0].devices_text}"
     for above, below in itertools.pairwise(curve.points):
         if below.efficiency.value < _HALF_EFFICIENCY:
             between = f"between {above.devices:,} and {below.devices:,} devices"
-            return f"its efficiency falls under 50 % {against} {between} ({format_efficiency(below)} there)"
-    return f"its efficiency is {format_efficiency(curve.points[-1])} {against} there, and nowhere under 50 %"
+            return f"its efficiency falls under 50 % {baseline} {between} ({format_efficiency(below)} there)"
+    return f"its efficiency is {format_efficiency(curve.points[-1])} {baseline} there, and nowhere under 50 %"
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
@@ -248,14 +249,14 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
 
 def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, Any]]]) -> PlanScore:
     ratios = [predicted["seconds"] / timing.median for timing, predicted in pairs]
-    inside = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
-    verdicts = [
+    covered = [predicted["low"] <= timing.median <= predicted["high"] for timing, predicted in pairs]
+    ordered = [
         predicted_slow["seconds"] > predicted_fast["seconds"]
         for group in group_by(pairs, lambda pair: pair[0].comparison_key).values()
         for (slow, predicted_slow), (fast, predicted_fast) in itertools.permutations(group, 2)
         if slow.median > _ORDER_FACTOR * fast.median
     ]
-    return PlanScore(hardware, ratios, sum(inside) / len(inside), sum(verdicts), len(verdicts))
+    return PlanScore(hardware, ratios, sum(covered) / len(covered), sum(ordered), len(ordered))
 
 
 def describe_score(score: PlanScore) -> list[str]:

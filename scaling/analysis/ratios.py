@@ -74,9 +74,9 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
 
     `records` contains one record per process. The time of a process is the geometric mean of the median times
     of its compilations. The time of a case is the geometric mean over its processes, or over jobs if there
-    are several. The interval is estimated from the variation between jobs, else between processes, else
-    between compilations. For a single compilation, it is the interval of the median, widened for
-    autocorrelation, or unknown if there are too few samples.
+    are several. The interval is estimated from the variation between jobs, else processes, else compilations.
+    For a single compilation, it is the interval of the median, widened for autocorrelation. The limits are
+    None if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
@@ -205,14 +205,14 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     logs += np.log(freedom / 2)
     excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
     half = brentq(lambda x: float(polygamma(1, x)) - excess, 1e-9, 1e7) if excess > 1e-6 else 1e6
-    common = math.exp(logs.mean() + digamma(half) - math.log(half))
-    prior = min(2 * half, float(freedom.mean()) * (_effective_count(usable) - 1))
+    common_variance = math.exp(logs.mean() + digamma(half) - math.log(half))
+    prior_freedom = min(2 * half, float(freedom.mean()) * (_effective_count(usable) - 1))
 
     def moderate(ratio: Ratio) -> Ratio:
-        total = prior + ratio.freedom
-        pooled = (prior * common / ratio.count + ratio.freedom * ratio.error) / total
-        _, low, high = _t_interval(ratio.value, pooled, total)
-        return replace(ratio, low=low, high=high, error=pooled, freedom=total)
+        total = prior_freedom + ratio.freedom
+        error = (prior_freedom * common_variance / ratio.count + ratio.freedom * ratio.error) / total
+        _, low, high = _t_interval(ratio.value, error, total)
+        return replace(ratio, low=low, high=high, error=error, freedom=total)
 
     return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
 

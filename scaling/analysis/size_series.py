@@ -156,43 +156,43 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
         for name, title, fixed_sizes, rows in _find_series(family):
             cells = {(row.all_sizes[name], row.case.devices): row for row in rows}
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
-            last = max(rows, key=lambda row: (row.volume, row.case.devices))
+            largest = max(rows, key=lambda row: (row.volume, row.case.devices))
             lines = ([(n, cells[n, count]) for n in sizes if (n, count) in cells] for count in devices)
-            crossovers = tuple(crossover for line in lines for crossover in _crossovers_of_line(line, best))
-            subject = (last.case, last.environment, last.honest)
+            crossovers = tuple(crossover for line in lines for crossover in _find_crossovers(line, best))
+            subject = (largest.case, largest.environment, largest.honest)
             maps.append(FastestModeMap(*subject, title, fixed_sizes, sizes, devices, cells, crossovers))
     return maps
 
 
-def _crossovers_of_line(
+def _find_crossovers(
     line: Sequence[tuple[int, FastestMethod]], best: Mapping[tuple, Timing]
 ) -> list[Crossover]:
     crossovers: list[Crossover] = []
-    start = 0
-    for index, last in enumerate(line):
-        tried = (_crossover_between(*first, *last, best) for first in reversed(line[start:index]))
-        if crossover := next(filter(None, tried), None):
+    start = 0  # the index of the size above the last crossover
+    for index, upper in enumerate(line):
+        found = (_crossover_between(*lower, *upper, best) for lower in reversed(line[start:index]))
+        if crossover := next(filter(None, found), None):
             crossovers.append(crossover)
             start = index
     return crossovers
 
 
 def _crossover_between(
-    below: int, low_row: FastestMethod, above: int, high_row: FastestMethod, best: Mapping[tuple, Timing]
+    below: int, row_below: FastestMethod, above: int, row_above: FastestMethod, best: Mapping[tuple, Timing]
 ) -> Crossover | None:
-    first, last = low_row.first, high_row.first
-    before, after = first.base_method, last.base_method
-    slower_first = best.get((*first.comparison_key, after))
-    slower_last = best.get((*last.comparison_key, before))
-    if before == after or slower_first is None or slower_last is None:
+    fast_below, fast_above = row_below.first, row_above.first
+    before, after = fast_below.base_method, fast_above.base_method
+    slow_below = best.get((*fast_below.comparison_key, after))
+    slow_above = best.get((*fast_above.comparison_key, before))
+    if before == after or slow_below is None or slow_above is None:
         return None
-    pairs = ((first, slower_first), (last, slower_last))
+    pairs = ((fast_below, slow_below), (fast_above, slow_above))
     ratios = [time_ratio(slow, fast) for fast, slow in pairs]
     if not all(ratio.above_one for ratio in ratios) or any(is_empty_call(fast) for fast, _ in pairs):
         return None
     doubts = [reason for pair in pairs for reason in reasons_for_doubt(*pair)]
-    if not (low_row.distinguished and high_row.distinguished):
+    if not (row_below.distinguished and row_above.distinguished):
         doubts.append("another mode is not distinguished")
     gap_below, gap_above = (math.log(ratio.value) for ratio in ratios)
     at = below * (above / below) ** (gap_below / (gap_below + gap_above))
-    return Crossover(first.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))
+    return Crossover(fast_below.case.devices, before, after, below, above, at, tuple(dict.fromkeys(doubts)))

@@ -32,8 +32,8 @@ def answer_sentences(source: Path | Findings) -> list[str]:
         _describe_fastest, describe_crossovers, _describe_weak_scaling, describe_laws, describe_growth,
         _describe_variants,
     )  # fmt: skip
-    parts = (*(measured if findings.timings else ()), _describe_plans, _describe_defects)
-    sentences = [sentence for part in parts for sentence in part(findings)]
+    topics = (*(measured if findings.timings else ()), _describe_plans, _describe_defects)
+    sentences = [sentence for describe_topic in topics for sentence in describe_topic(findings)]
     if findings.timings or findings.forecasts:
         return sentences
     return ["Nothing has been measured: no record in the folder has a time.", *sentences]
@@ -58,12 +58,12 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
 def describe_crossovers(findings: Findings) -> list[str]:
     """Return a sentence for each function on the sizes at which its fastest AD mode changes."""
     texts = []
-    for modes in findings.fastest_mode_maps:
-        changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
-        sizes = f" with {modes.fixed_sizes}" if modes.fixed_sizes else ""
-        text = "; ".join(_describe_crossover(change, modes.swept) for change in changes)
+    for mode_map in findings.fastest_mode_maps:
+        changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
+        sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
+        text = "; ".join(_describe_crossover(change, mode_map.swept) for change in changes)
         if changes:
-            texts.append((modes, modes.swept, (), f"Crossover of {modes.family}{sizes}: {text}"))
+            texts.append((mode_map, mode_map.swept, (), f"Crossover of {mode_map.family}{sizes}: {text}"))
     return _select_largest(findings, texts)
 
 

@@ -111,8 +111,8 @@ def is_empty_call(timing: Timing) -> bool:
 
 def disturbed_samples(record: Record) -> list[bool]:
     """Return for each time sample whether the device was throttled or other processes loaded the CPU."""
-    marked = {turn for turns in record.marked.values() for turn in turns}
-    return [turn in marked for turn, count in enumerate(record.turns) for _ in range(count)]
+    disturbed_turns = {turn for turns in record.marked.values() for turn in turns}
+    return [turn in disturbed_turns for turn, count in enumerate(record.turns) for _ in range(count)]
 
 
 def disturbed_share(timing: Timing) -> float:
@@ -127,11 +127,11 @@ def disturbances_of(timing: Timing) -> list[str]:
 
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     """Return the reasons why `fast` may not be faster than `slow`, such as 'measured in one process'."""
-    least = _LEAST_EMPTY_CALLS * max(map(dispatch_floor, (fast, slow)))
+    ten_empty_calls = _LEAST_EMPTY_CALLS * max(map(dispatch_floor, (fast, slow)))
     reasons = []
-    if fast.median < least:
+    if fast.median < ten_empty_calls:
         reasons.append(SHORT)
-    elif abs(slow.median - fast.median) < least:
+    elif abs(slow.median - fast.median) < ten_empty_calls:
         reasons.append("they differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
