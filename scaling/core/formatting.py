@@ -61,7 +61,7 @@ def list_first(names: Sequence[str], count: int) -> str:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of a program's output without secrets, or `otherwise` if the output is blank."""
+    """Return the last line of a program's output after `scrub`, or `otherwise` if the output is blank."""
     lines = text.strip().splitlines()
     return scrub(lines[-1].strip()) if lines else otherwise
 

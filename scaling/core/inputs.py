@@ -171,7 +171,7 @@ def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dic
 
 
 def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
-    """Return the shape and dtype of each input at one point, as a dict from name to `ShapeDtypeStruct`."""
+    """Return a dict from input name to `ShapeDtypeStruct`, the shape and dtype of the input at one point."""
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
@@ -179,7 +179,7 @@ def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two dicts from name to abstract array: the per-point inputs at all points, the shared inputs."""
+    """Return the per-point inputs at all points and the shared inputs as two dicts of abstract arrays."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

@@ -138,11 +138,11 @@ class Jacobians:
     values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Sum an array with the shape of `self.values` over the outputs, and return (points, inputs)."""
+        """Sum an array like `self.values` over the outputs, to an array of shape (points, inputs)."""
         return np.asarray(values.sum(axis=1))
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Sum an array with the shape of `self.values` over the inputs, after multiplying by x if given."""
+        """Sum an array like `self.values`, times x if given, over the inputs, to (points, outputs)."""
         return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
 
     def largest_by_output(self) -> np.ndarray:
