@@ -1,4 +1,4 @@
-"""Describe the fastest AD mode of each function (`FastestAnswer`), its speed-up and a device count for it."""
+"""Describe the fastest AD mode of each function (`FastestAnswer`), its speed-up and recommended devices."""
 
 import itertools
 import math
@@ -107,7 +107,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'. 0.5 is `findings.efficiency`."""
+    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with an efficiency of at least {required:g} is not determined"

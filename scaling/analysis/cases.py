@@ -122,7 +122,7 @@ def curve_case(case: Case, kind: str) -> Case:
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case takes part in the ranking of JAX modes, unlike mode=auto and handwritten code."""
+    """Return whether a case takes part in the ranking of JAX modes. Handwritten code and mode=auto do not."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 

@@ -176,7 +176,7 @@ def _curve_columns(findings: Findings) -> Columns:
 def _sample_columns(findings: Findings) -> Columns:
     """Return the table of time samples in the order of measurement, with one row per sample.
 
-    `seconds` is the time of the slowest process of a case, and `seconds_min` the time of the fastest.
+    `seconds` is the time of the slowest process of a case, and `seconds_min` is the time of the fastest one.
     """
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     rows = [

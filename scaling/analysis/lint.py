@@ -167,7 +167,7 @@ def _not_weak(findings: Findings) -> list[str]:
 def _curves_without_one_device(findings: Findings) -> list[str]:
     """Return the names of the curves that have no time on one device.
 
-    A curve is omitted if its program ran out of memory on fewer devices than the curve starts at.
+    A curve is omitted if its program ran out of memory on fewer devices.
     """
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)

@@ -233,7 +233,7 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
 def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     """Return the relative change of the median time from the first to the last third of the samples.
 
-    Return None with fewer than three samples, if the change is at most `least`, or if Spearman's rank
+    Return None if there are fewer than three samples, if the change is at most `least`, or if Spearman's rank
     correlation with the sample index is not significant at the 0.1 % level.
     """
     count = len(samples)

@@ -47,7 +47,7 @@ class SizeSweep(_SizeSeries):
     def exponents(self) -> dict[Method, Estimate]:
         """Return the exponent p of each method, where time ~ size ** p.
 
-        Times shorter than ten empty calls are not used. Methods with fewer than three times are omitted.
+        Times shorter than ten empty calls are not used. Methods without three longer times are omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]

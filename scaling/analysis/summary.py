@@ -56,7 +56,7 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function on the sizes at which its fastest AD mode changes."""
+    """Return a sentence for each function that states the sizes at which its fastest AD mode changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
         changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -81,7 +81,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function on how its time on the fewest devices grows with the size."""
+    """Return a sentence for each function that states how its time on the fewest devices grows with size."""
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
     texts = ((sweep, sweep.swept, (sweep.case.devices,), _describe_exponents(sweep)) for sweep in sweeps)
     return _select_largest(findings, texts)
@@ -95,7 +95,7 @@ def _describe_exponents(sweep: SizeSweep) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence for each function and kind of scaling on the scaling law that fits best.
+    """Return a sentence for each function and kind of scaling that names the scaling law that fits best.
 
     Among the JAX curves of the largest problem, the sentence describes the curve with the shortest time on
     its last device count.
@@ -149,7 +149,7 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence on the fastest weak scaling curve of JAX for each function."""
+    """Return a sentence for each function that describes its fastest weak scaling curve of JAX."""
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "

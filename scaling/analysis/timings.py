@@ -149,8 +149,8 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     """Return the timing on the recommended device count, and '' or the reason why none is recommended.
 
-    The smallest count is recommended on which the time is not significantly longer than the shortest time. If
-    the ratio of both times is not determined, return the shortest timing and the reason.
+    The recommended count is the smallest one whose time is not significantly longer than the shortest time.
+    If the ratio of both times is not determined, return the shortest timing and the reason.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
