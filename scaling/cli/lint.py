@@ -12,7 +12,7 @@ from scaling.cli.streams import make_printable, print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.results import store
 
-_COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
+_SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -23,7 +23,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     lint_findings = linting.lint_findings(findings.read(folder, None, lost, loaded))
     for finding in lint_findings:
         text = make_printable(f"{finding.rule} ({finding.count}): {finding.text}")
-        severity = f"{finding.severity:8}", _COLOURS[finding.severity]
+        severity = f"{finding.severity:8}", _SEVERITY_COLORS[finding.severity]
         console.print(Text.assemble(severity, text), soft_wrap=True)
         print_lines(console, [f"        fix: {finding.fix}"])
     console.print(linting.verdict(lint_findings))

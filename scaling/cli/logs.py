@@ -33,13 +33,13 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the logs of the cases that the command-line arguments select (see `select_keys`)."""
     study = load_cases(store.folder_of(args.folder))
     keys = select_keys(study, " ".join(args.key))
-    shown = keys if args.all else keys[:_MAX_CASES]
-    sections = dict.fromkeys(section for key in shown for section in logs_of_case(study, key, args.all))
+    shown_keys = keys if args.all else keys[:_MAX_CASES]
+    sections = dict.fromkeys(section for key in shown_keys for section in logs_of_case(study, key, args.all))
     for title, text in sections:
         streams.print_lines(console, [title], "bold")
         print(streams.make_printable(text, "\n\t"), end="\n\n", file=console.file)  # no markup, no wrapping
-    if len(keys) > len(shown):
-        streams.print_lines(console, [f"{len(keys) - len(shown)} more: give the key of one, or --all"])
+    if len(keys) > len(shown_keys):
+        streams.print_lines(console, [f"{len(keys) - len(shown_keys)} more: give the key of one, or --all"])
 
 
 def load_cases(results: Path) -> StudyCases:

@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:
-        for number in _STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, _stop)
+        for signal_number in _STOP_SIGNALS:
+            if signal.getsignal(signal_number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(signal_number, _stop)
         return _run_and_explain(list(sys.argv[1:] if argv is None else argv), console)
     except KeyboardInterrupt as stop:  # also while another error is printed
         return _print_error(str(stop) or f"stopped; {_CONTINUE_ADVICE}", INTERRUPTED)
@@ -120,5 +120,5 @@ def _stop_at_once(_number: int, _frame: Any) -> None:
 def _ignore_signals() -> None:
     """Ignore stop signals during interpreter shutdown, because Python restores their default handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    for number in _STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in _STOP_SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)

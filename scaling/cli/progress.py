@@ -19,7 +19,7 @@ from rich.text import Text
 from scaling.cli.streams import make_printable, print_lines
 from scaling.core.formatting import count_of, format_duration
 
-_COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
+_STATUS_COLORS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def show_run(
             if event["seconds"]:
                 result = format_duration(event["seconds"][0])
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
-                status = f"{event['status']:7}", _COLOURS[event["status"]]
+                status = f"{event['status']:7}", _STATUS_COLORS[event["status"]]
                 line = Text.assemble(f"{position} ", status, f" {case_label}  {result}")
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)

@@ -87,9 +87,9 @@ def write_and_print(
         print_lines(console, summary_lines(found, folder, console.width))
     else:
         print_report(terminal_report(found), console)
-    if omitted := len(latest) + len(lost) - len(found.records):
+    if other_records := len(latest) + len(lost) - len(found.records):
         other = "records of other environments (versions, flags or code)"
-        text = f"- {omitted} {other} are in the report, kept apart."
+        text = f"- {other_records} {other} are in the report, kept apart."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     _print_totals(folder, describe_totals(found), console, brief)
     return found

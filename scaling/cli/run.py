@@ -107,8 +107,8 @@ def execute(words: list[str], console: Console) -> int:
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
     """Check whether the cases of a study can run. Return the study with the answers, or raise `Refusal`."""
-    for each in (run.folder, *sorted(run.folder.glob("versus-*"))):
-        store.check_schemas(each)
+    for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
+        store.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # the cached answers do not depend on the user's files
     key, seconds = preflight.cache_key(run.cells), run.settings.case_seconds
@@ -131,8 +131,8 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
 
             variant = stack.enter_context(variants.open_variant(str(run.versus)))
             run = dataclasses.replace(run, baseline=(variant, run.baseline[1]))
-        for each in run.folders:
-            results_folder.create_results(each)
+        for folder in run.folders:
+            results_folder.create_results(folder)
         run.save_answers()
         if run.cluster.submits:
             from scaling.cli import submit
@@ -253,7 +253,7 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
         from scaling.cli import submit
 
         queued = submit.settle_submissions(run, console)
-    loaded, *baselines = [store.load(each) for each in run.folders]
+    loaded, *baselines = [store.load(folder) for folder in run.folders]
     baseline = baselines[0].records if baselines else None
     schedule = scheduling.make_schedule(
         run.checked, run.settings, run.machine, loaded.records, baseline, queued, run.retry
@@ -265,8 +265,8 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
     cases = [result.case for result in run.checked]
     manifest = scheduling.study_manifest(run.name, run.title, scalings, cases, run.settings, recorded_once)
-    for each in run.folders:
-        store.write_json(each / "study.json", manifest)
+    for folder in run.folders:
+        store.write_json(folder / "study.json", manifest)
     _print_counts(run, schedule, console)
     return schedule, loaded
 

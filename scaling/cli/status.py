@@ -107,14 +107,14 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     every_record = [*loaded.records, *lost_cases.make_failed_records(tasks, loaded.records)]
     records = store.newest_by_replicate(every_record).values()
     study = store.read_study(folder, {record.key: record.case for record in records})
-    candidates = [
+    status_lines = [
         StatusLine("missing", case, "", replicate)
         for case, replicates in study.cases.values()
         for replicate in range(replicates)
     ]
-    candidates += [*_ended_lines(records, tasks), *_live_lines(tasks, loaded.records)]
+    status_lines += [*_ended_lines(records, tasks), *_live_lines(tasks, loaded.records)]
     # Later lines replace earlier ones.
-    lines = {(line.case.key, line.replicate): line for line in candidates}
+    lines = {(line.case.key, line.replicate): line for line in status_lines}
     notes = [*notes, *lost_cases.describe_unreadable(tasks), *filter(None, [study.problem])]
     notes += streams.damaged_notes(loaded.damaged)
     if loaded.plans:

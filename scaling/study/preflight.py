@@ -57,9 +57,9 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     than `seconds`. `note` is called several times per second.
     """
     groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
-    for number, cell in enumerate(cells):
+    for cell_index, cell in enumerate(cells):
         problems = groups.setdefault(user_modules(cell.case), {})
-        problems.setdefault(without_layout(cell.case), []).append(number)
+        problems.setdefault(without_layout(cell.case), []).append(cell_index)
     examination = _Examination(cells, seconds)
     with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
         futures = [pool.submit(examination.examine, m, list(p.values())) for m, p in groups.items()]
@@ -70,7 +70,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
             examination.stop()
     for future in futures:
         future.result()
-    return [examination.answers[number] for number in range(len(cells))]
+    return [examination.answers[cell_index] for cell_index in range(len(cells))]
 
 
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
@@ -145,7 +145,7 @@ class _Examination:
             problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
 
     def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
-        self.answers |= {number: answer for numbers in problems for number in numbers}
+        self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
         """Check cells in one child process until the first failure. Return this failure, or None.
@@ -176,11 +176,11 @@ class _Examination:
             raise Refusal(f"the study cannot be examined: {why}") from None
         return None
 
-    def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], number: int, step: str) -> Answer:
-        """Send the request `step` ("import" or "answer") about the cell `number`, and return the answer."""
+    def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], cell_index: int, step: str) -> Answer:
+        """Send the request `step` ("import" or "answer") about one cell, and return the answer."""
         from scaling.workers.worker_group import WorkerDied
 
-        cell = self.cells[number]
+        cell = self.cells[cell_index]
         request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
         try:
             return list(process.request(request, self.seconds))[-1]

@@ -75,9 +75,9 @@ def _find_revision(revision: str) -> tuple[Path, str]:
 def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
     """Write the files of a branch, tag or commit into an empty folder, and return them as a `Variant`."""
     versus, (top, sha) = f"versus=commit:{revision}", _find_revision(revision)
-    index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
-    steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
-    if any(git("-C", str(top), *step, **index) is None for step in steps):
+    git_index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
+    git_commands = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
+    if any(git("-C", str(top), *git_command, **git_index) is None for git_command in git_commands):
         raise Refusal(f"{versus} cannot be checked out; `git fsck` may say why")
     working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():
