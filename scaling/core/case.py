@@ -61,7 +61,7 @@ class TooLarge(Exception):
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
     """Return a `Refusal` such as "unknown mode 'newton': choose from jacfwd, ...", where `what` is "mode"."""
     names = [str(name) for name in valid_names]
-    similar = difflib.get_close_matches(str(value), names, n=1)
+    similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
     return Refusal(f"unknown {what} {value!r}: choose from {', '.join(names)}{hint}")
 
