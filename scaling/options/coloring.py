@@ -156,8 +156,8 @@ def detect_pattern(
     except Exception as error:
         message = " ".join(str(error).split())
         raise Refusal(
-            "asdex cannot determine the sparsity pattern of this function, "
-            f"which seeds=identity does not need: {message}"
+            "asdex cannot determine the sparsity pattern of this function; use seeds=identity, "
+            f"which does not need it: {message}"
         ) from None
     finally:
         if gc_was_enabled:
@@ -256,13 +256,13 @@ def validate_coloring(coloring: Coloring) -> None:
         color_of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
         is_in_range = count == 0 if colors is None else -1 <= colors.min() <= colors.max() < count
         if not is_in_range:
-            raise ValueError(f"the {name} colors are not in the range of {count} colors")
+            raise ValueError(f"each {name} color must be 0 to {count - 1}, or -1 (no color)")
         slots = positions.astype(np.int64) * (count + 1) + color_of_entry + 1
         _, slot_of_entry, entry_counts = np.unique(slots, return_inverse=True, return_counts=True)
         unreadable = np.flatnonzero(is_read & ((color_of_entry < 0) | (entry_counts[slot_of_entry] > 1)))
         if unreadable.size:
             row, col = pattern.rows[unreadable[0]], pattern.cols[unreadable[0]]
             raise ValueError(
-                f"entry ({row}, {col}) cannot be read from the color "
-                f"of its {name}: it has none, or collides with another entry"
+                f"entry ({row}, {col}) cannot be read from the color of its {name}: "
+                f"the {name} has no color, or the color adds another entry to this one"
             )

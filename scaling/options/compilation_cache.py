@@ -46,6 +46,6 @@ def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages
     if bool(_hits) != (state == "warm"):
         text = "this backend does not store compiled programs in the persistent cache"
         if state == "cold":
-            text = "compiling this program finds a part in the cache that it has stored itself"
+            text = "compiling this program reads a part from the cache that it has just stored there"
         raise CaseEnded("skipped", "not_defined", text)
     return stages

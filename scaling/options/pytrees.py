@@ -90,9 +90,9 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
                 "dataclass must be registered with jax.tree_util.register_dataclass"
             )
         if "+" in leaf_name:
-            raise Refusal(f"{what} has '+' in its name, which joins the names of wrt: rename the key")
+            raise Refusal(f"{what} has '+' in its name, but '+' joins the names in wrt: rename the key")
         if leaf_name in specs:
-            raise Refusal(f"two leaves have the path of {what}: rename a key")
+            raise Refusal(f"{what} has the same path as another leaf: rename a key")
         specs[leaf_name] = leaf
     return structure, specs
 
@@ -140,7 +140,7 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise Refusal(
             f"{function_name} returns arrays of shapes {shapes}: "
-            "all of them must lead with the axis of the points"
+            "the first axis of every array must be that of the points"
         )
     return jnp.concatenate([a.reshape(*a.shape[:leading], -1) for a in arrays], axis=leading)
 
@@ -171,7 +171,7 @@ def concatenate_blocks(
     except (IndexError, TypeError, ValueError, ZeroDivisionError):  # the shapes do not fit together
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
         raise Refusal(
-            f"{function_name} returns {shapes}, which are not blocks of a derivative by inputs of "
-            f"{', '.join(map(str, input_sizes))} elements: "
-            "return one array, or a pytree such as jax.jacrev returns"
+            f"{function_name} returns {shapes}, which are not blocks of a derivative with respect to "
+            f"inputs of sizes {', '.join(map(str, input_sizes))}: "
+            "return one array, or a pytree as jax.jacrev does"
         ) from None

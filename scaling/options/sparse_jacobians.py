@@ -136,7 +136,7 @@ def compare_lacking(
         return [], ""
     lacking = expected[..., common.lacking]
     count = int(np.count_nonzero(lacking.any(axis=(0, 1))))
-    note = f"; of the entries that are not zero the pattern lacks {count}" if count else ""
+    note = f"; the pattern lacks {count} of the nonzero entries" if count else ""
     return [EntryComparison(np.zeros_like(lacking), lacking, scale[..., common.lacking])], note
 
 
@@ -175,9 +175,9 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
         if is_in_range and np.all(np.diff(_flat_indices(pattern)) > 0):
             return pattern
     raise Refusal(
-        f"a pattern is the rows and the columns of its entries in the {outputs} x {inputs} Jacobian, two "
-        f"arrays of equal length that name each entry once, row by row; they have shapes {rows.shape} and "
-        f"{cols.shape}"
+        f"a pattern must be two arrays of equal length, the rows and the columns of the nonzeros of the "
+        f"{outputs} x {inputs} Jacobian, each once, sorted by row and then by column; these have shapes "
+        f"{rows.shape} and {cols.shape}"
     )
 
 

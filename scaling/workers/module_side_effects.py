@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import jax
 
-_FIXES = {  # JAX setting that the case or the launcher sets -> how to set it instead
-    "jax_enable_x64": "dtype=float64 of a study sets it",
-    "jax_platforms": "JAX_PLATFORMS sets it for a whole run",
-    "jax_num_cpu_devices": "devices=N of a study sets it",
-    "jax_disable_jit": "jit=false of a study sets it",
-    "jax_default_device": "cluster.platform sets the platform",
-    "jax_enable_compilation_cache": "cache=warm of a study sets it",
+_FIXES = {  # JAX setting that the case or the launcher sets -> what to set instead
+    "jax_enable_x64": "dtype=float64 in the study",
+    "jax_platforms": "the environment variable JAX_PLATFORMS",
+    "jax_num_cpu_devices": "devices=N in the study",
+    "jax_disable_jit": "jit=false in the study",
+    "jax_default_device": "cluster.platform",
+    "jax_enable_compilation_cache": "cache=warm in the study",
 }
 
 
@@ -28,6 +28,6 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
             return None
         texts = [f"{n} from {settings_before[n]!r} to {getattr(jax.config, n)!r}" for n in changed]
         fixes = " and ".join(_FIXES[name] for name in changed)
-        return f"changed {', '.join(texts)}", f"remove that code: {fixes}"
+        return f"changed {', '.join(texts)}", f"remove that code, and set {fixes} instead"
 
     return describe_changes

@@ -69,7 +69,7 @@ def _choose_replicates(config: Mapping[str, Any]) -> Any:
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(
             f"nested=true needs at least {_NESTED_REPLICATES} replicates of each device count, "
-            f"but replicates={replicates}; increase replicates, or leave it out"
+            f"but replicates={replicates}; increase or omit replicates"
         )
     if config["versus"] is not None:
         default = _COMPARISON_REPLICATES

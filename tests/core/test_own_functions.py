@@ -426,7 +426,7 @@ REJECTED = {
     "a name with a space": ({"points": {"a b": X}}, "input 'a b' of 'mine' must have a name such as"),
     "a name that is a number": ({"points": {1: X}}, "input 1 of 'mine' must have a name"),
     "a name with a plus": ({"shared": {"p": {"a+b": X}}}, r"input 'p.a\+b' of 'mine' has '\+' in its name"),
-    "a path twice": ({"shared": {"p": {"a": {"b": X}, "a.b": X}}}, "two leaves have the path of input 'p.a.b' of 'mine'"),
+    "a path twice": ({"shared": {"p": {"a": {"b": X}, "a.b": X}}}, "input 'p.a.b' of 'mine' has the same path as another leaf"),
     "per point and shared": ({"points": {"p": {"a": X}}, "shared": {"p": X}}, "both per point and shared: p"),
     "not a function": ({"function": 3}, "function of 'mine' must be a function, not the number 3"),
     "a reference that is not a function": ({"reference": np.zeros(2)}, "reference of 'mine' must be a function, not an array"),
@@ -461,7 +461,7 @@ def test_a_whole_batch_or_derivative_of_the_wrong_structure_is_rejected(define):
     fields = {"whole": whole, "whole_modes": modes}
     define("mine", Workload(tree_function, {"x": X}, {"params": PARAMS}, "params", **fields))
     with pytest.raises(
-        Refusal, match=r"whole of 'mine' returns arrays of shapes \(\), \(4,\): all of them must lead"
+        Refusal, match=r"whole of 'mine' returns arrays of shapes \(\), \(4,\): the first axis of every"
     ):
         complete_case(workload="mine", mode="value", batch="whole")
     record = measure(workload="mine", mode="analytic", api="jit")

@@ -174,8 +174,8 @@ def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
 @pytest.mark.default
 @pytest.mark.parametrize(
     ("setting", "value", "fix"),
-    [("jax_enable_x64", None, "dtype=float64 of a study sets it"), ("jax_platforms", "tpu", "JAX_PLATFORMS sets it"),
-     ("jax_disable_jit", True, "remove that code: jit=false")],
+    [("jax_enable_x64", None, "dtype=float64 in the study"), ("jax_platforms", "tpu", "variable JAX_PLATFORMS instead"),
+     ("jax_disable_jit", True, "remove that code, and set jit=false in the study instead")],
 )  # fmt: skip
 def test_a_changed_setting_of_jax_is_reported_with_its_values_and_the_remedy(setting, value, fix):
     before, changes = getattr(jax.config, setting), watch_for_changes()

@@ -266,8 +266,8 @@ def _describe_objection(
     if is_refuted and may_be_wrong:
         text = (
             "the function's own derivative differs from finite differences of its values by "
-            f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, "
-            "stop_gradient, primitive) is wrong, or a solver within it stops at a tolerance"
+            f"{result.largest_difference:.3g}: a custom derivative rule (custom_jvp, custom_vjp, "
+            "stop_gradient, primitive) may be wrong, or a solver in the function may stop at a tolerance"
         )
         return {"wrong": text}
     if not (is_refuted or may_be_wrong):  # only a rule of the function can be wrong, and it has none
