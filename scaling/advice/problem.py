@@ -181,7 +181,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(wrt.split("+")))
     for name in names:
         if name not in inputs:
-            raise unknown_name("input to differentiate by (wrt)", name, inputs)
+            raise unknown_name("input to differentiate with respect to (wrt)", name, inputs)
         if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
             raise Refusal(f"wrt={name} contains {dtypes[0]}: give it in an input of its own, or convert it")
     return names

@@ -123,7 +123,7 @@ class CheckProgress:
             reason, text = "no_digits", f"{skipped} were not evaluated again, to save time or memory"
         elif self.undecided_entries > _MAX_UNDECIDED * self.entries:
             undecided = f"{self.undecided_entries} of {self.entries} entries of the result"
-            reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {undecided}"
+            reason, text = "no_digits", f"rounding to {spec.case.dtype} is too coarse to check {undecided}"
         elif spec.sampled:
             checked = load_option("sampled_check").compared_shares(spec, decided_share)
         else:

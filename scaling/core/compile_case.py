@@ -198,7 +198,7 @@ def lower_bound(derivative: Derivative) -> CompiledCase:
     if (largest := max(input_bytes, result_bytes)) > _MAX_ARRAY_BYTES:
         overflow = f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
     elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        overflow = f"{seeds:,} seeds: JAX counts up to {_MAX_INT32_SEEDS:,}, or more with dtype=float64"
+        overflow = f"{seeds:,} seeds exceed {_MAX_INT32_SEEDS:,}, the limit of JAX without dtype=float64"
     return CompiledCase(derivative, None, Stages(None, None), needs, offload, overflow)
 
 

@@ -115,7 +115,7 @@ def describe_derivative(case: Case, workload: Workload, coloring: Any = None) ->
         arguments, batch = {**points, **shared}, (case.points, *output.shape)
         result = evaluate_shape(case, workload.whole, arguments)
         if result.shape not in ((), batch):
-            raise Refusal(f"whole of {case.workload} must return {batch} or one number, not {result.shape}")
+            raise Refusal(f"`whole` of {case.workload} must return shape {batch} or (), not {result.shape}")
     summed, outputs = case.batch == "whole" and result.shape == (), output.size
     if case.target in SECOND:
         outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
@@ -158,7 +158,7 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
-    what = f"input to take forward (forward), of wrt={case.wrt},"
+    what = f"input to differentiate in forward mode (forward), of wrt={case.wrt},"
     forward = select_leaves("forward", what, case.forward, input_sizes)
     if len(forward) == len(input_sizes):
         text = f"names all inputs of wrt={case.wrt}: leave some to reverse mode"

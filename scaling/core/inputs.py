@@ -69,7 +69,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
     """Return an input of the given shape at each point, with a uniform distribution on (low, high)."""
-    hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
+    hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
@@ -83,7 +83,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
     """Return an input of the given shape at each point, with a normal distribution."""
-    hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
+    hint = "; pass mean and deviation by keyword, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
     if not np.all(np.greater_equal(deviation, 0)):

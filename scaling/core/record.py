@@ -22,10 +22,10 @@ SCHEMA = 1
 STATUSES = ("ok", "skipped", "failed", "planned")
 SKIPPED = {
     "not_defined": "the combination has no meaning",
-    "not_offered": "the workload, or the peer, does not support it",
-    "not_installed": "the peer is not installed on this machine",
+    "not_offered": "the workload or the other library (engine) does not support it",
+    "not_installed": "the other library (engine) is not installed on this machine",
     "indivisible": "the axis does not divide evenly over the devices",
-    "no_digits": "a finite difference, or a sum in few bits, without a correct digit",
+    "no_digits": "rounding leaves no correct digit in a finite difference or in a low-precision sum",
     "too_large": "the compiled program needs more memory than there is",
     "dominated": "a smaller case of the same kind ran out of memory",
 }

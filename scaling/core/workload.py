@@ -66,8 +66,8 @@ class Workload:
         points: the inputs with a separate value for each point, a dict from name to `InputSpec` or pytree
             of `InputSpec`. Each leaf of a pytree becomes an input named by its path, such as `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
-        wrt: the names of the inputs to differentiate by default, joined by "+". For a pytree, `params` means
-            all floating-point leaves of the input `params`, in tree order, and `params.w` means one leaf.
+        wrt: the inputs to differentiate with respect to by default, joined by "+". For a pytree, `params`
+            means all floating-point leaves of the input `params`, in tree order; `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
@@ -230,7 +230,7 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     return dataclasses.replace(
         workload,
         function=join(workload.function, "concatenate_leaves", f"the function of {name!r}", 0),
-        whole=workload.whole and join(workload.whole, "concatenate_leaves", f"whole of {name!r}", 1),
+        whole=workload.whole and join(workload.whole, "concatenate_leaves", f"`whole` of {name!r}", 1),
         whole_modes=whole_modes,
     )
 
@@ -256,7 +256,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 def _wrt_or_default(case: Case, workload: Workload) -> str:
     """Return `case.wrt` or, if it is None, the names of the inputs to differentiate by default."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
-    what = f"input to differentiate {case.workload} by (wrt)"
+    what = f"input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
     shared = _top_level_names(_float_leaves(workload.shared))
     # A sum over points is differentiated with respect to all shared inputs by default.
@@ -269,7 +269,7 @@ def _wrt_or_default(case: Case, workload: Workload) -> str:
 _TRACER_FIXES = {
     "TracerBoolConversionError": "; write jnp.where(condition, a, b) or jax.lax.cond instead of if",
     "TracerArrayConversionError": "; call functions of jax.numpy instead of numpy",
-    "ConcretizationTypeError": "; leave out float() and int(), and write arrays of jax.numpy",
+    "ConcretizationTypeError": "; use jax.numpy arrays instead of float() and int()",
 }
 
 

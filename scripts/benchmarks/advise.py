@@ -38,7 +38,7 @@ def array(*shape: int) -> np.ndarray:
 
 
 def mlp(n, inputs, hidden, outputs):
-    """Return a network with two layers, to differentiate by its input, with its points and shared inputs."""
+    """Return a two-layer network with its points and shared inputs, to differentiate with respect to its input."""
     f = lambda x, a, b: b @ jnp.tanh(a @ x)  # noqa: E731
     return (
         f,
@@ -54,7 +54,7 @@ def product(n, inputs, outputs):
 
 
 def runge_kutta(n, state, steps):
-    """Return the Runge-Kutta solution (RK4) of a nonlinear ODE, to differentiate by the initial state."""
+    """Return the RK4 solution of a nonlinear ODE, to differentiate with respect to the initial state."""
     rhs = lambda y: jnp.sin(jnp.roll(y, 1)) - 0.5 * y  # noqa: E731
 
     def step(y, _):
@@ -68,13 +68,13 @@ def runge_kutta(n, state, steps):
 
 
 def kinematics(n, joints):
-    """Return the positions of all joints of a planar arm, to differentiate by the angles."""
+    """Return the positions of all joints of a planar arm, to differentiate with respect to the angles."""
     f = lambda q: jnp.stack([jnp.cumsum(jnp.cos(jnp.cumsum(q))), jnp.cumsum(jnp.sin(jnp.cumsum(q)))])  # noqa: E731
     return f, {"q": array(n, joints)}, {}
 
 
 def particles(n, count):
-    """Return the energy of particles that repel each other, to differentiate by their positions."""
+    """Return the energy of mutually repelling particles, to differentiate with respect to their positions."""
 
     def energy(r):
         d = jnp.sum((r[:, None] - r[None]) ** 2, -1) + jnp.eye(count)
@@ -84,19 +84,19 @@ def particles(n, count):
 
 
 def kernel_matrix(n, rows, dimensions):
-    """Return an RBF kernel between a point and support vectors, to differentiate by the point."""
+    """Return an RBF kernel of a point and support vectors, to differentiate with respect to the point."""
     f = lambda x, s: jnp.exp(-jnp.sum((x - s) ** 2, -1))  # noqa: E731
     return f, {"x": array(n, dimensions)}, {"s": array(rows, dimensions)}
 
 
 def softmax_regression(n, inputs, classes):
-    """Return the log-probabilities of all classes, to differentiate by the weights."""
+    """Return the log-probabilities of all classes, to differentiate with respect to the weights."""
     f = lambda x, w: jax.nn.log_softmax(w @ x)  # noqa: E731
     return f, {"x": array(n, inputs)}, {"w": array(classes, inputs)}, "w"
 
 
 def convolution(n, length, taps):
-    """Return a one-dimensional convolution and a nonlinearity, to differentiate by the signal."""
+    """Return a nonlinear function of a 1D convolution, to differentiate with respect to the signal."""
     f = lambda x, k: jnp.tanh(jnp.convolve(x, k, mode="same"))  # noqa: E731
     return f, {"x": array(n, length)}, {"k": array(taps)}
 
@@ -108,7 +108,7 @@ def banded(n, size):
 
 
 def reprojection(n, observed):
-    """Return the image positions of points in a camera of 9 parameters, to differentiate by both."""
+    """Return the image positions of points in a 9-parameter camera, to differentiate with respect to both."""
 
     def residual(camera, points):
         r, angle = camera[:3], jnp.sqrt(jnp.sum(camera[:3] ** 2))
@@ -124,7 +124,7 @@ def reprojection(n, observed):
 
 
 def sensitivity(n, parameters, steps):
-    """Return the final state of an ODE by the explicit Euler method, to differentiate by the rates."""
+    """Return the final state of an ODE by explicit Euler steps, to differentiate with respect to the rates."""
 
     def end(rates, y):
         step = lambda y, _: (y + 0.01 * (jnp.roll(y, 1) * rates - y * rates), None)  # noqa: E731
@@ -134,7 +134,7 @@ def sensitivity(n, parameters, steps):
 
 
 def attention(n, tokens, width):
-    """Return an attention block, to differentiate by its input."""
+    """Return an attention block, to differentiate with respect to its input."""
 
     def block(x, q, k, v):
         weights = jax.nn.softmax((x @ q) @ (x @ k).T / width**0.5)
@@ -151,7 +151,7 @@ def lorenz(n, state, steps):
 
 
 def mixture(n, components, dimensions):
-    """Return the log-density of a Gaussian mixture, to differentiate by the point."""
+    """Return the log-density of a Gaussian mixture, to differentiate with respect to the point."""
     f = lambda x, means: jax.nn.logsumexp(-0.5 * jnp.sum((x - means) ** 2, -1))  # noqa: E731
     return f, {"x": array(n, dimensions)}, {"means": array(components, dimensions)}
 
@@ -163,7 +163,7 @@ def power_sums(n, inputs, powers):
 
 
 def distances(n, count):
-    """Return the distances between all pairs of positions in space, to differentiate by the positions."""
+    """Return all pairwise distances of positions in space, to differentiate with respect to the positions."""
     f = lambda r: jnp.sqrt(jnp.sum((r[:, None] - r[None]) ** 2, -1) + 0.01)  # noqa: E731
     return f, {"r": array(n, count, 3)}, {}
 
@@ -176,7 +176,7 @@ def roots(n, size, iterations):
 
 
 def normalized(n, inputs, outputs):
-    """Return a layer with normalization and softplus, to differentiate by its input."""
+    """Return a layer with normalization and softplus, to differentiate with respect to its input."""
 
     def layer(x, w):
         z = w @ x

@@ -461,7 +461,7 @@ def test_a_whole_batch_or_derivative_of_the_wrong_structure_is_rejected(define):
     fields = {"whole": whole, "whole_modes": modes}
     define("mine", Workload(tree_function, {"x": X}, {"params": PARAMS}, "params", **fields))
     with pytest.raises(
-        Refusal, match=r"whole of 'mine' returns arrays of shapes \(\), \(4,\): the first axis of every"
+        Refusal, match=r"`whole` of 'mine' returns arrays of shapes \(\), \(4,\): the first axis of every"
     ):
         complete_case(workload="mine", mode="value", batch="whole")
     record = measure(workload="mine", mode="analytic", api="jit")
@@ -691,7 +691,7 @@ def test_a_case_beyond_memory_or_64_bit_indices_is_skipped_before_allocation(hug
         assert name == "a function that cannot allocate" and "Unable to allocate" in str(error)
         return
     assert (record.status, record.reason) == ("skipped", "too_large"), record.text
-    figures = r"needs \S+ [GT]B, has|seeds: JAX counts|2\*\*63 bytes or more"
+    figures = r"needs \S+ [GT]B, has|seeds exceed|2\*\*63 bytes or more"
     assert re.search(figures, record.text), record.text
     assert "OverflowError" not in record.text
 

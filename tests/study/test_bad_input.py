@@ -45,7 +45,7 @@ BAD_INPUTS = {
         ["rnu"],
         "unknown verb 'rnu'.*run, plan, advise, status, logs, cancel, report, compare, lint, export, merge.*did you mean 'run'",
     ),
-    "unknown wrt": ([*RBF, "wrt=y", "mode=jacfwd"], r"differentiate rbf by \(wrt\) 'y'.*x"),
+    "unknown wrt": ([*RBF, "wrt=y", "mode=jacfwd"], r"differentiate rbf with respect to \(wrt\) 'y'.*x"),
     "wrt twice": ([*RBF, "wrt=x+x", "mode=jacfwd"], r"wrt='x\+x' names an input twice"),
     "unknown size": (["run", "study=linear", "sizes.q=4"], "unknown size of linear 'q'.*p, o"),
     "size zero": (["run", "study=linear", "sizes.p=0"], "sizes.p must be a positive integer, not 0"),

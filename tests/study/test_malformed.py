@@ -134,7 +134,7 @@ TABLES["names"] = {
     "an unknown formulation": Input((*CONCRETE, "formulation=odd"), "unknown formulation of linear 'odd'"),
     "an unknown engine": Input((*CONCRETE, "engine=torchh"), "unknown engine 'torchh'.*did you mean 'torch'"),
     "a removed engine": Input((*CONCRETE, "engine=julia/Zygote"), "unknown engine 'julia/Zygote'.*torch"),
-    "an unknown input": Input((*CONCRETE, "wrt=Q"), r"unknown input to differentiate linear by \(wrt\) 'Q'.*W"),
+    "an unknown input": Input((*CONCRETE, "wrt=Q"), r"unknown input to differentiate linear with respect to \(wrt\) 'Q'.*W"),
     "an input named twice": Input((*CONCRETE, "wrt=W+W"), r"wrt='W\+W' names an input twice"),
     "a plus sign without inputs": Input((*CONCRETE, "wrt=+"), "unknown input to differentiate"),
     "an unknown size": Input((*CONCRETE, "sizes.q=4"), "unknown size of linear 'q'.*p, o"),
