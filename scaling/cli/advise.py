@@ -36,15 +36,15 @@ Find the fastest way to differentiate a function: AD mode, chunk, block, colorin
   scaling advise spring.py:force --points x=100000,17 --shared stiffness=16 hardware=h100 'devices=[1,8]'
 
 FILE.py:NAME is a function of one point, in JAX. --points NAME=N,SHAPE is an input with N points, --shared
-NAME=SHAPE one that all points share (NAME=scalar is a number). Repeat them for further inputs. A dtype
-follows a colon: i=1000:int32. Without a function, the words are fields of one case, as for `scaling run`.
+NAME=SHAPE one that all points share (NAME=scalar is a number). Repeat them for more inputs. Write a dtype
+after a colon: i=1000:int32. Without a function, the arguments are fields of one case, as for `scaling run`.
 
-  wrt=NAMES      the inputs to differentiate by, joined by + (default: the first of --points)
+  wrt=NAMES      the inputs to differentiate with respect to, joined by + (default: the first of --points)
   target=T       jacobian (default; the gradient, if the function returns a number), hessian, hvp (the
                  Hessian times a direction), or gauss_newton (J^T J times a direction, J the Jacobian)
-  budget=S       seconds to measure; 0 advises by compiling alone (default: 30)
-  devices=N      devices, on a CPU cores: a number or a list (default: 1)
-  hardware=NAME  a machine that you do not have (conf/hardware), by compiling alone
+  budget=S       seconds to measure; with 0, only compile (default: 30)
+  devices=N      the number of devices (cores on a CPU), or a list of numbers (default: 1)
+  hardware=NAME  a machine that you do not have (conf/hardware); only compile
 
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
@@ -126,8 +126,8 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
             raise Refusal(f"{name}= is given twice: give each field once")
         fields[name] = value
     if [len(functions), bool(points), "workload" in fields] not in ([1, True, False], [0, False, True]):
-        example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
-        raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
+        example = "scaling advise spring.py:force --points x=100000,17"
+        raise Refusal(f"give one function with --points ({example}), or workload=NAME and its fields")
     if shared and not functions:
         raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget", "30")):
@@ -214,7 +214,7 @@ def _run_in_process(
     if is_stopped:
         return None, is_stopped
     text = "the process that compiles and measures the function died"
-    fix = "if it printed no reason, memory may be short: try fewer points, or hardware=NAME"
+    fix = "if it printed no reason, it may have run out of memory: try fewer points, or hardware=NAME"
     return Refusal(f"{text}; {fix}"), False
 
 
@@ -263,7 +263,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
             prediction.start_compile_threads(usable)
     except Exception as error:
         reason = f"JAX cannot start: {type(error).__name__}: {error}"
-        raise Refusal(f"{reason}; look at the variables JAX_* and the limits of your shell") from None
+        raise Refusal(f"{reason}; check the environment variables JAX_* and `ulimit -a`") from None
     with console.status("") as status:
         note = status.update if console.is_terminal else None
         options |= {"cores": bound_to, "compiling_cores": usable, "note": note}
@@ -300,9 +300,9 @@ def _split_location(text: str) -> tuple[str, str]:
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
         fix = "write FILE.py:NAME, such as spring.py:force"
-        raise Refusal(f"{text!r} is not a function of a file here: {fix}")
+        raise Refusal(f"{text!r} does not name a function in an existing file: {fix}")
     if where.endswith(".py") and not Path(where).stem.isidentifier():
-        raise Refusal(f"{where} cannot be imported by its name: rename it, such as spring.py")
+        raise Refusal(f"{where} cannot be imported: its name is no module name; rename it, such as spring.py")
     return where, name
 
 

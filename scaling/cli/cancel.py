@@ -23,8 +23,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         canceled = job_state.cancel(tasks)
     if canceled:
         still_ending = len(wait.wait_until_ended(folder, canceled))
-        ending = f", {still_ending} of them are still ending" if still_ending else ""
-        advice = "finished records are kept, and the same `scaling run` continues"
+        ending = f", {still_ending} of them are still shutting down" if still_ending else ""
+        advice = "finished records are kept: repeat the `scaling run` command to continue"
         print_lines(console, [f"{count_of(len(canceled), 'task')} cancelled{ending}; {advice}"])
     if others := [task for task in tasks if task.may_run and task not in canceled]:
         hosts = ", ".join(sorted({task.submission.host for task in others}))

@@ -26,7 +26,7 @@ from scaling.study.arguments import Parser
 from scaling.workers.machine import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
-_CONTINUE_ADVICE = "every finished record is kept, and the same command continues"
+_CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -81,9 +81,9 @@ def _run_subcommand(words: list[str], console: Console) -> int:
         return OK
     if name not in VERBS:
         if "=" in name and not name.startswith("-"):
-            raise Refusal(f"{name!r} is not a verb: did you mean `scaling run {name}`?")
+            raise Refusal(f"{name!r} is not a command: did you mean `scaling run {name}`?")
         options = ["--version", "--help"] if name.startswith("-") else []
-        raise unknown_name("verb", name, [*VERBS, "version", *options])
+        raise unknown_name("command", name, [*VERBS, "version", *options])
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -73,7 +73,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
         if study is not None and not (target / path.name).exists():
             store.write_json(target / path.name, study)
         elif study != store.read_json(target / path.name):
-            yield f"{path}: it differs from {target / path.name}, which is kept, and is not copied"
+            yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
     settings = {record.setting for record in records.values()}
     kept_separate = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
     added, environments = count_of(len(records) - before, "record"), count_of(len(settings), "environment")
@@ -92,7 +92,7 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
     if new_lines:
         path = target / f"merged-{uuid.uuid4().hex[:12]}.jsonl"
         store.replace_file(path, "".join(line + "\n" for line in new_lines).encode())
-    already_there = f", {len(found) - len(new_lines)} there before" if len(found) > len(new_lines) else ""
+    already_there = f", {len(found) - len(new_lines)} already present" if len(found) > len(new_lines) else ""
     damaged = f", {count_of(len(loaded.damaged), 'damaged line')} left out" if loaded.damaged else ""
     return f"{folder}: {count_of(len(new_lines), 'record')} added{already_there}{damaged}"
 

@@ -35,6 +35,6 @@ def _plan_and_report(study: plan_study.PlannedStudy, deadline: float | None, con
     index = write_report(study.folder, found)
     lines = plan_study.plan_lines(study, found, deadline)
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
-    outcomes += f", {study.done} done before" if study.done else ""
+    outcomes += f", {study.done} already done" if study.done else ""
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])
     return FAILED if counts["failed"] else OK

@@ -272,10 +272,10 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
 
 
 def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
-    finally_failed = f"{schedule.lost} failed for good or {run.settings.attempts} times (cluster.attempts)"
+    finally_failed = f"{schedule.lost} failed permanently or {run.settings.attempts} times (cluster.attempts)"
     skipped = f"{len(schedule.skips)} skipped"
     counts = (
-        (True, f"{schedule.missing} cases to run, {schedule.done} done before, {skipped}"),
+        (True, f"{schedule.missing} cases to run, {schedule.done} already done, {skipped}"),
         (schedule.failures, f"{len(schedule.failures)} failed before the start"),
         (schedule.queued, f"{schedule.queued} in the queue already"),
         (schedule.lost, f"{finally_failed}: retry=true runs them once more"),
@@ -300,7 +300,7 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
         reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
         print_lines(console, [f"  {mark}  {label(item.case)}  {reason}"], style)
     failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
-    counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} done before"
+    counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} already done"
     console.print(f"{counts}; nothing was started")
     if run.cluster.name == SLURM:
         from scaling.cli import submit

@@ -97,7 +97,7 @@ def load_status(folder: Path) -> StudyStatus:
     If the scheduler does not answer, use the task states that are known from the files in the folder.
     """
     tasks, problem = try_find_tasks(folder)
-    note = f"{problem}; the state of the jobs is not known now, these are their last reports"
+    note = f"{problem}; the current state of the jobs is unknown: these are their last reports"
     return summarize_status(folder, tasks, [note] if problem else [])
 
 

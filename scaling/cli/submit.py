@@ -35,7 +35,7 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
         tasks = _find_task_states(run)
         latest_tasks = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
         if any(task.state.name == "CANCELLED" for task in latest_tasks):
-            console.print("cancelled; the same command continues")
+            console.print("cancelled: repeat the command to continue")
             return schedule, loaded, True
         if any(a.reason == REQUEST_NOT_MET for task in latest_tasks for a in task.journal.attempts):
             return schedule, store.load(run.folder), False
@@ -53,7 +53,7 @@ def settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
         console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
         text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
-        print_lines(console, [f"{text}; if not, remove {run.folder / SUBMISSIONS}"])
+        print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
     return job_state.queued_cases(tasks)
 
 
@@ -87,7 +87,8 @@ def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Co
     submission = sbatch.submit(run.folder, run.cluster, tasks, run.settings, schedule, run.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), run.cluster.time
-    counts = f"{count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')}"
+    sizes = count_of(len({task.shape for task in tasks}), "allocation size")
+    counts = f"{count_of(len(tasks), 'task')} with {sizes}"
     duration = f"each about {format_wait(longest)} or less"
     progress_advice = f"`scaling status {run.folder}` shows their progress"
     print_lines(console, [f"submitted {counts} as job {jobs}, {duration}; {progress_advice}"])

@@ -30,7 +30,7 @@ def _argument(*names: str, **options: Any) -> Argument:
 _FOLDER_ARGUMENT = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
 
 VERBS = {
-    "run": Verb("run a study, or what is missing of it", "study=smoke"),
+    "run": Verb("run a study, or its missing cases", "study=smoke"),
     "plan": Verb("predict a study on other hardware", "study=plan hardware=v5p"),
     "advise": Verb("how to differentiate a function", "spring.py:force --points x=1000,17"),
     "status": Verb(
@@ -47,8 +47,8 @@ VERBS = {
         (
             _FOLDER_ARGUMENT,
             _argument("key", metavar="KEY", nargs="*",
-                      help="the case's key, or how it begins, as `scaling status` shows it; or its label; "
-                      "or a workload. Without: what failed"),
+                      help="the key or label of a case, or its beginning (`scaling status --all` shows the "
+                      "keys), or a workload (default: the cases that failed)"),
             _argument("--all", action="store_true", help="print whole files"),
         ),
     ),
@@ -58,7 +58,7 @@ VERBS = {
         (
             _FOLDER_ARGUMENT,
             _argument("efficiency", metavar="efficiency=E", nargs="?",
-                      help="the efficiency that the recommended devices must reach (default: 0.5)"),
+                      help="the efficiency that the recommended device count must reach (default: 0.5)"),
             _argument("--proposal", action="store_true",
                       help="also write text, table and figures for a compute-time application"),
         ),
@@ -66,12 +66,12 @@ VERBS = {
     "compare": Verb(
         "what became slower or faster", "results/old results/new",
         (
-            _argument("a", metavar="A", help="a results folder; without B, one of `scaling run versus=...`"),
+            _argument("a", metavar="A", help="a results folder; without B, the folder of a run with versus=..."),
             _argument("b", metavar="B", nargs="?",
-                      help="a newer results folder; exit status 1 if something is slower, failed or ran out "
-                      "of memory in it"),
+                      help="a newer results folder; exit status 1 if a case in it is slower, failed or ran "
+                      "out of memory"),
             _argument("--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"),
-            _argument("--margin", type=float, help="a ratio this near to 1 is no difference (default: 0.01)"),
+            _argument("--margin", type=float, help="a ratio this close to 1 counts as equal (default: 0.01)"),
         ),
     ),
     "lint": Verb(
@@ -87,7 +87,7 @@ VERBS = {
         (
             _FOLDER_ARGUMENT,
             _argument("--format", action="append", default=[],
-                      help="csv, parquet, extrap, svg, png, pdf, or several with commas (default: csv)"),
+                      help="csv, parquet, extrap, svg, png, pdf, or a comma-separated list (default: csv)"),
             _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
         ),
     ),
@@ -106,7 +106,7 @@ VERBS = {
             _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
             _argument("--entity", default=None, help="W&B entity (default: your own)"),
             _argument("--mode", default="auto",
-                      help="auto, online or offline (default: auto: offline without WANDB_API_KEY)"),
+                      help="auto, online or offline (default: auto, which is offline without WANDB_API_KEY)"),
             _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
                       help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
         ),
@@ -121,7 +121,7 @@ def overview() -> str:
     ]
     sizes = "with problem size, with AD mode, and with the number of accelerators"
     question = f"How does the cost of a Jacobian scale, {sizes}?"
-    return "\n".join([question, "", *lines, "", "`scaling VERB --help` says more about each."])
+    return "\n".join([question, "", *lines, "", "`scaling COMMAND --help` describes each command."])
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:

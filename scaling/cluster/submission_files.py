@@ -173,7 +173,7 @@ def read_task(task: Path) -> TaskDefinition:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = "it is missing or contains no JSON" if content is None else str(error)
         file = f"{SUBMISSIONS}/{task.parent.name}/{task.name}"
-        fix = "restore it, or end its job with `scaling cancel`, and the same `scaling run` continues"
+        fix = "restore it, or end its job with `scaling cancel` and repeat the `scaling run` command"
         raise Refusal(f"{file} is not a valid task file ({problem}): {fix}") from None
 
 

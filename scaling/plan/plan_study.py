@@ -216,7 +216,7 @@ def describe_work(study: PlannedStudy) -> str:
     """Return a line of text with the numbers of cases to compile, planned before, skipped and failed."""
     failed = sum(result.failure is not None for result, *_ in study.rejected)
     skipped = len(study.rejected) - failed
-    counts = f"{len(study.cases)} cases to compile, {study.done} done before, {skipped} skipped"
+    counts = f"{len(study.cases)} cases to compile, {study.done} already done, {skipped} skipped"
     counts += f", {failed} failed before the start" if failed else ""
     return f"{study.name} for {study.hardware.title}: {counts}; results in {study.folder}"
 

@@ -33,7 +33,7 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 --points x=4,2", "--points x= is given twice"),
         ("spring.py:force --points x=3,2 budget=1 budget=2", "budget= is given twice"),
         ("spring.py:force --points x=3,2:float99", "unknown dtype 'float99'"),
-        ("nosuch.py:force --points x=3,2", "'nosuch.py:force' is not a function of a file here"),
+        ("nosuch.py:force --points x=3,2", "'nosuch.py:force' does not name a function in an existing file"),
         ("spring.py:force --points x=3,2 devices=0", "devices=0: this machine has"),
         ("spring.py:force --points x=3,2 devices=[]", "devices=[]: give a number of devices"),
         ("workload=linear hardware=h100 devices=[[1]]", "devices=[[1]]: give a number of devices"),

@@ -171,7 +171,7 @@ def test_a_function_is_imported_from_a_file(tmp_path, monkeypatch):
     assert function(3) == 3 and line == "from springs_of_advice import force"
     for text, words in [
         ("springs_of_advice.py", "write FILE.py:NAME"),
-        ("nowhere.py:force", "not a function of a file here"),
+        ("nowhere.py:force", "not name a function in an existing file"),
         ("springs_of_advice.py:forse", "did you mean 'force'"),
         ("broken_of_advice.py:force", "ZeroDivisionError"),
     ]:

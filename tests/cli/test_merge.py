@@ -46,7 +46,7 @@ def test_merge_keeps_every_record_of_both_folders_once(sources, tmp_path):
     assert lines_in(tmp_path / "c") == sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
     assert ": 5 records added, 5 in all; 3 environments" in total_line
     assert f"{sources[0]}: 3 records added" in folder_lines
-    assert f"{sources[1]}: 2 records added, 1 there before" in folder_lines
+    assert f"{sources[1]}: 2 records added, 1 already present" in folder_lines
 
 
 def test_merge_does_not_change_the_inputs(sources, tmp_path):

@@ -39,7 +39,7 @@ def test_repeating_a_complete_run_skips_the_preflight_and_keeps_the_report(
     )
     preflight_module = "scaling.study.preflight_process"
     again = scaling_command(completed, env={"PYTHONPATH": str(tmp_path)})
-    assert again.returncode == 0 and "0 cases to run, 2 done before" in again.stdout, again.stderr
+    assert again.returncode == 0 and "0 cases to run, 2 already done" in again.stdout, again.stderr
     assert "2 ok, 0 skipped, 0 failed" in again.stdout
     assert report_mtimes(folder) == before and not (log.exists() and preflight_module in log.read_text())
     (folder / ".examined.json").unlink()
@@ -104,5 +104,5 @@ def test_damaged_cached_preflight_results_are_recomputed(completed, scaling_comm
     cached["answers"][0][field] = {"workload": 7}
     path.write_text(json.dumps(cached))
     again = scaling_command(completed)
-    assert again.returncode == 0 and "0 cases to run, 2 done before" in again.stdout
+    assert again.returncode == 0 and "0 cases to run, 2 already done" in again.stdout
     assert json.loads(path.read_text())["answers"][0][field] != {"workload": 7}

@@ -297,7 +297,7 @@ def test_status_and_logs_work_without_a_scheduler(make_study, make_record, monke
     assert (
         (code, err) == (0, "")
         and "is not installed on this host" in out
-        and "the state of the jobs is not known now" in out
+        and "the current state of the jobs is unknown" in out
     )
     assert re.search(r"poisson *\D* 1 *\D* 0 *\D* 0 *\D* 1 *\D* 2 *\D* 0", out)
     assert run_command(["logs", study.folder, study.key(1)], capsys)[0] == 0

@@ -335,7 +335,7 @@ def test_attempts_are_counted_and_limited(submit, tmp_path, results):
         slurm("scancel", read_submissions(results)[-1].entries[0].job)
         final_states(results)
     output = submit("cluster.attempts=2")
-    assert "failed for good or 2 times (cluster.attempts)" in output
+    assert "failed permanently or 2 times (cluster.attempts)" in output
     assert max(r.attempt for r in load(results).records) == 2
     check_completion(submit, tmp_path, count_ok(results), "cluster.attempts=3")
 
@@ -348,7 +348,7 @@ def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, r
     assert scaling_command(arguments, timeout=TIMEOUT).returncode == 1
     count = len(load(results).records)
     again = scaling_command(arguments, timeout=TIMEOUT)
-    assert again.returncode == 1 and "0 cases to run" in again.stdout and "failed for good" in again.stdout
+    assert again.returncode == 1 and "0 cases to run" in again.stdout and "failed permanently" in again.stdout
     assert len(load(results).records) == count
     assert scaling_command([*arguments, "retry=true"], timeout=TIMEOUT).returncode == 1
     assert [r.attempt for r in load(results).records] == [*range(1, count + 2)]

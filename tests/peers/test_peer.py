@@ -120,7 +120,7 @@ def test_cases_of_a_peer_with_missing_packages_are_skipped_run_once_installed_an
     write_peer()
     records, done = run()
     assert [r.status for r in records] == ["ok"] * 2
-    assert "1 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
+    assert "1 already done" in done.stdout and "0 skipped, 0 failed" in done.stdout
     write_peer(head=missing)
     run()
     write_peer()

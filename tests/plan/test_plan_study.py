@@ -158,7 +158,7 @@ def test_a_case_without_jit_is_not_planned(planned_study):
 
 def test_the_command_prints_a_summary(planned_study):
     output = planned_study[2]
-    assert "mine for this CPU: 21 cases to compile, 0 done before, 1 skipped" in output
+    assert "mine for this CPU: 21 cases to compile, 0 already done, 1 skipped" in output
     assert (
         "the fastest planned method" in output
         and "First to run out of memory" in output
@@ -171,8 +171,8 @@ def test_a_second_run_compiles_nothing(planned_study, loaded_command):
     files = sorted(path.name for path in (folder / "out").glob("*.jsonl"))
     start = time.monotonic()
     done = loaded_command.run([str(COMMAND), *arguments], folder, command_environment(), 100)
-    assert done.returncode == 0 and "0 cases to compile, 22 done before" in done.stdout
-    assert "0 planned, 0 skipped, 0 failed, 22 done before; report: " in done.stdout
+    assert done.returncode == 0 and "0 cases to compile, 22 already done" in done.stdout
+    assert "0 planned, 0 skipped, 0 failed, 22 already done; report: " in done.stdout
     assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(
         plans(folder)
     ) == len(records)

@@ -43,7 +43,7 @@ BAD_INPUTS = {
     "unknown key, added": ([*RBF, "+devises=[1]", "dry_run=true"], "unknown key 'devises'.*did you mean 'devices'"),
     "unknown verb": (
         ["rnu"],
-        "unknown verb 'rnu'.*run, plan, advise, status, logs, cancel, report, compare, lint, export, merge.*did you mean 'run'",
+        "unknown command 'rnu'.*run, plan, advise, status, logs, cancel, report, compare, lint, export, merge.*did you mean 'run'",
     ),
     "unknown wrt": ([*RBF, "wrt=y", "mode=jacfwd"], r"differentiate rbf with respect to \(wrt\) 'y'.*x"),
     "wrt twice": ([*RBF, "wrt=x+x", "mode=jacfwd"], r"wrt='x\+x' names an input twice"),
@@ -359,7 +359,7 @@ def test_a_dry_run_lists_cases_to_run_and_to_skip_and_starts_nothing(
         == 4
     )
     assert len(re.findall(r"a process with \d cpu device", done.stdout)) == 2
-    assert done.stdout.splitlines()[-1] == "4 to run, 4 to skip, 0 done before; nothing was started"
+    assert done.stdout.splitlines()[-1] == "4 to run, 4 to skip, 0 already done; nothing was started"
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -470,13 +470,13 @@ TABLES["words"] = {
         (("run", "tracking=null"), "tracking"),
         (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
         (("run", "--multirun", "study="), "study"),
-        (("Run",), "unknown verb 'Run'.*did you mean 'run'"),
-        (("",), "unknown verb ''"),
+        (("Run",), "unknown command 'Run'.*did you mean 'run'"),
+        (("",), "unknown command ''"),
         (("--verion",), "verion.*--version|verion.*version"),
-        (("study=rbf",), "'study=rbf' is not a verb.*scaling run study=rbf"),
-        (("smoke",), "unknown verb 'smoke'"),
-        (("run\nreport",), "unknown verb"),
-        (("--shell-completion",), "unknown verb '--shell-completion'"),
+        (("study=rbf",), "'study=rbf' is not a command.*scaling run study=rbf"),
+        (("smoke",), "unknown command 'smoke'"),
+        (("run\nreport",), "unknown command"),
+        (("--shell-completion",), "unknown command '--shell-completion'"),
         ((*RBF, "hardware=v5p"), "hardware is an option of `scaling plan`"),
         ((*RBF, "--experimental-rerun", "nowhere.pickle"), "nowhere.pickle|--experimental-rerun"),
         ((*RBF, "--config-name", "nowhere"), "nowhere|--config-name"),
@@ -728,7 +728,7 @@ TABLES["verbs"] = {
         (("version", "more"), "more"),
         (("--version", "more"), "more"),
         (("help", "nowhere"), "nowhere"),
-        (("--help", "nowhere"), "unknown verb 'nowhere'"),
+        (("--help", "nowhere"), "unknown command 'nowhere'"),
     ]
 }  # fmt: skip
 

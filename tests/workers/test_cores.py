@@ -170,7 +170,7 @@ def test_a_run_that_waits_too_long_for_cores_ends_with_one_line_and_no_record(tm
         monkeypatch.setattr(cores, "claim_cores", claim)
         assert main.main(words) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"(process {os.getpid()}): timed out after 0.2 s" in line and "same command continues" in line
+    assert f"(process {os.getpid()}): timed out after 0.2 s" in line and "repeat the command" in line
     assert not store.load(tmp_path).records
 
 

@@ -224,7 +224,7 @@ def test_out_of_memory_is_recorded_and_larger_cases_are_skipped(variant, command
     }  # fmt: skip
     assert records[variant, 6].key in records[variant, 12].text
     again = scaling_command([*arguments, "dry_run=true"]).stdout
-    assert "2 to run, 0 to skip, 2 done before" in again, "both run again"
+    assert "2 to run, 0 to skip, 2 already done" in again, "both run again"
 
 
 def shuffled_order(seed, count):
@@ -249,7 +249,7 @@ def test_failed_cases_run_again_and_good_ones_do_not(command, scaling_command, t
     arguments = command("plain", "raise")
     assert scaling_command(arguments).returncode == 1
     again = scaling_command(arguments)
-    assert again.returncode == 1 and "1 cases to run, 1 done before" in again.stdout
+    assert again.returncode == 1 and "1 cases to run, 1 already done" in again.stdout
     attempts = sorted((r.case.variant, r.attempt) for r in load(folder(tmp_path)).records)
     assert attempts == [("plain", 1), ("raise", 1), ("raise", 2)]
 
@@ -292,10 +292,10 @@ def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, 
         kept = present
     completed = scaling_command(arguments)
     assert completed.returncode == 0, completed.stderr
-    assert f"{8 - len(kept)} cases to run, {len(kept)} done before" in completed.stdout
+    assert f"{8 - len(kept)} cases to run, {len(kept)} already done" in completed.stdout
     good = [record.identity for record in load(folder(tmp_path)).records if record.status != "failed"]
     assert len(good) == len(set(good)) == 8, "one good record per case"
-    assert "0 cases to run, 8 done before" in scaling_command(arguments).stdout
+    assert "0 cases to run, 8 already done" in scaling_command(arguments).stdout
     assert len(load(folder(tmp_path)).records) == 8
 
 
@@ -334,7 +334,7 @@ def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert len(stderr.splitlines()) == 1 and "Traceback" not in stderr
-    assert "every finished record is kept" in stderr and "same command continues" in stderr
+    assert "every finished record is kept" in stderr and "repeat the command to continue" in stderr
     assert remaining_workers(tmp_path) == []
     assert load(folder(tmp_path)).damaged == []
     assert all(record.status != "failed" for record in load(folder(tmp_path)).records), (
@@ -369,7 +369,7 @@ def test_a_second_run_in_the_same_folder_waits_for_the_first(
     assert first.wait(timeout=60) == 0
     if second.returncode == 2:
         second = scaling_command(arguments)
-    assert second.returncode == 0 and "0 cases to run, 2 done before" in second.stdout, second.stderr
+    assert second.returncode == 0 and "0 cases to run, 2 already done" in second.stdout, second.stderr
     assert len(load(folder(tmp_path)).records) == 2
 
 
@@ -383,7 +383,7 @@ def test_a_damaged_record_is_reported_and_its_case_runs_again(command, scaling_c
     again = scaling_command(arguments)
     assert again.returncode == 0 and "Traceback" not in again.stderr
     assert f"damaged, ignored: {path.name}:3: " in again.stdout
-    assert "1 cases to run, 2 done before" in again.stdout
+    assert "1 cases to run, 2 already done" in again.stdout
     assert path.read_bytes() == lines[0] + lines[1] + lines[2][:150], "existing files are not modified"
     assert len(load(folder(tmp_path)).records) == 3 and load(folder(tmp_path)).records[:2] == before
 
@@ -402,7 +402,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
     done = scaling_command(arguments, preexec_fn=limit_file_size)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert re.search("cannot write.*File too large.*same command continues", done.stderr)
+    assert re.search("cannot write.*File too large.*repeat the command to continue", done.stderr)
     loaded = load(folder(tmp_path))
     records, damaged = loaded.records, loaded.damaged
     assert damaged == [] and all(record.status == "ok" for record in records) and len(records) < 4
@@ -411,7 +411,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
     after = scaling_command(arguments)
     assert (
         after.returncode == 0
-        and f"{4 - len(records)} cases to run, {len(records)} done before" in after.stdout
+        and f"{4 - len(records)} cases to run, {len(records)} already done" in after.stdout
     )
 
 

@@ -44,7 +44,7 @@ def test_each_replicate_runs_in_a_new_process_and_more_can_be_added_later(comman
     arguments = command()
     assert scaling_command(arguments).returncode == 0
     done = scaling_command([*arguments, "replicates=3"])
-    assert done.returncode == 0 and "4 cases to run, 2 done before" in done.stdout, done.stderr
+    assert done.returncode == 0 and "4 cases to run, 2 already done" in done.stdout, done.stderr
     records = load(results(tmp_path)).records
     assert Counter(r.key for r in records).most_common()[-1][1] == 3
     assert sorted(r.replicate for r in records) == [0, 0, 1, 1, 2, 2]
@@ -53,7 +53,7 @@ def test_each_replicate_runs_in_a_new_process_and_more_can_be_added_later(comman
     assert len(blocks) == 3 and all(
         len({r.key for r in records if r.block == block}) == 2 for block in blocks
     )
-    assert "0 cases to run, 6 done before" in scaling_command([*arguments, "replicates=3"]).stdout
+    assert "0 cases to run, 6 already done" in scaling_command([*arguments, "replicates=3"]).stdout
 
 
 def test_the_time_of_a_case_with_several_processes_is_that_of_the_slowest(command, scaling_command, tmp_path):
@@ -139,11 +139,11 @@ def test_a_revision_is_measured_in_pairs_with_the_working_tree(command, scaling_
     )
     assert len(digests[0]) == len(digests[1]) == 1 and digests[0] != digests[1]
     again = scaling_command([*arguments, "replicates=2"])
-    assert "0 cases to run, 2 done before" in again.stdout
+    assert "0 cases to run, 2 already done" in again.stdout
     for path in variant_folder.glob("*.jsonl"):
         path.unlink()
     output = scaling_command([*arguments, "replicates=2", "dry_run=true"]).stdout
-    assert "2 to run, 0 to skip, 0 done before" in output, "an incomplete pair runs again"
+    assert "2 to run, 0 to skip, 0 already done" in output, "an incomplete pair runs again"
 
 
 def test_a_comparison_has_five_pairs_by_default(command, scaling_command):
