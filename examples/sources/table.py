@@ -1,6 +1,6 @@
 """Compare the times of published.yaml with ours in docs/data/sources.jsonl, in the table of docs/sources.md.
 
-python -m examples.sources.table [results/sources]   # with a folder of `study=sources`: measured anew from it
+python -m examples.sources.table [results/sources]   # with a folder of `study=sources`: from its records
 """
 
 import sys
@@ -20,7 +20,7 @@ from scaling.core.case import Case
 from scaling.core.formatting import format_duration
 
 MARKERS = "<!-- table -->", "<!-- end of table -->"
-COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")
+COLUMNS = ("problem", "what", "system", "published", "measured", "measured / published")
 DEFAULTS: Mapping[str, Any] = {  # values of the case fields that a published result does not give
     **dict.fromkeys((*MEMORY_FIELDS, "reduce", "forward")), "seeds": "identity", "overlap": False,
 }  # fmt: skip
@@ -82,9 +82,11 @@ def _describe_missing(study: Findings, fields: Mapping[str, Any]) -> str:
 
 
 def format_table(lines: Iterable[Row]) -> str:
-    """Return the Markdown table of all published results, each with our value and the quotient of both."""
+    """Return a Markdown table of the published results with a case: each with our value and the ratio of both."""
     rows = []
     for row, line in zip(read_published(), lines, strict=True):
+        if "case" not in row:
+            continue
         is_ratio, value = row.get("times"), line.get("measured")
         published = [each if is_ratio else 1e-6 * each for each in row.get("published", [])]
         show = format_ratio if is_ratio else format_duration
@@ -93,7 +95,8 @@ def format_table(lines: Iterable[Row]) -> str:
         if value is not None and not is_ratio:
             over = format_ratio(value / min(published, key=lambda each: abs(each - value)))
         ours = line["missing"] if value is None else show(value)
-        rows.append((row["problem"], what, row["system"], " to ".join(map(show, published)), ours, over))
+        published_text = row.get("claim") or " to ".join(map(show, published))
+        rows.append((row["problem"], what, row["system"], published_text, ours, over))
     return make_table(COLUMNS, rows)
 
 

@@ -59,7 +59,7 @@ def prepare(fields: dict) -> tuple:
 
 def main() -> None:
     """Time all modes of each problem in turns, and print one row of a Markdown table per problem."""
-    print("| problem | fastest mode | time | over written by hand |\n| --- | --- | --- | --- |")
+    print("| problem | fastest mode | time | time / hand-written |\n| --- | --- | --- | --- |")
     for name, (problem, methods) in PROBLEMS.items():
         by_hand = [{"mode": mode.name} for mode in MODES.values() if mode.closed_form]
         cases = [prepare({**problem, **method}) for method in itertools.chain(methods, by_hand)]
