@@ -1,4 +1,4 @@
-"""Measure the cost of curvature products over the gradient, and put it beside published figures.
+"""Measure the cost of curvature products in gradients, and compare it with published numbers.
 
     python -m examples.curvature.measure          measures into docs/data/curvature.jsonl (4 minutes)
     python -m examples.curvature.measure small    the same at small sizes; prints the table

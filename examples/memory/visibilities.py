@@ -1,7 +1,7 @@
 """The Jacobian of the phases that radio sources cause on baselines, by the positions of the sources.
 
 Thread: jax-ml/jax#215, https://github.com/jax-ml/jax/issues/215 (2019): (10, 128, 16) outputs by (10, 2)
-inputs, around 8 GB used by jacrev, on a laptop. Positions are drawn such that the square root is defined.
+inputs, about 8 GB used by jacrev, on a laptop. Positions are drawn such that the square root is defined.
 
 There are a thousand times as many outputs as inputs: forward mode. Each output depends on one source, so two
 seeds are enough for all ten.
@@ -16,7 +16,7 @@ from scaling.workload import Reference, Workload, normal, uniform
 SIZES = {"sources": 3, "baselines": 4, "channels": 2}
 THREAD = {"sources": 10, "baselines": 128, "channels": 16}
 REPORT = {
-    "thread": "jax-ml/jax#215", "asked": "Jacobian, 20,480 x 20", "needed": "around 8 GB",
+    "thread": "jax-ml/jax#215", "asked": "Jacobian, 20,480 x 20", "needed": "about 8 GB",
     "machine": "laptop",
 }  # fmt: skip
 
