@@ -110,7 +110,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     if total < len(bound_cores) and not header["oversubscribe"]:
         raise Refusal(
             f"{len(bound_cores)} cores were requested, but {', '.join(nodes)} have {total} in total; "
-            "oversubscribe=true allows more devices than cores (results are checked, scaling curves omit them)"
+            "oversubscribe=true allows it (results are checked, scaling curves omit them)"
         )
     cores = sorted(core for _, core in set(bound_cores)) or None
     return {"hosts": nodes, "cores": cores, "shape": shape} | header["environment"]

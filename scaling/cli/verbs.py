@@ -66,7 +66,7 @@ VERBS = {
     "compare": Verb(
         "what became slower or faster", "results/old results/new",
         (
-            _argument("a", metavar="A", help="a results folder; without B, the folder of a run with versus=..."),
+            _argument("a", metavar="A", help="a results folder; without B, that of a run with versus=..."),
             _argument("b", metavar="B", nargs="?",
                       help="a newer results folder; exit status 1 if a case in it is slower, failed or ran "
                       "out of memory"),

@@ -93,7 +93,7 @@ class Machine:
         unit = "core" if self.platform == "cpu" else f"{self.platform} device"
         total = count_of(self.devices, unit)
         total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
-        advice = "oversubscribe=true allows more devices than cores (results are checked, scaling curves omit them)"
+        advice = "oversubscribe=true allows it (results are checked, scaling curves omit them)"
         hint = f"; {advice}" if can_oversubscribe else ""
         raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{hint}")
 
