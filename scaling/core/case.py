@@ -51,7 +51,7 @@ class Refusal(ValueError):
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs too much memory. `needs` maps names of `Record` fields to bytes."""
+    """An exception for a case that needs too much memory. The dict `needs` maps `Record` fields to bytes."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -59,7 +59,7 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` such as "unknown mode 'newton': choose from jacfwd, ...", where `what` is "mode"."""
+    """Return a `Refusal` that lists the valid names. `what` is the kind of name, such as "mode"."""
     names = [str(name) for name in valid_names]
     similar = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -67,7 +67,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise a `Refusal` that lists the valid names if one of `names` is unknown."""
+    """Raise a `Refusal` if one of `names` is not in `valid_names`."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names or ["none"])
@@ -82,7 +82,7 @@ class Case:
     """The settings of one run: a function, a way to differentiate it, and the devices.
 
     Each field belongs to one group of `VIEWS`. The expected result depends only on the group `problem` and on
-    `formulation`. None in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
+    `formulation`. If `target`, `variant`, `wrt` or `formulation` is None, the workload's default is used.
     """
 
     workload: str = field(metadata={"view": "problem"})
@@ -151,25 +151,25 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the AD `Mode` of the case. For mode=auto, return a mode with the order of the target."""
+        """Return the `Mode` of the case. For mode=auto, return a mode that can compute the target."""
         mode_of_order = "fwd_over_rev" if self.target in SECOND else "jacfwd"
         return MODES[mode_of_order if self.mode == AUTO else self.mode]
 
     @property
     def kind(self) -> str:
-        """Return the kind of measurement: "ceiling" (a peak rate), "floor" (a latency) or "case" (other)."""
+        """Return "ceiling" for a peak rate, "floor" for a latency, and "case" for any other measurement."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def mesh_shape(self) -> tuple[int, int]:
-        """Return the shape of the device mesh: (devices along the points, devices along the seeds)."""
+        """Return the number of devices along the points, and the number of devices along the seeds."""
         if self.mesh is not None:
             return _parse_mesh(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
 
     @functools.cached_property
     def key(self) -> str:
-        """Return a hash of the fields that differ from their defaults, as 16 hexadecimal digits."""
+        """Return a hexadecimal hash of the fields that differ from their defaults."""
         return hashlib.sha256(dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -193,13 +193,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of all fields in the group `problem` as a hashable tuple."""
+    """Return the values of all fields in the group `problem` as a tuple."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return a dict that maps each of the given field names of `Case` to its default value."""
+    """Return a dict from each of the given field names to the default value of the field."""
     return {name: _FIELD_DEFAULTS[name] for name in names}
 
 
@@ -239,7 +239,7 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the public modules in the folder "workloads" or "peers" of this package."""
+    """Return the names of the public modules in a folder of this package, such as "workloads"."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 

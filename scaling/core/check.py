@@ -25,7 +25,7 @@ _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable bec
 
 
 class Verdict(NamedTuple):
-    """The outcome of the comparison of a result with its reference. A correct result has no `reason`."""
+    """The outcome of the comparison of a result with its reference."""
 
     error: float | None  # the largest relative error, or None if no entry was compared
     tolerance: float  # the largest relative error that was allowed
@@ -36,11 +36,10 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result to compare with expected entries. Both arrays have the shape (points, ...).
+    """Entries of a result, and the expected entries. Both arrays have the shape (points, ...).
 
-    An error is a difference divided by `scale`. The function `measure(evaluation, inputs, points=indices)`
-    evaluates the entries again. If a difference exceeds `provable`, an error within the tolerance does not
-    prove that the entry is correct.
+    An error is a difference divided by `scale`. An entry is undecided if its error is within the tolerance,
+    but its difference exceeds `provable`. `measure(evaluation, inputs, points=indices)` recomputes entries.
     """
 
     result: np.ndarray
@@ -51,7 +50,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The entries to compare at a range of points. A sum over the points has copies instead of points."""
+    """The entries of a result to compare at a range of points."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: InputArrays | None  # None if the entries cannot be evaluated again
@@ -62,7 +61,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The state of a check: the largest error so far, and the entries with an error over the tolerance."""
+    """The state of a check in which some of the points have been compared."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
@@ -76,7 +75,7 @@ class CheckProgress:
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries at some points. Update the largest error, or add the entries to `suspects`."""
+        """Compare the entries at some points. Add entries with large errors to `suspects` if possible."""
         least_scale = reference.least_scale(self.spec.case)
         for comparison in points.comparisons:
             spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
@@ -110,7 +109,7 @@ class CheckProgress:
             self.allowed = max(self.allowed, self.spec.tolerance + step_error)
 
     def verdict(self) -> Verdict:
-        """Return a `Verdict` on whether the result is correct, based on all compared entries."""
+        """Return a `Verdict` on the result, based on all compared entries."""
         spec, decided_share = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -132,9 +131,9 @@ class CheckProgress:
 
 
 def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdict:
-    """Compare the result of a case, as an array on the host, with its reference, and return the `Verdict`.
+    """Compare the result of a case with its reference, and return the `Verdict`.
 
-    The tolerance depends on `platform`, such as "cpu".
+    `result` is an array on the host. The tolerance depends on `platform`, such as "cpu".
     """
     spec = reference.reference_spec(derivative, platform)
     _require_shape(spec, result)
@@ -165,7 +164,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point (or copy) with NaN or infinity, or None if all are finite."""
+    """Return the index of the first point with NaN or infinity. Return None if all points are finite."""
     # The result may fill half of the memory. These two values need no array of its size.
     if np.isfinite(float(result.min())) and np.isfinite(float(result.max())):
         return None
@@ -183,7 +182,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return a `PointsComparison` of `result` with the expected result at the points [start, stop)."""
+    """Return the entries of `result` and the expected entries at the points [start, stop)."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -30,7 +30,7 @@ _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtyp
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program and the time of each compilation stage, in seconds."""
+    """A compiled program, and the time in seconds of each compilation stage."""
 
     call: Any  # the function that runs the program, or None before compilation
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
@@ -68,13 +68,13 @@ class CompiledCase:
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Return the bytes that the program needs on each device while it runs, or None if unknown."""
+        """Return the bytes that the program needs on each device. Return None if they are unknown."""
         # With storage=host, one result is copied to the host while the next is computed.
         return bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """Return the bytes that a device moves to read all inputs and write all results once, or None."""
+        """Return the bytes that a device must read and write at least. Return None if they are unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.offload is not None and arguments is not None:
             return arguments + int(self.offload.moved_bytes)
@@ -88,10 +88,10 @@ DescribeShortage = Callable[[CompiledCase], str | None]  # returns an error mess
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and return the compiled function and the time of each stage.
+    """Trace, lower and compile a function, and measure the time of each stage.
 
-    If the function is not wrapped by `jax.jit` or another JAX API, return it uncompiled. `options` are
-    compiler options for XLA in addition to XLA_FLAGS.
+    A function that is not wrapped by `jax.jit` or a similar function is not compiled. `options` are compiler
+    options for XLA in addition to XLA_FLAGS.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -127,10 +127,10 @@ def compile_case(
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:
-    """Compile a case. With chunk=auto, use the largest chunk that fits. Raise `TooLarge` if nothing fits.
+    """Compile a case. With chunk=auto, use the largest chunk that fits into memory.
 
-    `describe_shortage` returns an error message if a case does not fit into memory. `known_blocks` is the
-    field `blocks` of an earlier record, which chunk=auto tries first, or None if there is no such record.
+    Raise `TooLarge` if nothing fits. `describe_shortage` returns an error message if a case does not fit.
+    chunk=auto first tries `known_blocks`, which is the field `blocks` of an earlier record.
     """
     if derivative.case.chunk == AUTO:
         compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
@@ -171,7 +171,7 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Trace the program of a case for the given devices, and return its jaxpr."""
+    """Return the jaxpr of the program of a case for the given devices."""
     # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
     is_pmap, program = compiled.derivative.case.api == "pmap", compiled.program
     if program is None or is_pmap:
@@ -182,7 +182,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(derivative: Derivative) -> CompiledCase:
-    """Return a `CompiledCase` without a program. Its `needs` are the bytes of the inputs and the result."""
+    """Return an uncompiled case. Its `needs` are lower bounds: the bytes of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -209,7 +209,7 @@ def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShorta
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total size in bytes of the abstract arrays in a dict."""
+    """Return the total size of the abstract arrays in bytes."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values())
 
 
@@ -236,9 +236,9 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the bytes per device of the arguments, temporaries and outputs of a compiled program.
+    """Return the bytes on each device of a program's arguments, temporaries and outputs.
 
-    The keys are the names of fields of `Record`. A value is None if XLA does not report it.
+    The keys are names of `Record` fields, such as "temp_bytes". A value is None if XLA does not report it.
     """
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
@@ -248,17 +248,14 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 
 
 def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: str) -> str | None:
-    """Return text such as 'needs 96.0 GB, has 80.0 GB' if a case does not fit into memory, otherwise None.
-
-    CPU devices share the memory of the host, which also holds a copy of the result during the check.
-    """
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if a case does not fit. Otherwise, return None."""
     needed, limit, available = compiled.bytes_while_running, compiled.derivative.case.memory_limit, None
     if needed is None:
         return None
     if limit is not None and needed > limit:
         return f"needs {format_bytes(needed)}, may have {format_bytes(limit)} (memory_limit)"
-    if platform == "cpu":
-        result_copy = len(devices) * (compiled.needs.get("output_bytes") or 0)
+    if platform == "cpu":  # the devices share the memory of the host
+        result_copy = len(devices) * (compiled.needs.get("output_bytes") or 0)  # for the check
         needed = needed * len(devices) + (compiled.offload.host_bytes if compiled.offload else result_copy)
         available = available_bytes()
     elif "bytes_limit" in (statistics := _call_if_supported(devices[0], "memory_stats") or {}):
@@ -269,7 +266,7 @@ def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: 
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the maximum of the memory statistic `name`, such as "bytes_in_use", or None if it is unknown."""
+    """Return the maximum of the statistic `name` over the devices. Return None if no device reports it."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 

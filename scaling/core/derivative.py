@@ -27,7 +27,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One of the linear maps, in forward or reverse mode, that compute a derivative."""
+    """One of the linear maps that compute a derivative, in forward or reverse mode."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
@@ -36,13 +36,13 @@ class LinearMapPart:
 
     @property
     def computes_columns(self) -> bool:
-        """Return whether the map computes columns from tangents, not rows from cotangents."""
+        """Return whether the map computes columns of the Jacobian. Otherwise, it computes rows."""
         return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A sparsity pattern: the positions of possible nonzeros of a Jacobian, sorted by row, then column."""
+    """The positions of the possible nonzeros of a Jacobian, sorted by row, then by column."""
 
     rows: np.ndarray  # integers, of shape (nonzeros,)
     cols: np.ndarray  # integers, of shape (nonzeros,)
@@ -52,7 +52,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Derivative:
-    """The derivative that a case computes: its shape, and the linear maps and seeds that compute it."""
+    """The derivative that a case computes, and the linear maps that compute it."""
 
     case: Case
     workload: Workload  # the workload of the case
@@ -82,10 +82,10 @@ class Derivative:
     def result_shape(self) -> tuple[int, int, int]:
         """Return the shape of the result on the host. An axis that a reduction removes has length 1.
 
-        Jacobians              (points, outputs, inputs)
-        function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
-        sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
-        seeds=colored          (points, 1, nonzeros)
+        Jacobians               (points, outputs, inputs)
+        function values         (points, outputs, 1)
+        sums over the points    (copies, 1, inputs), with one copy per device for split=data
+        seeds=colored           (points, 1, nonzeros)
         """
         case, is_value = self.case, self.case.ad_mode.is_value
         if self.workload.reduction.sums_points:
@@ -102,7 +102,7 @@ class Derivative:
 
 
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
-    """Return the `Derivative` of a case, without using devices. `coloring` determines colored seeds."""
+    """Return the `Derivative` of a case. No device is used. `coloring` defines the colored seeds."""
     one_point = point_structs(case, workload)
     output = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -154,8 +154,8 @@ def _linear_maps(
 
 
 def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the inputs that mode=mixed differentiates in forward mode, by default all but the largest."""
-    if case.forward is None:
+    """Return the names of the inputs that mode=mixed differentiates in forward mode."""
+    if case.forward is None:  # by default, all inputs but the largest
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
     what = f"input to differentiate in forward mode (forward), of wrt={case.wrt},"
@@ -172,14 +172,14 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
-    """Return dense Jacobians of shape (points, outputs, inputs) from nonzeros of shape (points, nonzeros)."""
+    """Convert nonzeros of shape (points, nonzeros) to Jacobians of shape (points, outputs, inputs)."""
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the device mesh, and what the device needs to compute its slices."""
+    """The data that a device needs to compute its slices, such as its position in the device mesh."""
 
     points: Any = 0  # the index of the device along the axis of the points
     seeds: Any = 0  # the index of the device along the axis of the seeds
@@ -223,8 +223,8 @@ class Slices(NamedTuple):
 def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
     """Return a function f(points, shared, position) that computes a derivative on one device.
 
-    `points` and `shared` are dicts of the per-point and the shared inputs on this device. f returns a tuple
-    with an array, or a list of arrays, for each linear map. If the mode has no seeds, f returns one array.
+    `points` and `shared` are dicts of the inputs on this device. f returns a tuple with one item for each
+    linear map. An item is an array or a list of arrays. If the mode has no seeds, f returns one array.
     """
     case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
@@ -288,7 +288,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the rows or columns of the Jacobian of `function` that a device computes with one linear map."""
+    """Return the Jacobian rows or columns that a device computes with one linear map."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -322,9 +322,9 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `index` of the identity matrix, or the sum of its rows with color `index`, as a seed.
+    """Return row `index` of the identity matrix as a seed, a tuple of arrays like the arrays in `like`.
 
-    The seed is a tuple of arrays with the shapes and dtypes of `like`.
+    If `colors` is given, return the sum of all rows with the color `index`.
     """
     seed, start = [], 0
     for a in like:
@@ -366,7 +366,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Apply a reduction to rows or columns of the Jacobian at one point, or at `batch` points at once."""
+    """Apply a reduction to slices of the Jacobian. If `batch` is None, they belong to a single point."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -407,10 +407,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the rows of the Jacobian at each point, and return an array (batch, ...) for each input.
-
-    `batch` is the number of points, and `outputs` the number of rows at a point.
-    """
+    """Sum the `outputs` rows of the Jacobian at each of `batch` points. Return an array for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

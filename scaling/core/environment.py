@@ -71,10 +71,10 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a run as a dict with two hashes, `digest` and `setting`.
 
-    Two runs are comparable if their `digest` is equal. Only `digest` includes `engine`, the versions of a
-    peer. Neither hash includes `more`, which contains additional items of the dict. `started_with` contains
-    the environment variables at the start of the process. `bound_to` lists the CPU cores of the process.
-    `hardware` describes the machine of a plan. It is None if the case is run.
+    Two runs are comparable if their `digest` is equal. `setting` excludes `engine`, the versions of a peer.
+    Both hashes exclude `more`, a dict of additional items. `started_with` contains the environment variables
+    at the start of the process. `bound_to` lists the CPU cores of the process. `hardware` describes the
+    machine of a plan. It is None if the case is run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -99,10 +99,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether the environment of a run matches the planned one.
-
-    Only the fields that are known before the run starts are compared.
-    """
+    """Return whether a run has the planned environment. Only fields known before the run are compared."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -122,7 +119,7 @@ def _digest(environment: Mapping[str, Any]) -> str:
 
 @functools.cache
 def source(package: Path = _PACKAGE) -> str:
-    """Return a hash of the names and contents of the source files of the package."""
+    """Return a hash of the package's source files and their names."""
     digest = hashlib.sha256()
     for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".jl", ".toml")):
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -145,7 +142,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Run git with additional environment variables, and return its standard output, or None if it fails."""
+    """Return the standard output of git. Return None if git fails. `variables` extend the environment."""
     env = os.environ | variables
     try:
         process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
@@ -155,25 +152,25 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node from SLURMD_NODENAME, AD_SCALING_NODE or `os.uname`, in this order."""
+    """Return the name of this node, from an environment variable or from `os.uname`."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
 def processor() -> str:
-    """Return the model name of the processor, or an architecture such as "x86_64" if the name is unknown."""
+    """Return the model name of the processor. If it is unknown, return the architecture."""
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of `bound_to` (by default, all cores), joined by "+", or None."""
-    cores = bound_to or sorted(os.sched_getaffinity(0))
+    """Return the frequency governors of the cores `bound_to`, joined by "+". Return None if unknown."""
+    cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
 
 
 def contents(path: str) -> str | None:
-    """Return the text of a file without surrounding whitespace, or None if the file is unreadable."""
+    """Return the stripped text of a file. Return None if the file cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -181,13 +178,10 @@ def contents(path: str) -> str | None:
 
 
 def available_bytes() -> int | None:
-    """Return the bytes of memory that this process can still allocate, or None if they are unknown.
-
-    The host or a cgroup of the process limits them. Slurm sets the limit of a job in a parent of the cgroup.
-    """
+    """Return the bytes of memory that this process can still allocate. Return None if they are unknown."""
     host_free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     free_bytes = [int(host_free.group(1)) * 1024] if host_free else []
-    for folder in cgroup_folders():
+    for folder in cgroup_folders():  # Slurm limits a job in a parent folder
         limit, used = contents(f"{folder}/memory.max"), contents(f"{folder}/memory.current")
         if limit and limit.isdigit() and used:
             cached = re.search(r"^inactive_file (\d+)", contents(f"{folder}/memory.stat") or "", re.MULTILINE)
@@ -203,7 +197,7 @@ def cgroup_folders() -> list[Path]:
 
 
 def limit_process() -> None:
-    """Set RLIMIT_DATA so that further allocations of this process fail beyond 95 % of the free memory."""
+    """Limit further allocations of this process to 95 % of the free memory."""
     data_segment = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data_segment and (free := available_bytes()):
         limit = int(data_segment.group(1)) * 1024 + free - free // 20
@@ -224,9 +218,9 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Remove passwords in URLs and the values of secret variables, such as GITHUB_TOKEN, from text.
+    """Remove passwords in URLs and the values of secret environment variables from text.
 
-    The values come from the environment, and from assignments in the text, as in `export HF_TOKEN=abcdef`.
+    Values in assignments to such variables, as in `export HF_TOKEN=abcdef`, are removed too.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
@@ -237,7 +231,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return pairs (secret, variable name), longest first. A secret's lines and escaped forms are secrets."""
+    """Return a pair (text, variable name) for each form of each secret, the longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -14,7 +14,7 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with at most two decimals: '1.50', '12.3'. Use "%.3g" unless 0.01 <= |value| < 1e6."""
+    """Format a number with at most two decimals, such as '1.50'. Use "%.3g" if it is tiny or huge."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -22,7 +22,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a time, and its interval if given, in a suitable unit: '12.3 µs (12.1 to 12.6)'."""
+    """Format a time in seconds and its interval, such as '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)
@@ -37,7 +37,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval of numbers as " (1.70 to 1.81)", or return "" if one of its limits is None."""
+    """Format an interval as " (1.70 to 1.81)". Return "" if one of its limits is None."""
     return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
@@ -50,18 +50,18 @@ def format_wait(seconds: float) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """Format a count with its noun: '1 case', '2 cases', '1,000 cases'."""
+    """Format a count with its noun, such as '1 case' or '1,000 cases'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def list_first(names: Sequence[str], count: int) -> str:
-    """Join the first `count` names, followed by the number of remaining names: 'a, b and 3 more'."""
+    """Join the first `count` names, and count the other names: 'a, b and 3 more'."""
     remaining = len(names) - count
     return ", ".join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of a program's output after `scrub`, or `otherwise` if the output is blank."""
+    """Return the last line of an output after `scrub`. Return `otherwise` if the output is blank."""
     lines = text.strip().splitlines()
     return scrub(lines[-1].strip()) if lines else otherwise
 
@@ -76,7 +76,7 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def innermost_location(error: BaseException) -> str:
-    """Return the innermost line of user code that raised an error, such as 'model.py:12', or "" if none."""
+    """Return the last line of user code in a traceback, such as 'model.py:12'. Return "" if there is none."""
     frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 

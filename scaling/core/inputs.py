@@ -26,7 +26,7 @@ _LEAST_UNIFORM = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input of a function: the shape of its value at one point, and a generator of random values."""
+    """An input of a function: its shape at one point, and a generator of random values."""
 
     shape: tuple[int, ...]  # the shape of one row, the value at one point
     # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
@@ -68,7 +68,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input of the given shape at each point, with a uniform distribution on (low, high)."""
+    """Return an input with the given shape at each point and a uniform distribution on (low, high)."""
     hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
@@ -82,7 +82,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input of the given shape at each point, with a normal distribution."""
+    """Return an input with the given shape at each point and a normal distribution."""
     hint = "; pass mean and deviation by keyword, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
@@ -92,7 +92,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return a scalar integer input with a Poisson distribution, whose mean is `rate`."""
+    """Return a scalar integer input that has a Poisson distribution with the mean `rate`."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -100,7 +100,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return random float64 values of an input, of shape (points, *spec.shape), at points [start, stop)."""
+    """Return random float64 values of an input at the points [start, stop)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -120,12 +120,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return an input at the points [start, stop), in the dtype of the case or, for integers, in int32."""
+    """Return an input at the points [start, stop). Its dtype is int32 or the dtype of the case."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
-    """Return an input that all points share, in the dtype of the case or, for integers, in int32."""
+    """Return an input that all points share. Its dtype is int32 or the dtype of the case."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -150,7 +150,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Move values outside of the interval (low, high) to the nearest number of the same dtype inside it."""
+    """Clip values to the numbers of their dtype strictly inside the interval (low, high)."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)
@@ -159,19 +159,19 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 
 def input_arrays(case: Case, workload: "Workload", start: int = 0, stop: int | None = None) -> InputArrays:
-    """Return the inputs at the points [start, stop), by default all points, as a dict of arrays by name."""
+    """Return a dict of the inputs at the points [start, stop). By default, these are all points."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays."""
+    """Return the inputs as float64 arrays. Their values are rounded to the dtype of the case."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
 def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
-    """Return a dict from input name to `ShapeDtypeStruct`, the shape and dtype of the input at one point."""
+    """Return a dict from input name to the abstract array of the input at one point."""
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
@@ -179,7 +179,7 @@ def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the per-point inputs at all points and the shared inputs as two dicts of abstract arrays."""
+    """Return two dicts of abstract arrays: the per-point inputs at all points, and the shared inputs."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

@@ -42,11 +42,11 @@ class Program:
 
 
 class Argument(NamedTuple):
-    """An array argument of the function that a device runs, with the mesh axis that partitions the array."""
+    """An array argument of the function that each device runs."""
 
     shape: tuple[int, ...]  # the shape on one device
     dtype: Any
-    spec: P = P()
+    spec: P = P()  # the mesh axis that partitions the array, or P() for a copy on each device
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
@@ -143,7 +143,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices if split=data, or else returns it unchanged."""
+    """Return a function that sums a pytree over the devices. Unless split=data, it changes nothing."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -152,9 +152,9 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 def place_inputs(
     program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
-    """Place all arguments of a program, or the arguments in `names`, on its devices, and return the arrays.
+    """Place the arguments of a program on its devices, and return the arrays.
 
-    Each process generates the per-point inputs at its own points, unless `host` contains their values.
+    By default, place all arguments. If `host` is None, each process generates its own per-point inputs.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -188,7 +188,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 
 
 def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
-    """Return arrays whose concatenation along the last axis is the result of a case without padding."""
+    """Return the result of a case without padding, as arrays to concatenate along the last axis."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -219,7 +219,7 @@ def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the result of one linear map without padding, as a list of arrays like `gather_pieces`."""
+    """Return the result of one linear map without padding, as in `gather_pieces`."""
     case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -247,27 +247,23 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the sums over all devices as a list with one array of shape (points, elements, 1).
-
-    In reverse mode, if the reduction is `linear_in_inputs`, the list contains one array of shape
-    (points, 1, elements) for each input.
-    """
+    """Add the results of all devices, and return arrays with a leading axis of points."""
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
     sums = [_merge_point_axes(case, x) for x in sums]
     if part.computes_columns or not workload.reduction.linear_in_inputs:
         return [sums[0].reshape(case.points, -1, 1)]
-    return [x.reshape(case.points, 1, -1) for x in sums]
+    return [x.reshape(case.points, 1, -1) for x in sums]  # one array for each input
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host must add the results of the devices, because they are sums over seeds."""
+    """Return whether the host must add the results of the devices."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
 
 def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the first two axes, devices and points per device, into one axis of points without padding."""
+    """Merge the axes of devices and of points per device, and remove the padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 

@@ -69,7 +69,7 @@ class Mode:
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return the function V -> sum of v^T H v over the seeds v in V, where H is the Hessian of f at x."""
+        """Return a function that sums v^T H v over seeds v. H is the Hessian of f at x."""
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
@@ -92,7 +92,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v by `jax.linearize`, whose forward pass runs once for all calls."""
+    """Return the function v -> J v of `jax.linearize`. Its forward pass runs once for all calls."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -100,13 +100,13 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h, whose step h is in `STEPS`. All calls share f(x)."""
+    """Return the function v -> (f(x + h v) - f(x)) / h with a step h from `STEPS`."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
 def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]:
-    """Return a function that computes the raveled gradient of a scalar f in reverse or forward mode."""
+    """Return a function that computes the gradient of a scalar f as one vector."""
     import jax
 
     differentiate = jax.jacfwd if forward else jax.grad
@@ -114,7 +114,7 @@ def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]
 
 
 def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes the raveled gradient of f, in forward mode if reverse mode fails."""
+    """Return a function like `gradient(f)`. It uses forward mode if reverse mode fails."""
 
     def evaluate(*x: Any) -> Any:
         try:
@@ -126,7 +126,7 @@ def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Ravel each array in a tuple, and return the concatenation as one vector."""
+    """Concatenate the elements of all arrays in a tuple to one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])
@@ -154,7 +154,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _from_laplacian(name: str) -> MakeLinearMap:
-    """Return a function that imports options/laplacian.py and calls the function `name` of the module."""
+    """Return a function (f, x) that imports options/laplacian.py and calls its function `name`."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

@@ -121,22 +121,22 @@ class Record:
 
     @property
     def key(self) -> str:
-        """Return `Case.key`, which is a hash of the settings of the case."""
+        """Return a hash of the settings of the case."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """Return a hash of the environment without the versions of a peer, to compare peers with JAX."""
+        """Return a hash of the environment without the versions of a peer."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return (case key, environment hash, replicate), which is equal for all attempts at one run."""
+        """Return a key that is equal for all attempts at one run."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
     def compulsory(self) -> int | None:
-        """Return the bytes that a device moves to read its inputs and write its result once, or None."""
+        """Return the bytes that a device must read and write at least. Return None if they are unknown."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
@@ -155,7 +155,7 @@ class Record:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a program needs on a device, with `results` copies of its output, or None."""
+    """Return the bytes per device for a program and `results` outputs. Return None if they are unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -163,7 +163,7 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is an int or a float (not a bool or NaN) that is small enough for a record."""
+    """Return whether a value is a number that a record can store. A bool or NaN is not."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
@@ -192,7 +192,7 @@ class Writer:
         self._file = -1  # the descriptor of the file, or -1 before it is open
 
     def append(self, record: Record | str) -> None:
-        """Append a record, or its line of JSON, and sync the file. If an error occurs, remove the line."""
+        """Append a record or its line of JSON to the file, and sync the file."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         is_open = False
         with contextlib.suppress(OSError):  # not open yet, or removed by another client of NFS
@@ -208,7 +208,7 @@ class Writer:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
         except OSError:
-            os.ftruncate(self._file, size)
+            os.ftruncate(self._file, size)  # removes an incomplete line
             raise
 
 

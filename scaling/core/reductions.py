@@ -27,7 +27,7 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The step of a reduction that a device applies to each slice (column or row) of the Jacobian J."""
+    """The step of a reduction for one slice (column or row) of the Jacobian J."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -61,7 +61,7 @@ class Reduction:
     sums_points: bool = False  # whether the result is also summed over the points
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
-        """Return the shape of the result of one point, such as (1, inputs) for the sum over the outputs."""
+        """Return the shape of the result at one point, such as (1, inputs)."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
 
@@ -72,12 +72,12 @@ class Reduction:
 
     @property
     def sums_outputs(self) -> bool:
-        """Return whether the reduced Jacobian is the derivative of the sum over the outputs."""
+        """Return whether the reduced Jacobian is the derivative of the summed outputs."""
         return self.linear_in_inputs and self.axes[0] is None
 
     @property
     def products(self) -> bool:
-        """Return whether the result is J^T J, which needs products of pairs of columns or rows of J."""
+        """Return whether the result is the matrix J^T J."""
         return self.columns.products or self.rows.products
 
 
@@ -98,7 +98,7 @@ def _reference_outputs(entries: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_product(entries: "SizedEntries", x: Any) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the products J x, or of the sums over the inputs if x is None."""
+    """Return the `ReferenceTerms` of the products J x. If x is None, its elements are 1."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

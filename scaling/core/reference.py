@@ -73,39 +73,39 @@ _RESET_FIELDS: dict[str, Any] = defaults(
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation in the program of a case.
+    """Return the unit roundoff of the least precise operation in a program.
 
-    `inner_roundoff` is the unit roundoff of the narrowest dtype in the function, or 0 if it is not known.
+    `inner_roundoff` is the unit roundoff of the narrowest dtype in the function. 0 means unknown.
     """
     product = PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0) if case.dtype == "float32" else 0.0
     return max(ROUNDOFF[case.dtype], product, inner_roundoff)
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return the relative error that rounding may cause in a sum of `terms` numbers (random-walk model)."""
-    return ROUNDINGS * roundoff * float(np.sqrt(terms))
+    """Return the relative error that rounding may cause in a sum of `terms` numbers."""
+    return ROUNDINGS * roundoff * float(np.sqrt(terms))  # random-walk model
 
 
 def least_scale(case: Case) -> float:
-    """Return the least scale by which errors are divided. Smaller products may lose digits by underflow."""
+    """Return the smallest scale of an error. Smaller results may lose digits by underflow."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
 def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return difference / scale elementwise, where 0 / 0 is 0 and any other division by 0 is infinite."""
+    """Return difference / scale elementwise. 0 / 0 is 0, and any other division by 0 is infinite."""
     difference, scale = np.broadcast_arrays(difference, scale)
     without_scale = np.where(difference == 0, 0.0, np.inf)
     return np.asarray(np.divide(difference, scale, out=without_scale, where=scale > 0))
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return max(scale, floor) elementwise. `floor` has one element for each point, or is None (no limit)."""
+    """Return max(scale, floor). `floor` has one element for each point. None means no limit."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums in a result, which determine the tolerance, and the sizes of its leaves."""
+    """The lengths of the sums in a result, which determine its tolerance."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -114,11 +114,11 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """Return the number of terms of the longest sum in the result, which determines the tolerance."""
+        """Return the number of terms in the longest sum."""
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` with each element of the last axis replaced by the maximum over its leaf."""
+        """Return the maximum of `values` over each leaf, in an array that broadcasts to `values`."""
         if len(self.leaf_sizes) < 2:
             return np.asarray(values.max(axis=-1, keepdims=True))
         largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)
@@ -138,11 +138,11 @@ class Jacobians:
     values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Sum an array like `self.values` over the outputs, to an array of shape (points, inputs)."""
+        """Sum an array like `self.values` over the outputs. Return an array of shape (points, inputs)."""
         return np.asarray(values.sum(axis=1))
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Sum an array like `self.values`, times x if given, over the inputs, to (points, outputs)."""
+        """Return `values` @ x at each point, of shape (points, outputs). If x is None, its elements are 1."""
         return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
 
     def largest_by_output(self) -> np.ndarray:
@@ -150,7 +150,7 @@ class Jacobians:
         return np.asarray(np.abs(self.values).max(axis=2))
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column of J: a scalar, or an array (inputs,) if sparse."""
+        """Return the number of entries in each column of J, as an array that broadcasts to (inputs,)."""
         return np.asarray(self.values.shape[1])
 
 
@@ -166,14 +166,14 @@ class SizedEntries:
 
     @property
     def largest(self) -> np.ndarray:
-        """Return the largest `size` of the entries at each point, as an array of shape (points, 1, 1)."""
+        """Return the largest `size` at each point, as an array of shape (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of entries of J that a reduction adds to compute an element of its result."""
+    """Return the largest number of Jacobian entries that a reduction adds for one result element."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -189,10 +189,10 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
+    """Return the reduced Jacobian of each point, and the scale by which its errors are divided.
 
-    The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to it, and
-    is at least `floor`, of shape (points,). `x`, of shape (points, inputs), contains the points.
+    Both arrays have an axis of points. The scale is at least `floor`, of shape (points,). `x` contains the
+    points, of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -231,18 +231,18 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """Return the largest tolerance with which a comparison can prove that a result is correct."""
+        """Return the largest useful tolerance. With a larger tolerance, a comparison proves nothing."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
     def sampled(self) -> bool:
-        """Return whether only a sample of entries is compared, because the whole reference takes too long."""
+        """Return whether only a sample of the entries is compared, to save time."""
         is_long = self.computed is not None and self.computed.seconds > BUDGET_SECONDS
         return is_long and self.reduction.sampling is not None
 
     @property
     def repeatable(self) -> bool:
-        """Return whether entries can be evaluated again to test if rounding explains an error."""
+        """Return whether entries can be evaluated again, to test whether rounding explains an error."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
@@ -289,14 +289,14 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the fastest NumPy function that computes the function values of a workload, or None."""
+    """Return the fastest closed form of the function values. Return None if the workload has none."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Return an iterator over ranges (start, stop) of points whose Jacobians fit in the processor cache."""
+    """Return an iterator over ranges (start, stop) of points that fit in the processor cache."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -312,10 +312,10 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result at the points [start, stop), and the scale by which errors are divided.
+    """Return the expected result at the points [start, stop), and the scale of its errors.
 
-    If the result and the reference are sparse, both arrays have the shape (points, 1, nonzeros), with the
-    nonzeros of the reference. Otherwise, both arrays broadcast to the shape of the result at these points.
+    Both arrays broadcast to the shape of the result at these points. If `spec.common` is set, they contain
+    only the nonzeros of the reference, in the shape (points, 1, nonzeros).
     """
     case, derivative = spec.case, spec.derivative
     shape = spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1))
@@ -353,16 +353,16 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values (points, outputs) at the points [start, stop), and their least scale.
+    """Return the function values at the points [start, stop), and a lower limit for their scale.
 
-    The least scale, by which errors are divided, has the shape (points,), or is None.
+    The limit has the shape (points,). None means no limit.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and the least scale of their errors or None."""
+    """Return the Jacobians at the points [start, stop), and a limit as in `reference_values`."""
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
@@ -385,10 +385,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form of the value or the derivative at the points [start, stop).
-
-    Raise `Refusal` if an array has a wrong shape, or if an array that is compared contains NaN or infinity.
-    """
+    """Evaluate a closed form at the points [start, stop). Raise `Refusal` if its arrays are invalid."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     compared = "value" if derivative_shape is None else "derivative"
@@ -411,7 +408,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: InputArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale of its errors, which is at least `floor`."""
+    """Return the reduced Jacobian of each point and its scale. The scale is at least `floor`."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.direction_names, spec.workload.points, arrays, len(J.values))
@@ -424,6 +421,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return inputs as one array of shape (points, inputs). Inputs in `batched` have an axis of points."""
+    """Concatenate inputs to one array of shape (points, inputs). Repeat inputs that all points share."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

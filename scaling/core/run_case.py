@@ -64,7 +64,7 @@ class ProcessGroup(NamedTuple):
 
 
 class PlacedProgram(NamedTuple):
-    """A compiled program of a case, with its inputs on the devices, ready to be timed."""
+    """A compiled program whose inputs are on the devices, ready to be timed."""
 
     derivative: Derivative  # of the case with the mode that mode=auto chose
     call: Callable[[], Any]  # runs the program once and returns its result
@@ -87,7 +87,7 @@ class Attempt:
     ended: bool = False  # whether the attempt failed or was skipped
 
     def note(self, **fields: Any) -> None:
-        """Set the given fields of the record of the attempt."""
+        """Set the given fields of `record`."""
         self.record = dataclasses.replace(self.record, **fields)
 
 
@@ -109,9 +109,9 @@ def prepare_case(
 ) -> Attempt:
     """Compile the case of `blank`, a record without measurements, and check the result of one call.
 
-    If an error occurs, the returned attempt has ended. The last three arguments may be None. `known_blocks`
-    is the field `blocks` of an earlier record. `expected_digest` is the hash that the workload's source had
-    when the case was requested. `stages` contains the program, if it is already compiled for these devices.
+    If an error occurs, the returned attempt has ended. `known_blocks` is the field `blocks` of an earlier
+    record. `expected_digest` is the hash that the workload's source had when the case was requested. `stages`
+    contains a program that is already compiled for these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
@@ -134,7 +134,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the timing samples of one turn, and return whether the case has enough samples or has ended."""
+    """Take the samples of one turn. Return whether the case needs no further turn."""
     began = time.perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -145,7 +145,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Run the program once more and check its result, unless the attempt has ended. Return the record."""
+    """Check the result of one more call, unless the attempt has ended. Return the record."""
     if not attempt.ended:
         with _end_on_error(attempt):
             _check_another_call(attempt)
@@ -161,7 +161,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context in which an exception ends the attempt, and is recorded in place of the samples."""
+    """Return a context manager that ends the attempt if an exception occurs, and records the exception."""
     try:
         yield
     except Exception as error:
@@ -194,7 +194,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Return a context manager that raises an exception in all processes of a group if one process fails."""
+    """Return a context manager that raises an exception in all processes if one process fails."""
     error = None
     try:
         yield
@@ -284,13 +284,13 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
 
 
 def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return an error message if a case does not fit into the memory of a process, otherwise None."""
+    """Return an error message if the memory of a process is too small. Otherwise, return None."""
     shortage = compile_case.describe_shortage(compiled, group.devices, group.platform)
     return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
-    """Raise `CaseEnded` if a result is wrong. A result that equals an earlier correct one is not compared."""
+    """Raise `CaseEnded` if a result is wrong."""
     began, group = time.perf_counter(), attempt.group
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)
@@ -298,7 +298,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
         array = program.collect(result)
         del result
         digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
-        if digest in attempt.correct_digests:
+        if digest in attempt.correct_digests:  # equal to an earlier correct result
             return
         verdict = check.verdict(program.derivative, array, group.platform)
         seconds = (attempt.record.check_seconds or 0.0) + time.perf_counter() - began
@@ -387,7 +387,7 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 
 @functools.cache
 def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
-    """Return the time per call, in seconds, of an empty program with the given API and devices."""
+    """Return the time in seconds of one call of an empty program."""
     count = len(devices)
     empty = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
     negation = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`

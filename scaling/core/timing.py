@@ -27,7 +27,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """Limits on the samples, the time and the confidence interval, which decide when sampling ends."""
+    """The limits that decide when sampling ends."""
 
     width: float = 0.02  # half-width of the 95 % confidence interval of the median, relative to the median
     least: int = 7  # minimum number of samples; the confidence interval of a speed-up needs seven
@@ -53,7 +53,7 @@ class Samples:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`, as the `Gather` function of a program that runs in a single process."""
+    """Return `[values]`. This is the `Gather` function for a single process."""
     return [values]
 
 
@@ -63,7 +63,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return a list with the text of each process, ordered by rank, without trailing whitespace."""
+    """Return a list with the text of each process, ordered by rank."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -77,14 +77,14 @@ def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int)
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the time of one call in seconds, and its result. `call` must block until the result is ready."""
+    """Return the time in seconds of one call, and its result. `call` must block until the result is ready."""
     began = time.perf_counter()
     result = call()
     return time.perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """Return the median time of 100 calls of an empty program, in seconds."""
+    """Return the median time in seconds of 100 calls of an empty program."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
@@ -95,11 +95,11 @@ def sample_turns(
     floor_seconds: float | None = None,
     gather: Gather = single_process,
 ) -> Iterator[Samples]:
-    """Warm up a program, and return an iterator. Each iteration takes one turn and yields all samples so far.
+    """Warm up a program, and return an iterator that takes one turn in each iteration.
 
-    The iterator never ends. Stop it when the samples have a `stop_reason`. A sample is the time of one call
-    or, if a call is not much longer than an empty call, of several calls. `floor_seconds` is the time of an
-    empty call. `wait` blocks until the result of a call is ready.
+    The iterator yields all samples so far, and never ends. Stop it when the samples have a `stop_reason`. A
+    sample of a short program is the mean of several calls. `floor_seconds` is the time of an empty call.
+    `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
@@ -122,7 +122,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds."""
+    """Append the samples of one turn to `samples`. Return the duration of the turn in seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -153,11 +153,7 @@ def _add_turn(
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster, and return the time of a call in seconds.
-
-    The returned time is the median of the second half of the calls, each timed in the slowest process. The
-    warm-up takes `least` to about 10 * `least` seconds. `time_calls(n)` returns the total time of n calls.
-    """
+    """Call a program until its calls get no faster. Return the median time of a call in seconds."""
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -188,10 +184,9 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k such that an interval has the given confidence for the median, or 0 if none has.
+    """Return the rank k of the narrowest confidence interval of the median. Return 0 if there is none.
 
-    The interval is from the k-th smallest to the k-th largest of `count` samples. The number of samples below
-    the median is binomial with probability 1/2.
+    The interval is from the k-th smallest to the k-th largest of `count` samples.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count
@@ -205,13 +200,13 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the sign-test confidence interval (low, high) of the median, or None for too few samples."""
-    k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)
+    """Return the confidence interval (low, high) of the median. Return None for too few samples."""
+    k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)  # sign test
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high): the ratio of two medians and its 95 % interval, or None below 7 samples."""
+    """Return the ratio of two medians and its 95 % interval. Return None for too few samples."""
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

@@ -61,8 +61,8 @@ class Workload:
     """A function to differentiate, its inputs, and its reference. A point is a batch element.
 
     Attributes:
-        function: the JAX function of one point. It takes the inputs as keyword arguments and returns an array
-            or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
+        function: the JAX function of one point. It takes the inputs as keyword arguments. It returns an array
+            or a pytree of arrays, which are concatenated in the order of `jax.tree.leaves`.
         points: the inputs with a separate value for each point, a dict from name to `InputSpec` or pytree
             of `InputSpec`. Each leaf of a pytree becomes an input named by its path, such as `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
@@ -71,18 +71,18 @@ class Workload:
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
-        whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
-            the derivative: an array of shape (points, *outputs, *inputs), or a pytree as
-            `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp or laplacian the function must return
-            this quantity, and for seeds=colored the nonzeros of `pattern`, of shape (points, nonzeros).
+        whole_modes: a dict from the name of an AD mode without seeds to a function of the batch. The function
+            returns the derivative as an array of shape (points, *outputs, *inputs), or as a pytree like
+            `jax.vmap(jax.jacrev(...))`. For target=hessian, hvp or laplacian, it returns this quantity. For
+            seeds=colored, it returns the nonzeros of `pattern`, of shape (points, nonzeros).
         reference: a NumPy function from a dict of float64 inputs to the `Reference` at some points, with
             raveled inputs and outputs. If None, JAX differentiates `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
         terms: the number of terms whose sum is one entry of the derivative. It determines the tolerance.
-        pattern: a function that returns the sparsity pattern of the Jacobian of one point: two int32 arrays,
-            the rows and the columns of the possible nonzeros, sorted by row, then column.
-        nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
-            shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
+        pattern: a function that returns the possible nonzeros of the Jacobian of one point. The result is two
+            int32 arrays, the rows and the columns, sorted by row, then column.
+        nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
+            contains only the nonzeros of `pattern`, of shape (points, 1, nonzeros).
         default_reduce: the `reduce` of the workload module, before `build` applies the `reduce` of the case.
         direction: the names of the inputs that form the vector v of a product H v or J v in forward mode,
             joined by "+" in the order of `wrt`. By default v is the point itself.
@@ -105,22 +105,22 @@ class Workload:
 
     @property
     def inputs(self) -> dict[str, InputSpec]:
-        """Return the per-point and the shared inputs as a dict from name to `InputSpec`."""
+        """Return all inputs as a dict from name to `InputSpec`."""
         return {**self.points, **self.shared}
 
     @property
     def reduction(self) -> Reduction:
-        """Return the reduction of the Jacobian of each point, such as the sum over the outputs."""
+        """Return the reduction of the Jacobian at each point, such as a sum over the outputs."""
         return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs: for a pytree, one name for each nonempty leaf."""
+        """Return the names of the differentiated inputs. A pytree has one name for each nonempty leaf."""
         return self._list_leaves(self.wrt)
 
     @property
     def direction_names(self) -> tuple[str, ...]:
-        """Return the names of the inputs that form the vector of a product, in the order of `names`."""
+        """Return the names of the inputs that form the vector v of a product H v or J v."""
         return self._list_leaves(self.direction or self.wrt)
 
     def _list_leaves(self, joined: str) -> tuple[str, ...]:
@@ -137,10 +137,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the leaves of the inputs that `joined` selects, a string of names separated by "+".
+    """Return the leaves of the inputs that the names in `joined` select.
 
-    The name of a pytree selects all its leaves. Raise `Refusal` if a name is unknown, or if a leaf is
-    selected twice. `what` says in the message what is named.
+    The names are separated by "+". The name of a pytree selects all its leaves. Raise `Refusal` if a name is
+    unknown, or if a leaf is selected twice. `what` describes a name in the message.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -153,7 +153,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def module(name: str) -> types.ModuleType:
-    """Import and return the module of a workload, given the name of a built-in workload or an import path."""
+    """Import and return the module of a workload. `name` is a built-in workload or an import path."""
     names = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in names else name
     try:
@@ -174,10 +174,7 @@ def module(name: str) -> types.ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source of a user-defined workload, or None for a built-in workload.
-
-    The hash includes the user's modules that the workload imports.
-    """
+    """Return a hash of a user's workload and the modules it imports. Return None for a built-in workload."""
     if name in built_in("workloads") or not (file := getattr(module(name), "__file__", None)):
         return None
     helpers = load_option("workload_sources").imported_sources(name)
@@ -185,7 +182,7 @@ def digest(name: str) -> str | None:
 
 
 def make_from_module(case: Case) -> Any:
-    """Call the function `workload(case)` of the workload module of a case and return its result."""
+    """Call `workload(case)` in the workload module of a case, and return the result."""
     return module(case.workload).workload(case)
 
 
@@ -193,8 +190,8 @@ def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -
     """Make the workload of a case, and apply the fields `wrt`, `reduce` and `target` of the case.
 
     `make_workload(case)` returns the `Workload` that the module defines. In the result, each leaf of a pytree
-    is a separate input, and every function returns one array. If the target is a second derivative, `second`
-    replaces `reference`. `whole_modes` is empty unless it computes the derivative and reduction of the case.
+    is an input, and every function returns one array. If the target is a second derivative, `second` replaces
+    `reference`. `whole_modes` is empty unless it computes the derivative and reduction of the case.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -254,7 +251,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
-    """Return `case.wrt` or, if it is None, the names of the inputs to differentiate by default."""
+    """Return the names of the inputs to differentiate, joined by "+"."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
@@ -274,7 +271,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the abstract result of a function for abstract inputs, or raise `Refusal` or `TooLarge`."""
+    """Return the abstract result of a function. Raise `Refusal` or `TooLarge` if the function fails."""
     import jax
 
     try:
@@ -352,9 +349,9 @@ def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """A cache key that compares an object by identity and keeps it alive, so that its id stays unique."""
+    """A cache key that compares an object by identity."""
 
-    value: Any
+    value: Any  # kept alive, so that its id stays unique
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Identity) and self.value is other.value
