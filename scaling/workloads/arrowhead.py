@@ -36,7 +36,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return Jacobians of shape (points, n, n) at a batch of points x. If `colored`, return the nonzeros."""
+    """Return the Jacobians at a batch of points x. If `colored`, return only their nonzeros."""
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
@@ -46,7 +46,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the result of `_analytic` at one point x, computed from the row and column of each nonzero."""
+    """Return the Jacobian at one point x. If `colored`, return only its nonzeros."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
     entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
@@ -54,7 +54,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the expected outputs, of shape (points, n), and nonzeros, of shape (points, 1, 3 n - 2)."""
+    """Return the outputs and the nonzeros of the Jacobian at each point."""
     x = inputs["x"]
     n, first, tail = x.shape[1], x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, tail**2 / 2 + first * tail], axis=1)
@@ -64,7 +64,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the same `Reference` as `_nonzeros`, but with dense Jacobians of shape (points, n, n)."""
+    """Return the outputs and the dense Jacobians of shape (points, n, n)."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 

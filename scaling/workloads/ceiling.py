@@ -44,15 +44,12 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x):
-    """Return the sum of the terms of a target, such as "division", for each element of the array x."""
+    """Sum the terms of a target, such as "division", for each element of x."""
     return sum(_TERM[target](x, j / terms) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
-    """Return the sum of x over the points of all devices, repeated for each point of this device.
-
-    If each device has one point, the function is an all-reduce without other work.
-    """
+    """Return the sum of x over the points of all devices, broadcast to the shape of x."""
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)

@@ -22,18 +22,18 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return the outputs X @ W for one point X of shape (p,) or a batch X of shape (n, p)."""
+    """Return X @ W. X is one point of shape (p,) or a batch of shape (n, p)."""
     return X @ W
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each output with respect to its column of W, of shape (n, p, o)."""
+    """Return the gradient of each output with respect to its own column of W."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` with respect to `names`, of shape (n, ...)."""
+    """Return the derivative of each row sum of X @ W with respect to the inputs `names`."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
@@ -45,13 +45,13 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` at one point as a vector, computed from its closed form."""
+    """Return the derivative of `(x @ W).sum()` with respect to the inputs `names` as a vector."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs, of shape (n, o), and Jacobians with respect to `names`, of shape (n, o, inputs)."""
+    """Return the outputs and the Jacobians with respect to the inputs `names`."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

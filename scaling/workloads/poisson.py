@@ -21,17 +21,17 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """Return log pmf(c; lam) for one count c and one rate lam."""
+    """Return the log-probability of one count c with the rate lam."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """Return the sum of log pmf(c; lam) over all points."""
+    """Return the sum of the log-probabilities over all points."""
     return jnp.sum(logpmf(c, lam))
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the expected terms log pmf(c_i; lam_i), their gradients, and the magnitudes of the summands."""
+    """Return the log-probabilities, their gradients, and the magnitudes of their terms."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -41,16 +41,13 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
-    """Return the expected terms log pmf(c_i; lam_i) and second derivatives with respect to lam_i."""
+    """Return the log-probabilities and their second derivatives with respect to the rates."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return a dict from AD mode to a formula f(c, lam) that computes the derivative of each term.
-
-    The two formulas are mathematically equal, but use different operations.
-    """
+    """Return a dict from AD mode to a formula f(c, lam). Both formulas compute the same derivative."""
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

@@ -57,7 +57,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the kernel values, of shape (points, m), and the Jacobians with respect to `names`."""
+    """Return the kernel values and their Jacobians with respect to the inputs `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -78,10 +78,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return dK/dx at a batch of points x, summed over the centers if `summed`.
-
-    The shape is (points, m, d) before the sum. In the variant `source`, the axis d is omitted.
-    """
+    """Return dK/dx at a batch of points x. If `summed`, return its sum over the centers."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
@@ -89,11 +86,11 @@ def _analytic(variant: str, summed: bool, x, support):
         return (support - x[:, None, :]) * value[:, :, None]
     y = support[:, 0]
     terms = (y - 0.5) * jnp.exp(-0.5 * (x + y - 2 * x * y))
-    return jnp.sum(terms, axis=1) if summed else terms
+    return jnp.sum(terms, axis=1) if summed else terms  # without the axis d
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx at one point x, of shape (m, d). If `summed`, return its sum over the m centers."""
+    """Return dK/dx at one point x. If `summed`, return its sum over the centers."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -104,7 +101,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return the `InputSpec` of an input with `count` evenly spaced values from -1 to 1, one per row."""
+    """Return an input whose rows are `count` evenly spaced values from -1 to 1."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 

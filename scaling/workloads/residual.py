@@ -32,7 +32,7 @@ def _sum_of_products(a, b):
 
 
 def _residual(dot, d, m):
-    """Return the residual of one point, of shape (21,). `dot(a, b)` is the scalar product of two vectors."""
+    """Return the residual at one point. `dot(a, b)` computes the scalar product of two vectors."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (dot(d, f) / dot(f, f)) * f
 
@@ -42,17 +42,14 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Return f, df/dm and d^2f/dm^2, of shape (n, 21), and h = sum(f f), a and da/dm, of shape (n, 1).
-
-    The data d of n points have the shape (n, 21), and the centers m the shape (n,).
-    """
+    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at n points. h is sum(f f), and a is the amplitude."""
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]
     f = xp.exp(-1.5 * offset**2)
     f1, f2 = 3 * offset * f, (9 * offset**2 - 3) * f
     h = _dot(f, f)
     a = _dot(d, f) / h
-    return f, f1, f2, h, a, (_dot(d, f1) - 2 * a * _dot(f, f1)) / h
+    return f, f1, f2, h, a, (_dot(d, f1) - 2 * a * _dot(f, f1)) / h  # shapes (n, 21) and (n, 1)
 
 
 def _jacobians(variant, names, d, m):
@@ -70,7 +67,7 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected outputs and Jacobians, and the magnitudes of the canceling terms."""
+    """Return the outputs, the Jacobians, and the magnitudes of the terms that cancel."""
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
     rs, magnitude = d - a * f, np.abs(d) + np.abs(a * f)
@@ -84,20 +81,16 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return f, h, a, two second derivatives of L = sum(rs^2) = sum(d d) - a^2 h, and a magnitude.
-
-    The derivatives are d^2 L / dd dm, of shape (n, 21), and d^2 L / dm^2, of shape (n, 1). The magnitude is
-    the sum of the absolute values of the terms in d^2 L / dm^2, which cancel.
-    """
-    f, f1, f2, h, a, a1 = _fit(d, m)
+    """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) for L = sum(rs^2)."""
+    f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
     g2, h2 = _dot(d, f2), 2 * (_dot(f1, f1) + _dot(f, f2))
     terms = [a**2 * h2, -2 * a * g2, -2 * g1**2 / h, 4 * a * g1 * h1 / h, -2 * (a * h1) ** 2 / h]
-    return f, h, a, -2 * (a1 * f + a * f1), sum(terms), sum(map(abs, terms))
+    return f, h, a, -2 * (a1 * f + a * f1), sum(terms), sum(map(abs, terms))  # the terms cancel
 
 
 def _hessian(names, d, m):
-    """Return the Hessians of sum(rs^2) with respect to the inputs `names`, of shape (n, inputs, inputs)."""
+    """Return the Hessian of sum(rs^2) at each point with respect to the inputs `names`."""
     xp = d.__array_namespace__()
     f, h, _, mixed, by_m, _ = _second_derivatives(d, m)
     by_d = 2 * xp.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -110,7 +103,7 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product of the Hessian of sum(rs^2) and the point (d, m), of shape (n, inputs)."""
+    """Multiply the Hessian of sum(rs^2) at each point by the point itself."""
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]
     products = {"d": {"d": 2 * d - 2 * a * f, "m": mixed * m}, "m": {"d": _dot(mixed, d), "m": by_m * m}}
@@ -118,25 +111,25 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the expected sum(rs^2) and Hessians, and the magnitude of the terms in d^2 sum(rs^2) / dm^2."""
+    """Return sum(rs^2), its Hessians, and the magnitudes of the terms that cancel."""
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the centers at the points with the indices `rows`: a golden-ratio sequence from -2 to 2."""
-    return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
+    """Return the center of the Gaussian at each point index in `rows`."""
+    return 4 * ((rows * 0.6180339887498949) % 1.0) - 2  # a golden-ratio sequence from -2 to 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return Gaussians with random noise at the points with the indices `rows`, of shape (points, 21)."""
+    """Return a noisy Gaussian on the grid for each point index in `rows`."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the residual rs of a fitted Gaussian or, with variant=scalar, of sum(rs^2)."""
+    """Return the `Workload` of the residual rs. With variant=scalar, the function is sum(rs^2)."""
     residual = functools.partial(_residual, jnp.dot if case.formulation == "dot" else _sum_of_products)
     names = tuple((case.wrt or "m").split("+"))
 

@@ -28,10 +28,8 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux at the upper, lower, left and right neighbors of each cell, computed by slices.
-
-    XLA compiles the slices to a single vectorized loop, whereas `jnp.roll` along the last axis makes copies.
-    """
+    """Return the flux at the four neighbors of each cell."""
+    # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
     column = jax.lax.broadcasted_iota(jnp.int32, flux.shape, 1)
@@ -45,7 +43,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux at the upper, lower, left and right neighbors of each cell, computed by `jnp.roll`."""
+    """Return the flux at the four neighbors of each cell."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -56,7 +54,7 @@ def _rate(neighbors, u):
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of the 5 n nonzeros of the Jacobian, sorted by row, as int32 arrays."""
+    """Return the rows and columns of the 5 n nonzeros, sorted by row, as int32 arrays."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -64,15 +62,12 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the off-diagonal entry and the diagonal entry of each column of the Jacobian.
-
-    All off-diagonal nonzeros of a column are equal. Both arrays have the shape of u.
-    """
+    """Return the value of the off-diagonal nonzeros of each column, and the value on the diagonal."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return Jacobians of shape (points, n, n) at a batch of points u. If `colored`, return the nonzeros."""
+    """Return the Jacobians at a batch of states u. If `colored`, return only their nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -87,7 +82,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the result of `_analytic` for one state u, computed from the row and column of each nonzero."""
+    """Return the Jacobian at one state u. If `colored`, return only its nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
@@ -97,7 +92,7 @@ def _analytic_point(colored: bool, u):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the expected du/dt, of shape (points, n), and nonzeros, of shape (points, 1, 5 n)."""
+    """Return du/dt and the nonzeros of the Jacobian at each point."""
     u = inputs["u"]
     rows, columns = _pattern(u.shape[-1])
     flux = DIFFUSION * u**2
@@ -111,14 +106,14 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the same `Reference` as `_nonzeros`, but with dense Jacobians of shape (points, n, n)."""
+    """Return du/dt and the dense Jacobians of shape (points, n, n)."""
     reference, side = _nonzeros(inputs), inputs["u"].shape[-1]
     pattern = Pattern(*_pattern(side), side**2, side**2)
     return reference._replace(derivative=to_dense(pattern, reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a reaction-diffusion equation on a periodic grid of side x side cells."""
+    """Return the `Workload` of a reaction-diffusion equation on a periodic square grid."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
