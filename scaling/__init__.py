@@ -35,12 +35,12 @@ def advise(
 ) -> "Advice":
     """Return an `Advice` with the fastest way to differentiate a JAX function at each point of a batch.
 
-    `function` is called with the inputs of one point as positional arguments. `points` is a dict from
-    parameter name to an array with a leading axis of points. `shared` is a dict from parameter name to an
-    array that all points use. The options include `wrt` (names of the inputs to differentiate, joined by
-    "+"), `target` (such as "hessian"), `budget` (seconds of measurement), `devices` (the number of devices),
-    `hardware` (a different machine) and `note` (a function that is called with messages). `advice/advisor.py`
-    documents all options.
+    `function` takes the inputs of one point as positional arguments. `points` is a dict from parameter name
+    to an array with a leading axis of points. `shared` is a dict from parameter name to an array that all
+    points use. Raise ValueError if an argument is invalid.
+
+    Common options are `wrt`, `target`, `budget` in seconds, `devices` and `note`. advice/advisor.py documents
+    all options.
     """
     from scaling.advice import advisor
 

@@ -42,11 +42,10 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return a dict from file name, without suffix, to the `Experiment` of each Extra-P file.
+    """Return a dict from the name of each Extra-P file, without suffix, to its `Experiment`.
 
-    Methods with the same coordinates share a file. If more than four sizes vary, four of them are parameters,
-    and each combination of the other sizes has its own file. Timings in which several devices shared a CPU
-    core are omitted.
+    Methods with the same coordinates share a file. If more than four sizes vary, four of them are parameters.
+    Each combination of the other sizes has its own file. Timings are omitted if devices shared a CPU core.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
@@ -74,10 +73,7 @@ def _add_sizes(timing: Timing) -> _SizedTiming:
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Group the sizes that vary together, and return a list of the names in each group.
-
-    If `devices` varies, its group is the first. The other groups are sorted by their number of values.
-    """
+    """Group the names of sizes that vary together: first `devices`, then the sizes with most values."""
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
@@ -103,13 +99,13 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
 
 
 def _to_region_name(text: str) -> str:
-    """Convert text to one line of ASCII without "->", which marks a call path in a region name."""
+    """Convert text to one line of ASCII without "->"."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
-    return " ".join(ascii_text.replace("->", "-").split())
+    return " ".join(ascii_text.replace("->", "-").split())  # "->" marks a call path
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file: seconds per call and, if known, the operations per device."""
+    """Return the text of an Extra-P file with the seconds per call and the operations per device."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:
@@ -120,7 +116,7 @@ def format_experiment(experiment: Experiment) -> str:
         lines += ["", f"REGION {region}", "METRIC time"]
         lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered]
         flops = [timing.records[0].flops for timing in ordered]
-        if all(flops):
+        if all(flops):  # known for all coordinates
             lines += ["METRIC flops", *(f"DATA {float(count or 0)!r}" for count in flops)]
     return "\n".join(lines) + "\n"
 
