@@ -26,7 +26,7 @@ class FastestAnswer(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """Return the problem, mode, time, ratio and certainty as one sentence, without a period."""
+        """Return one sentence with the fastest mode and its time. The sentence has no period."""
         time = f"{self.mode}{' is fastest' if self.is_fastest else ''}, {self.time} on {self.layout}"
         return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, self.certainty]))}"
 
@@ -42,7 +42,7 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 
 
 def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> FastestAnswer:
-    """Return the answer for one problem. `rows` contains its fastest methods, the shortest time first."""
+    """Return the answer for one problem. `rows` is sorted by time, with one row per device count."""
     fastest, first = rows[0], rows[0].first
     mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
     if fastest.second is not None and not fastest.empty:
@@ -60,7 +60,7 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
-    """Return the name of a problem, such as 'mlp width=8 points=64', followed by `Findings.suffix`."""
+    """Return the name and the suffix of a problem, such as 'mlp width=8 points=64 [oversubscribed]'."""
     return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
@@ -78,10 +78,7 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
-
-    `rows` contains the fastest method on each device count, in ascending order of time.
-    """
+    """Return sentences on the best device count. `rows` is sorted by time, with one row per device count."""
     first, *others = [row.first for row in rows]
     if not others:
         return [f"Measured on {first.devices_text} only"]

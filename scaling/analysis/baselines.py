@@ -30,7 +30,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The peak rate that limits a program: it implies the largest of all lower bounds on the time."""
+    """The peak rate that limits a program, because it gives the largest lower bound on the time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
@@ -70,7 +70,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return the measured peaks as a dict from (target, dtype, precision, machine) to (work, rate) pairs."""
+    """Return all measured peak rates. The comment at `Rates` describes the keys and values."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -81,30 +81,27 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time in seconds that an amount of work takes at the measured peak rate of the machine.
-
-    If possible, the rate was measured with at most this amount, because the data of more work may not fit
-    into the same cache. Return None if the amount or the rate is unknown.
-    """
+    """Return the time in seconds that the work `amount` takes at the peak rate. Return None if unknown."""
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
     dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
     measured = rates.get((target, *dtype_and_precision, _machine_key(timing)))
     if not measured:
         return None
+    # A rate for at most this amount is preferred: more data may not fit into the same cache.
     _, rate = max([pair for pair in measured if pair[0] <= amount] or [min(measured)])
     return amount / rate
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return a key for the machine and the device count of a timing, independent of its program."""
+    """Return a key that timings on the same machine and the same number of devices share."""
     other_facts = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.record.environment.items() if name not in other_facts}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
 class EfficiencyBreakdown(NamedTuple):
-    """The fractions of efficiency lost to each cause on one device count. Their sum is 1 - efficiency."""
+    """The losses of efficiency on one device count, by cause. Their sum is 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
@@ -114,10 +111,10 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Divide the lost efficiency of a scaling curve among its causes, for each device count above one.
+    """Divide the lost efficiency on each device count above one among its causes.
 
-    Device counts whose time is not longer than an empty call are omitted. If this leaves no time on one
-    device, the result is empty. Only the all-reduce rates in `peaks` are used.
+    Device counts whose time is not longer than an empty call are omitted. The result is empty if there is no
+    time on one device. Only the all-reduce rates in `peaks` are used.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:
@@ -139,14 +136,13 @@ def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBrea
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Estimate the mean time in seconds that the processes of a case wait for the slowest one.
+    """Estimate the mean time in seconds that a process waits for the slowest process.
 
-    The estimate is half the waiting time of the fastest process. Return None if its times are not recorded
-    or equal the times of the slowest process.
+    Return None if no record has separate times of the fastest and the slowest process.
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records
         if len(record.seconds) == len(record.seconds_min) and record.seconds != record.seconds_min
     ]
-    return statistics.median(waits) / 2 if waits else None
+    return statistics.median(waits) / 2 if waits else None  # half the wait of the fastest process

@@ -20,7 +20,7 @@ MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """A differentiation method: AD mode, batching, seeds and memory setting, without the devices."""
+    """A differentiation method: the AD mode and its options, independent of the devices."""
 
     mode: str
     batch: str
@@ -48,7 +48,7 @@ class Method(NamedTuple):
 
     @property
     def memory_setting(self) -> str:
-        """Return the memory setting as text, such as '4 seeds at a time', or '' if it is the default."""
+        """Return the memory setting as text, such as '4 seeds at a time'. The default setting is ''."""
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
@@ -56,7 +56,7 @@ class Method(NamedTuple):
 
 
 def join_words(*words: object) -> str:
-    """Return the words as text, separated by commas. Words that are empty, None, False or 0 are omitted."""
+    """Return the words as text, separated by commas. Empty words, None, False and 0 are omitted."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -71,7 +71,7 @@ def with_fields(case: Case, **fields: Any) -> Case:
 
 
 def without_memory_setting(case: Case) -> Case:
-    """Return a copy of a case with the default memory setting (all seeds and points at once)."""
+    """Return a copy of a case with the default memory setting, which computes everything at once."""
     return with_fields(case, **defaults(MEMORY_FIELDS))
 
 
@@ -89,7 +89,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return a dict from each key to its item with the least cost, or the first of several such items."""
+    """Return a dict from each key to the item with the least cost. Of equal items, the first is used."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 
 
@@ -113,9 +113,9 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return the case that identifies the scaling curve of a case: a copy with one device and no mesh.
+    """Return a copy of a case with one device and no mesh, which identifies its scaling curve.
 
-    For weak scaling (`kind="weak"`), the number of points is divided by the number of devices.
+    If `kind` is "weak", the number of points is divided by the number of devices.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
@@ -128,7 +128,7 @@ def is_candidate(case: Case) -> bool:
 
 @dataclass(frozen=True)
 class Subject:
-    """The base class of timings, curves and rankings: a case in one environment, with its names and keys."""
+    """A case in one environment. This is the base class of timings, curves and rankings."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -146,7 +146,7 @@ class Subject:
 
     @property
     def all_sizes(self) -> dict[str, int]:
-        """Return a dict from the name of each problem size, including the number of points, to its value."""
+        """Return a dict from the name of each problem size to its value. It includes the number of points."""
         return {"points": self.case.points, **self.case.sizes}
 
     @property
@@ -171,7 +171,7 @@ class Subject:
 
     @property
     def call(self) -> str:
-        """Return the JAX API, split, device mesh and cache as text, such as 'shard_map, points split'."""
+        """Return the JAX API and its settings as text, such as 'shard_map, points split'."""
         case = self.case
         cache = case.cache and f"{case.cache} cache"
         if case.api == "jit":
@@ -181,7 +181,7 @@ class Subject:
 
     @property
     def program_name(self) -> str:
-        """Return the method, JAX API and split as text, such as 'jacrev (vmap), shard_map, points split'."""
+        """Return the method and the call as text, such as 'jacrev (vmap), shard_map, points split'."""
         return f"{self.method.name}, {self.call}"
 
     @property
@@ -196,12 +196,12 @@ class Subject:
 
     @property
     def problem_key(self) -> tuple:
-        """Return the key of the problem, a function with fixed input sizes, in one environment."""
+        """Return the key of the problem in one environment. A problem is a function with fixed sizes."""
         return self.environment, self.honest, problem(self.case)
 
     @property
     def comparison_key(self) -> tuple:
-        """Return the key shared by all methods for one problem on one device count in one environment."""
+        """Return a key that all methods for one problem share on one device count in one environment."""
         return *self.problem_key, self.case.devices
 
 
@@ -218,10 +218,9 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the facts of the environment that differ between groups of records.
+    """Return the environment facts that differ between groups of records.
 
-    The result is a dict from the name of a fact, such as a package, to a list with one text per group. Facts
-    that depend on the case are omitted.
+    The result maps the name of each fact to one text per group. Facts that depend on the case are omitted.
     """
     facts = [{fact for record in records for fact in _study_facts(record.environment)} for records in groups]
     values = {

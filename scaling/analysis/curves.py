@@ -25,7 +25,7 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One device count of a scaling curve, with a measured or predicted time, its speed-up and efficiency."""
+    """The time, speed-up and efficiency of a program on one device count of its scaling curve."""
 
     timing: Timing
     baseline_devices: int  # the smallest device count of the curve
@@ -55,17 +55,16 @@ class CurvePoint:
 
     @property
     def relative(self) -> str:
-        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
+        """Return a suffix such as ' relative to 2 devices'. If the baseline is one device, return ''."""
         count = self.baseline_devices
         return "" if count == 1 else f" relative to {count_of(count, 'device')}"
 
 
 @dataclass(frozen=True)
 class Curve(Subject):
-    """A measured or predicted scaling curve: the times of one program on several device counts.
+    """The measured or predicted times of one program, with one point per device count.
 
-    `case` is the case on the fewest devices, without its mesh. Each device count has the time of its fastest
-    mesh.
+    `case` is the case on the fewest devices, without its mesh. A point has the time of its fastest mesh.
     """
 
     kind: str  # "strong" or "weak"
@@ -73,17 +72,17 @@ class Curve(Subject):
 
     @property
     def name(self) -> str:
-        """Return the name of the curve: the label of its case without the fields that vary on the curve."""
+        """Return the name of the curve. It omits the fields of the case that vary on the curve."""
         return curve_name(self.kind, self.case)
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return a hashable key, (kind, case), that measured and predicted curves of one program share."""
+        """Return a (kind, case) key that measured and predicted curves of the same program share."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
     def size(self) -> str:
-        """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
+        """Return the problem size as text, such as 'm=100 points=6' or 'm=100 points=6 for each device'."""
         return size_name(self.program[1]) + (" for each device" if self.kind == "weak" else "")
 
     @property
@@ -93,7 +92,7 @@ class Curve(Subject):
 
     @property
     def baseline_devices(self) -> int:
-        """Return the smallest measured device count, which is the baseline of the speed-up."""
+        """Return the smallest device count, which is the baseline of the speed-up."""
         return self.points[0].devices
 
     @property
@@ -103,10 +102,9 @@ class Curve(Subject):
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return the scaling curves of the kinds in `scaling` ("strong", "weak") in each environment.
+    """Return all scaling curves whose kind, "strong" or "weak", is in `scaling`.
 
-    Timings on devices that shared CPU cores are omitted. A weak curve is omitted if its work per device is
-    not constant.
+    Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device is not constant.
     """
     timings = [timing for timing in timings if timing.honest]
     plain = (t for t in timings if t.case.api == "jit" and t.case.jit and t.case.devices == 1)
@@ -123,14 +121,14 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 
 
 def stated_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling, "strong" (the default) or "weak", that a study or plan file requests."""
+    """Return the kinds of scaling that a study or plan file requests. The default is ["strong"]."""
     scaling = study.get("scaling")
     requested = scaling if isinstance(scaling, list) else [scaling]
     return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return the reasons why series of timings are not weak scaling curves, as one sentence per series."""
+    """Return a sentence for each series that is not a weak scaling curve. It states the reason."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -140,7 +138,7 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 
 
 def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return one list of timings for each scaling curve, in ascending order of device count.
+    """Return one list of timings for each scaling curve. Each list is sorted by device count.
 
     For weak scaling, a case is omitted if its points do not divide evenly over the devices.
     """
@@ -156,7 +154,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why a series is not a weak scaling curve, or None if it is one."""
+    """Return the reason why the work per device of a series is not constant. Return None if it is."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -180,7 +178,7 @@ def build_curve(
 ) -> Curve:
     """Return the scaling curve of one program. `series` is in ascending order of device count.
 
-    `ratio` returns the quotient of two times. `plain_jit` maps `Timing.problem_key` to the fastest timing
+    `ratio` divides one time by another. `plain_jit` maps each `Timing.problem_key` to the fastest timing
     with api=jit on one device.
     """
     base, points = series[0], []
@@ -195,7 +193,7 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve: the label of its case without the fields that vary on the curve."""
+    """Return the name of a scaling curve. It omits the fields of the case that vary on the curve."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -203,7 +201,7 @@ def curve_name(kind: str, case: Case) -> str:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return `ratio`, a speed-up or efficiency of a point, as text such as '3.8x (3.7 to 3.9)'.
+    """Return a speed-up or efficiency of a point as text, such as '3.8x (3.7 to 3.9)'.
 
     `sign` follows the number. The interval is omitted for the baseline.
     """
@@ -211,11 +209,11 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the scaling curves for the largest problem of each function, as one list of curves per problem.
+    """Return one list of scaling curves for the largest problem of each function.
 
-    Curves of different kinds are in separate lists. Curves with different baselines are in separate lists,
-    unless `mixed` is true. Curves with only one device count are omitted. A problem measured on at least
-    three device counts is preferred to a larger problem. Lists for function values come last.
+    The curves in a list have the same kind. Unless `mixed` is true, they also have the same baseline. Curves
+    with only one device count are omitted. A problem measured on at least three device counts is preferred
+    to a larger problem. Lists for function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
@@ -229,6 +227,6 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of derivatives for the largest problem of each function, the fastest curve first."""
+    """Return one list of derivative curves for the largest problem of each function, fastest first."""
     problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]

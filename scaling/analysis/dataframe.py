@@ -95,8 +95,8 @@ def to_csv(table: Columns) -> str:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return a table with typed columns. Each row is a dict from column name to cell.
 
-    In `columns`, "sizes" stands for all columns "sizes.*". All columns "environment.*" are appended. If an
-    integer column contains strings or integers that do not fit into 64 bits, it is converted to text.
+    In `columns`, "sizes" stands for all columns "sizes.*". All columns "environment.*" are appended. Integer
+    columns become text if they contain strings or do not fit into 64 bits.
     """
     present = dict.fromkeys(name for row in rows for name in row)
     sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
@@ -113,12 +113,12 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text, and escape lone surrogates and carriage returns, which would end a CSV row."""
+    """Return a value as text that CSV can store. Lone surrogates and carriage returns are escaped."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
 def record_columns(findings: Findings) -> Columns:
-    """Return the table of all records, including failed and skipped ones, with one row per record."""
+    """Return a table with one row per record. It includes failed and skipped records."""
     certainties = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
@@ -139,14 +139,14 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of a record in `_NESTED_COLUMNS`, without cells that do not have the column's type."""
+    """Return the cells of a record in `_NESTED_COLUMNS`. Cells of another type are omitted."""
     keys = {column: column.split(".") for column in _NESTED_COLUMNS}
     cells = {column: (getattr(record, field) or {}).get(key) for column, (field, key) in keys.items()}
     return {column: cell for column, cell in cells.items() if isinstance(cell, _NESTED_COLUMNS[column])}
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return the cells that describe the longest scaling curve through a record, or {} if there is none."""
+    """Return the cells for the longest scaling curve of a record. Return {} if it has no curve."""
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}
@@ -160,7 +160,7 @@ def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
 
 
 def _curve_columns(findings: Findings) -> Columns:
-    """Return the table of scaling curves, with one row per device count of each curve."""
+    """Return a table with one row for each device count of each scaling curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "samples": len(point.timing.seconds)}
         | _case_cells(point.timing.record)
@@ -174,9 +174,9 @@ def _curve_columns(findings: Findings) -> Columns:
 
 
 def _sample_columns(findings: Findings) -> Columns:
-    """Return the table of time samples in the order of measurement, with one row per sample.
+    """Return a table with one row per time sample, in the order of measurement.
 
-    `seconds` is the time of the slowest process of a case, and `seconds_min` is the time of the fastest one.
+    `seconds` is the time of the slowest process, and `seconds_min` is the time of the fastest process.
     """
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     rows = [

@@ -19,12 +19,12 @@ class Estimate(NamedTuple):
 
     @property
     def above_one(self) -> bool:
-        """Return whether a ratio is significantly above 1, which means that its whole interval is above 1."""
+        """Return whether the whole interval of a ratio is above 1."""
         return self.low is not None and self.low > 1
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio can be reported: its interval is narrow enough, or unknown.
+        """Return whether a ratio can be reported. It cannot if its interval is too wide.
 
         The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether a fraction can be reported: its interval is at most 0.5 wide, or unknown."""
+        """Return whether a fraction can be reported. It cannot if its interval is wider than 0.5."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     @property
@@ -49,24 +49,24 @@ class Estimate(NamedTuple):
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return a ratio as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' if its interval is wide."""
+    """Return a ratio such as '1.77x (1.70 to 1.81)'. A wide interval gives 'not determined (0.6 to 37)'."""
     text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else _UNDETERMINED
     return text + format_interval(low, high)
 
 
 def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long', if `name` is 'jacfwd' and `value` is 1.77."""
+    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd'."""
     text, is_determined = format_ratio(value, low, high), Estimate(value, low, high).is_determined
     return f"{name} takes {text} as long" if is_determined else f"the ratio to {name} is {text}"
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """Return an exponent as '1.02 (0.98 to 1.05)', or 'not determined (-2 to 8)' if its interval is wide."""
+    """Return an exponent such as '1.02 (0.98 to 1.05)'. A wide interval gives 'not determined (-2 to 8)'."""
     return format_share(value, low, high, _WIDEST_EXPONENT)
 
 
 def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
-    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if its interval is wide."""
+    """Return a fraction such as '0.12 (0.1 to 0.15)'. A wide interval gives 'not determined (0.1 to 0.9)'."""
     if low is None or high is None:
         return f"{value:.3g}"
     text = f"{value:.3g}" if high - low <= widest else _UNDETERMINED

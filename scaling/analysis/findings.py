@@ -45,7 +45,7 @@ class Findings:
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return the curves that contain a timing, as a dict from "strong" or "weak" to (curve, point)."""
+        """Return a dict from "strong" or "weak" to the (curve, point) of this kind that contains a timing."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
@@ -56,9 +56,9 @@ class Findings:
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program of a curve ran out of memory, or None.
+        """Return the smallest device count on which the program of a curve ran out of memory.
 
-        The curve contains `timing`, and its kind ("strong" or "weak") is `kind`.
+        `kind`, "strong" or "weak", selects a curve that contains `timing`. Without such a count, return None.
         """
         curve = timing.environment, curve_case(timing.case, kind)
         too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
@@ -77,12 +77,12 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return a (curve, law) pair for each fitted curve, where `law` is the scaling law that fits best."""
+        """Return a (curve, law) pair for each fitted curve, with the scaling law that fits best."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
     def environments(self) -> list[str]:
-        """Return the digests of the environments, ordered by the start of their first case."""
+        """Return the digests of the environments in the order in which their first cases started."""
         return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
     @functools.cached_property
@@ -94,7 +94,7 @@ class Findings:
     def suffix(self, environment: str, honest: bool = True) -> str:
         """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
 
-        The environment is omitted if each workload has only one, and 'oversubscribed' if `honest` is true.
+        It omits the environment if each workload has only one. It omits 'oversubscribed' if `honest` is true.
         """
         words = [f"environment {environment}"] if self.has_mixed_environments else []
         words += [] if honest else ["oversubscribed"]
@@ -113,7 +113,7 @@ def read(
     Args:
         folder: The results folder.
         only: The digests of the environments to include, or None for all environments.
-        unrecorded: Additional records, for cases of lost jobs, that are not stored in the folder.
+        unrecorded: Additional records for the cases of lost jobs. The folder does not contain them.
         loaded: The records of the folder. If None, they are read from the folder.
         efficiency: The smallest acceptable parallel efficiency.
     """
@@ -155,10 +155,7 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each expected case and replicate that has no record.
-
-    `expected` is a dict from case key to (case, number of replicates).
-    """
+    """Return a label for each replicate without a record. `expected` has (case, replicates) by case key."""
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number}" if number else "")

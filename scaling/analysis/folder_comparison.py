@@ -33,7 +33,7 @@ FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower o
 
 
 class ComparedCase(NamedTuple):
-    """The comparison of one benchmark case between results folders A (old) and B (new)."""
+    """The comparison of one case in the old results folder A with the same case in the new folder B."""
 
     case: Case
     verdict: str
@@ -46,7 +46,7 @@ class ComparedCase(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderComparison:
-    """The comparison of the times in two results folders, A (old) and B (new)."""
+    """The comparison of all times in the old results folder A with the times in the new folder B."""
 
     a: Path
     b: Path
@@ -62,10 +62,10 @@ class FolderComparison:
 
 
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
-    """Return the paths of the two results folders to compare, A (old) and B (new).
+    """Return the paths of two results folders: the old folder A and the new folder B.
 
-    If `second` is None, B is `first`, and A is the subfolder `versus-*` of B. Raise `Refusal` if there is not
-    exactly one such subfolder, or if a folder has no results.
+    If `second` is None, B is `first`, and A is the only subfolder `versus-*` of B. Raise `Refusal` if B does
+    not have exactly one such subfolder. Raise `Refusal` if a folder has no results.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -81,10 +81,10 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare the times of each case in an old results folder (`a`) and a new one (`b`).
+    """Compare the times of each case in the old results folder `a` and the new folder `b`.
 
     A case is slower or faster if the relative difference of its times is significantly larger than `margin`.
-    Raise `Refusal` if the margin is invalid, or if the folders are the same or have no case in common.
+    Raise `Refusal` if `margin` is invalid, or if the folders are the same or have no case in common.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -104,7 +104,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
     """Return a dict from case key to records, and sentences that count the omitted records.
 
-    For each workload, only the records of the newest environment are kept. `side` is "A" or "B".
+    Only the newest environment of each workload is kept. `side` is "A" or "B".
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]

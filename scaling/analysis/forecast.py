@@ -38,9 +38,9 @@ class Forecast:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return a Forecast for each type of hardware, from the records of planned cases.
+    """Return a `Forecast` for each type of hardware, from the records of planned cases.
 
-    `files` maps each hardware name to the unchecked content of its plan file (plan-*.json).
+    `files` maps each hardware name to the content of its plan file, which may be invalid.
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
@@ -57,14 +57,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a forecast that contains only the cases with the given keys, and the curves of these cases."""
+    """Return a forecast with only the cases whose keys are in `keys`, and with the curves of these cases."""
     records = tuple(record for record in forecast.records if record.key in keys)
     kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
     return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of each workload's newest environment, the newest environment first."""
+    """Return the records of the newest environment of each workload, sorted from new to old environments."""
     newest_first = sorted(records, key=lambda record: record.started_at or "", reverse=True)
     newest: dict[str, str] = {}  # workload -> environment
     for record in newest_first:
@@ -75,11 +75,7 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
-    """Return the predicted scaling curves of the given kinds ("strong", "weak") for the records of a plan.
-
-    A curve with only one device count is kept if it has the first kind in `kinds`, and if no longer curve
-    contains its case.
-    """
+    """Return the predicted scaling curves of the records for each kind, "strong" or "weak", in `kinds`."""
     timings = [
         Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
         for record in records
@@ -87,6 +83,7 @@ def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[C
     ]
     series = [(kind, line) for kind in kinds for line in series_of_kind(timings, kind)]
     longer = {timing.case for _, line in series if len(line) > 1 for timing in line}
+    # A curve with one device count is kept if no longer curve contains its case.
     return [
         build_curve(kind, line, _predicted_ratio, {})
         for kind, line in series
@@ -95,20 +92,18 @@ def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[C
 
 
 def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the ratio of two predicted times, `top` divided by `bottom`, with its 95 % interval.
-
-    The i-th Monte Carlo samples of both times assume the same machine parameters.
-    """
+    """Return the predicted time of `top` divided by the predicted time of `bottom`."""
     value = top.median / bottom.median
     tops, bottoms = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
     if not tops or len(tops) != len(bottoms):
         return Estimate(value, None, None)
+    # The i-th draws of both times assume the same machine parameters.
     low, high = np.percentile(np.divide(tops, bottoms), _INTERVAL_PERCENTILES)
     return Estimate(value, float(low), float(high))
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence with the number of planned cases, device counts, hardware and software versions."""
+    """Return a sentence that counts the planned cases and names the hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
     unplanned = (f"{count[status]} {status}" for status in ("skipped", "failed") if count[status])
     counts = ", ".join([count_of(count["planned"], "case"), *unplanned])
@@ -130,7 +125,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences that name the fastest method, efficiency, cheapest device count and memory of a plan.
+    """Return sentences about the fastest method, the cheapest device count and the memory of a plan.
 
     `deadline` is the longest allowed time of a call in seconds, by default twice the shortest predicted time.
     """
@@ -234,7 +229,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Return the prediction errors for each type of hardware that has both plans and measurements."""
+    """Return a `PlanScore` for each type of hardware that has both plans and measurements."""
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []

@@ -37,7 +37,7 @@ class LintFinding:
 
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
-    """Check a results folder, and return one `LintFinding` per violated rule, in the order of `RULES`."""
+    """Return one `LintFinding` for each violated rule, in the order of `RULES`."""
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
     return [
         LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
@@ -53,7 +53,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return text such as '1 error, 2 warnings', or 'publishable as it is' if there are neither."""
+    """Return text such as '1 error, 2 warnings'. If there are none, return 'publishable as it is'."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -61,7 +61,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[dict[str, object]]:
-    """Return lint results as dicts keyed by COLUMNS: a row with the verdict, then a row per violated rule."""
+    """Return a row with the verdict, then a row for each violated rule. The keys of a row are `COLUMNS`."""
     remarks = lint_findings(findings)
     rows = (("verdict", verdict(remarks), "", "", ""), *map(astuple, remarks))
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
@@ -115,7 +115,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Describe the largest trend in the first compilation of a process, or return False if it is small."""
+    """Describe the largest trend in the first compilation of a process. Return False if it is small."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{change:+.1%} from the first third to the last"
@@ -165,12 +165,10 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves that have no time on one device.
-
-    A curve is omitted if its program ran out of memory on fewer devices.
-    """
+    """Return the names of the curves that have no time on one device."""
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
+    # If a program ran out of memory on fewer devices, it cannot have such a time.
     return [curve.name for curve, count in counts if count is None or count >= curve.baseline_devices]
 
 

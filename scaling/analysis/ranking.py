@@ -31,7 +31,7 @@ _COMPARED_FIELDS = ("mesh", "forward", "overlap")  # fields of a case that `comp
 
 @dataclass(frozen=True)
 class Ranking(Subject):
-    """The fastest of several timings (`first`), compared with the runner-up (`second`)."""
+    """The fastest timing `first` and the runner-up `second` of several timings."""
 
     first: Timing
     second: Timing | None  # with another method, or else another memory setting; see `find_runner_up`
@@ -78,7 +78,7 @@ class FastestMethod(Ranking):
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
-    """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
+    """Return the fastest JAX method and its runner-up for each problem, device count and environment."""
     groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
     methods = []
     for group in groups.values():
@@ -96,30 +96,31 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return the runner-up among `others`, and its time divided by the time of `first`.
 
-    The runner-up is the shortest timing. Timings that are significantly longer than `first` are considered
-    only if all are significantly longer. If `others` is empty, return (None, None).
+    The runner-up has the shortest time. Times that are not significantly longer than the time of `first` are
+    preferred. If `others` is empty, return (None, None).
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return a time divided by the time of the fastest handwritten derivative, or None if none was measured.
+    """Return a time divided by the time of the fastest handwritten derivative in `group`.
 
-    Only derivatives with the same `seeds` setting are compared, because colored seeds give only the nonzeros.
+    Return None if `group` has no handwritten derivative with the same `seeds` setting.
     """
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    # Colored seeds give only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
     return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
 
 def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return the row with the shortest time on any device count, for each problem."""
+    """Return one row for each problem, which has the shortest time among all device counts."""
     return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
 
 
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
-    """Return the rows of the largest problem of each function in each environment, the shortest time first.
+    """Return one list of rows for the largest problem of each function, sorted by time.
 
     A problem that was measured on more device counts is preferred to a larger problem.
     """
@@ -166,8 +167,8 @@ class ColoringGain(NamedTuple):
     def pays_after(self) -> str:
         """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
 
-        Return 'never' if coloring is slower, 'not distinguished' if the difference is not significant, and ''
-        if the number is unknown.
+        Return 'never' if coloring is slower. Return 'not distinguished' if the difference is not significant.
+        Return '' if the number is unknown.
         """
         if self.ratio is None or self.ratio.above_one:
             return count_of(self.break_even, "evaluation") if self.break_even else ""
@@ -202,7 +203,7 @@ class MemoryPoint(NamedTuple):
 
 
 class ParetoFront(NamedTuple):
-    """The memory settings with which one program was measured, and the Pareto-optimal ones (`best`)."""
+    """The measured memory settings of one program, and the Pareto-optimal settings `best`."""
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
@@ -211,7 +212,7 @@ class ParetoFront(NamedTuple):
 def pareto_fronts(timings: Iterable[Timing]) -> list[ParetoFront]:
     """Return a `ParetoFront` for each program that was measured with at least two memory settings.
 
-    Function values, timings on devices that shared CPU cores, and timings with unknown memory are omitted.
+    Function values are omitted. Timings on shared CPU cores or with unknown memory are also omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((bytes_while_running(vars(t.record)), t) for t in derivatives)

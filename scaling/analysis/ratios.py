@@ -54,7 +54,7 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds or a ratio of times, and its variation at one level of nesting (see the module)."""
+    """A time in seconds or a ratio of times, with its error at one level, such as between processes."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -63,7 +63,7 @@ class _LevelEstimate(NamedTuple):
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return one list of time samples, in seconds, for each compilation of a process, in order."""
+    """Return one list of time samples in seconds for each compilation of a process."""
     counts = [int(compilation.get("samples", 0)) for compilation in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     return [samples for start, end in itertools.pairwise(starts) if (samples := record.seconds[start:end])]
@@ -72,11 +72,10 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
-    `records` contains one record per process. The time of a process is the geometric mean of the median times
-    of its compilations. The time of a case is the geometric mean over its processes, or over jobs if there
-    are several. The interval is estimated from the variation between jobs, else processes, else compilations.
-    For a single compilation, it is the interval of the median, widened for autocorrelation. The limits are
-    None if there are too few samples.
+    `records` contains one record per process. The time is the geometric mean over compilations, then over
+    processes, then over jobs. The median is used for each compilation. The interval is estimated from the
+    variation at the highest of these levels with several members. For a single compilation, it is the
+    interval of the median, widened for autocorrelation. The limits are None if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
@@ -88,10 +87,10 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Return the time ratio of two cases, `top` divided by `bottom`, with its 95 % interval.
+    """Return the time of `top` divided by the time of `bottom`, with its 95 % interval.
 
-    `top` and `bottom` contain one record per process. If at least two pairs of processes were sampled in
-    turns, only these pairs are used.
+    Both arguments contain one record per process. If at least two pairs of processes were sampled in turns,
+    only these pairs are used.
     """
     rivals = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, rivals[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in rivals]
@@ -119,7 +118,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case and its error, estimated at the highest level that has several members."""
+    """Return the time of a case. Its error is estimated at the highest level with several members."""
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
         return _estimate_from_members(members)
@@ -136,7 +135,7 @@ def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
-    """Return the median of one process's samples, and the squared standard error of its logarithm.
+    """Return the median of the samples of one process, with its error.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -150,9 +149,9 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return the mean log(time) or log(ratio) of each process, or of each job if there are several jobs.
+    """Return the mean log(time) or log(ratio) of each job. If there is one job, average by process.
 
-    Each item of `runs` contains the record of one process (for a time) or of two processes (for a ratio).
+    Each item of `runs` contains one record for a time, or two records for a ratio.
     """
     jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -165,7 +164,7 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
 
 
 def _log_medians(record: Record) -> list[float]:
-    """Return the logarithm of the median time, in seconds, of each compilation of a process."""
+    """Return the logarithm of the median time in seconds for each compilation of a process."""
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
@@ -175,7 +174,7 @@ def _t_interval(value: float, error: float, freedom: float) -> Estimate:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two times differ by at most the relative difference `margin`.
+    """Return the p-value for the hypothesis that two times differ by at most the fraction `margin`.
 
     Return None for a single process. Source: McCarthy and Smyth 2009, Testing significance relative to a
     fold-change threshold (TREAT).
@@ -188,7 +187,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Return the ratios with each variance shrunk toward the common variance (empirical Bayes).
+    """Return the ratios with each variance shrunk toward the common variance by empirical Bayes.
 
     The variance of one case is uncertain if it has few processes. The weight of the common variance is
     limited by the effective number of cases. With fewer than 20 cases, the ratios are returned unchanged.
@@ -218,7 +217,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the number of independent cases, which is smaller if times in the same processes correlate."""
+    """Return the effective number of cases. It is smaller if times in the same processes correlate."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         rms = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
@@ -233,8 +232,8 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
 def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     """Return the relative change of the median time from the first to the last third of the samples.
 
-    Return None if there are fewer than three samples, if the change is at most `least`, or if Spearman's rank
-    correlation with the sample index is not significant at the 0.1 % level.
+    Return None if there are fewer than three samples, or if the change is at most `least`. Return None if
+    Spearman's rank correlation with the sample index is not significant at the 0.1 % level.
     """
     count = len(samples)
     if count < 3 or min(samples) == max(samples):

@@ -33,7 +33,7 @@ class ScalingFit:
     best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the predicted speed-up (for weak scaling, the scaled speed-up) on a number of devices."""
+        """Return the speed-up that the law predicts. For weak scaling, it is the scaled speed-up."""
         serial, *coherency = (parameter.value for parameter in self.parameters.values())
         if self.name == GUSTAFSON:
             return devices - serial * (devices - 1)
@@ -41,7 +41,7 @@ class ScalingFit:
 
     @property
     def limit(self) -> float | None:
-        """Return the largest speed-up over all device counts, or None if it is unbounded."""
+        """Return the largest speed-up over all device counts. Return None if it is unbounded."""
         serial = next(iter(self.parameters.values())).value
         if self.peak:
             return self.speedup(self.peak)
@@ -49,7 +49,7 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with an interval, computed from the interval limits of all parameters."""
+        """Return `limit` with its interval, which follows from the intervals of the parameters."""
         if self.limit is None:
             return None
         lows, highs = (
@@ -61,7 +61,7 @@ class ScalingFit:
 
     @property
     def peak(self) -> float | None:
-        """Return the device count with the largest speed-up, or None if the speed-up has no maximum."""
+        """Return the device count with the largest speed-up. Return None if there is no maximum."""
         if self.name != UNIVERSAL or not self.parameters["coherency"].value:
             return None
         contention, coherency = (parameter.value for parameter in self.parameters.values())
@@ -74,21 +74,20 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parameters) + shift."""
+    """A scaling law that multiplies or divides the time on one device by 1 + columns @ parameters."""
 
     name: str
     parameters: tuple[str, ...]  # the names of the fitted parameters
     columns: Any  # the factors of the parameters, an array of shape (device counts, parameters)
     sign: int  # -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied
-    shift: Any  # a known term, either an array of shape (device counts,) or a scalar
+    shift: Any  # a known term of log(time), either an array of shape (device counts,) or a scalar
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
+    """Fit the laws of strong or weak scaling to a scaling curve, and mark the best law.
 
-    A law with p parameters, each between 0 and 1, needs at least p + 2 device counts. Times that are not
-    distinguishable from an empty call are omitted. The simpler law is the best, unless an F test at the 5 %
-    level rejects it.
+    A law with p parameters needs at least p + 2 device counts. Times that are not distinguishable from an
+    empty call are omitted. The simpler law is the best, unless an F test at the 5 % level rejects it.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
@@ -119,18 +118,12 @@ def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
-
-    `squares` is the least sum of squared residuals, and `freedom` is its number of degrees of freedom.
-    """
+    """Return the largest sum of squares that passes an F test at the 5 % level. `squares` is the least."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Fit a law to the logarithms of the times, with the 95 % profile interval of each parameter.
-
-    The interval contains all values that an F test at the 5 % level does not reject.
-    """
+    """Fit a law to the logarithms of the times. Each parameter has a 95 % profile interval."""
     target, freedom = law.sign * (log_times - law.shift), len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
     limit = _acceptance_limit(best.squares, freedom)
@@ -143,7 +136,7 @@ def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
 
 
 class _Minimum(NamedTuple):
-    """The least-squares parameters of a law, and the sum of squared residuals S at these parameters."""
+    """The least-squares parameters of a law, with the sum S of the squared residuals."""
 
     parameters: Any  # an array of shape (parameters,)
     squares: float  # S
@@ -182,10 +175,9 @@ def _evaluate(law: _LinearLaw, target: Any, parameters: Any) -> _Minimum:
 
 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return the lower end of a profile interval if `end` is 0, or the upper end if `end` is 1.
+    """Return the value between `best` and `end` at which the least sum of squares is `limit`.
 
-    At this value of the parameter `index`, the least sum of squared residuals is `limit`. `best` is the
-    least-squares value of the parameter.
+    This is one end of the profile interval of the parameter `index`. The bound `end` is 0 or 1.
     """
 
     def distance(value: float) -> tuple[float, float]:
@@ -196,10 +188,9 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
 
 
 def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
-    """Return a root between `inside` and `outside`, by Newton's method safeguarded by bisection.
+    """Find a root by Newton's method, with bisection as a fallback. Without a root, return `outside`.
 
-    `function` returns its value, which is positive at `inside`, and its derivative. Without a root, return
-    `outside`. The cube root is bisected, because roots such as 1e-7 matter on thousands of devices.
+    `function` returns its value and its derivative. The value is positive at `inside`.
     """
     root, previous = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3, math.inf
     while abs(root - previous) > _LAST_STEP * root:
@@ -207,5 +198,6 @@ def _find_root(function: Callable[[float], tuple[float, float]], inside: float, 
         inside, outside = (root, outside) if value > 0 else (inside, root)
         previous, root = root, root - value / slope if slope else math.inf
         if not min(inside, outside) < root < max(inside, outside):
+            # Roots such as 1e-7 matter on thousands of devices, so that the cube root is bisected.
             root = ((math.cbrt(inside) + math.cbrt(outside)) / 2) ** 3
     return root

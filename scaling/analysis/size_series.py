@@ -39,7 +39,7 @@ class SizeSweep(_SizeSeries):
 
     @property
     def constants(self) -> str:
-        """Return the constant settings as text, such as 'width=8, 4 devices, shard_map, points split'."""
+        """Return the constant settings as text, such as 'width=8, 1 device, jit'."""
         oversubscribed = "" if self.honest else "oversubscribed"
         return join_words(self.fixed_sizes, self.devices_text, self.call, oversubscribed)
 
@@ -47,7 +47,7 @@ class SizeSweep(_SizeSeries):
     def exponents(self) -> dict[Method, Estimate]:
         """Return the exponent p of each method, where time ~ size ** p.
 
-        Times shorter than ten empty calls are not used. Methods without three longer times are omitted.
+        Times shorter than ten empty calls are not used. Methods with under three other times are omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]
@@ -58,9 +58,9 @@ class SizeSweep(_SizeSeries):
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two problem sizes. Both methods were measured at both sizes.
+    """A change of the fastest method between two problem sizes.
 
-    At each size, the times of the two methods, each with its fastest memory setting, differ significantly.
+    At each size, the times of both methods differ significantly. Each method has its fastest memory setting.
     """
 
     devices: int
@@ -74,7 +74,7 @@ class Crossover:
 
 @dataclass(frozen=True)
 class FastestModeMap(_SizeSeries):
-    """The fastest AD mode of one function for each value of one problem size and each device count."""
+    """The fastest AD mode of one function for each problem size and device count."""
 
     sizes: tuple[int, ...]
     devices: tuple[int, ...]
@@ -85,9 +85,8 @@ class FastestModeMap(_SizeSeries):
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
     """Yield (varying size, title, constant sizes, items) for each series in which one problem size varies.
 
-    A series has at least three values of the varying size. Two values are enough for the size that has the
-    most values. The values on each device count are counted separately, because the number of points may be
-    proportional to the number of devices. If each of two sizes determines the other, both vary in one series.
+    A series needs three values of this size on one device count. The size with the most values needs only
+    two. Sizes that determine each other vary in one series.
     """
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -106,6 +105,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
     """Return the largest number of distinct values of a size on any single device count."""
+    # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
 
@@ -129,11 +129,7 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
-    """Return the slope of a line fitted to log(time) against log(size), with its 95 % interval.
-
-    With four or more sizes, a parabola is also fitted. If its curvature is significant, the interval is
-    extended to include the slopes of the parabola at the smallest and the largest size.
-    """
+    """Return the slope of log(time) over log(size), with its 95 % interval."""
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
     sizes -= sizes.mean()
     # Relative to the first time, so that constant times have a slope of exactly 0.
@@ -144,6 +140,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     if len(line) > _LEAST_SIZES:
         (curvature, middle, _), covariance = np.polyfit(sizes, times, 2, cov=True)
         if abs(curvature) > stdtrit(len(line) - 3, 0.975) * math.sqrt(covariance[0, 0]) + _ROUNDING:
+            # The slopes of the parabola at both ends widen the interval.
             slopes += [middle + 2 * curvature * end for end in (sizes[0], sizes[-1])]
     return Estimate(float(slope), float(min(slopes)), float(max(slopes)))
 

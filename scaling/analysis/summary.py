@@ -46,17 +46,16 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return one sentence for each topic and function, on the largest problem of the function.
+    """Return one sentence about the largest problem for each topic and function.
 
-    `texts` contains (subject, topic, sort key, text) tuples. If several texts describe the largest problem,
-    the text with the smallest sort key is selected.
+    `texts` contains (subject, topic, sort key, text) tuples. Of equal problems, the least sort key is used.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function that states the sizes at which its fastest AD mode changes."""
+    """Return a sentence for each function. It states the sizes at which its fastest AD mode changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
         changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -81,7 +80,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function that states how its time on the fewest devices grows with size."""
+    """Return a sentence for each function. It states how the time on the fewest devices grows with size."""
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
     texts = ((sweep, sweep.swept, (sweep.case.devices,), _describe_exponents(sweep)) for sweep in sweeps)
     return _select_largest(findings, texts)
@@ -95,10 +94,9 @@ def _describe_exponents(sweep: SizeSweep) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence for each function and kind of scaling that names the scaling law that fits best.
+    """Return a sentence for each function and kind of scaling. It names the law that fits best.
 
-    Among the JAX curves of the largest problem, the sentence describes the curve with the shortest time on
-    its last device count.
+    Of the JAX curves for the largest problem, it describes the curve with the shortest last time.
     """
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
@@ -114,8 +112,7 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
     """Return a clause on the law that fits a curve best, such as 'Amdahl describes it best: serial 0.05'.
 
-    The clause states the fitted parameters of the law and, if they are determined, the largest speed-up that
-    the law allows.
+    The clause states the fitted parameters. If these are determined, it also states the largest speed-up.
     """
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
@@ -135,7 +132,7 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
     """Return the fastest curve for the largest problem of each function and kind of scaling.
 
     Curves are compared on the largest device count, where a timing in `fastest` ranks first. Handwritten
-    derivatives, mode=auto and peers (other AD systems) are selected only if there is no other curve.
+    derivatives, mode=auto and peers are selected only if there is no other curve.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -149,7 +146,7 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence for each function that describes its fastest weak scaling curve of JAX."""
+    """Return a sentence for each function. It describes the fastest weak scaling curve of JAX."""
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
@@ -162,7 +159,7 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 
 def _describe_variants(findings: Findings) -> list[str]:
-    """Return sentences that compare memory settings, meshes, forward inputs, and overlap."""
+    """Return sentences that compare different settings of one program, such as memory settings."""
     fronts = ((front.best[-1].timing, _describe_memory(front)) for front in findings.pareto_fronts)
     comparisons = ((each.first, each.field, _describe_comparison(each)) for each in findings.comparisons)
     rows = [
@@ -206,7 +203,7 @@ def _describe_comparison(comparison: SettingComparison) -> str:
 
 
 def _name_setting(case: Case, field: str) -> str:
-    """Return the value of a field as text, such as 'mesh=2x4' (points x seeds) or 'overlap=True'."""
+    """Return the value of a field as text, such as 'mesh=2x4' or 'overlap=True'."""
     return f"{field}={'x'.join(map(str, case.mesh_shape)) if field == 'mesh' else getattr(case, field)}"
 
 
@@ -220,7 +217,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return up to two sentences, which count the failed and the skipped cases for each reason."""
+    """Return sentences that count the failed and the skipped cases for each reason."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

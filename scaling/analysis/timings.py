@@ -56,14 +56,14 @@ class Timing(Subject):
 
 
 def nodes_of(record: Record) -> int | None:
-    """Return the number of nodes on which a case ran, or None if it was not recorded."""
+    """Return the number of nodes on which a case ran. Return None if it was not recorded."""
     shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
     nodes = shape.get("nodes") if isinstance(shape, dict) else None
     return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return one Timing for each measured case and environment, sorted by environment and case."""
+    """Return one `Timing` for each measured case in each environment, sorted by environment and case."""
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
     timings = []
@@ -84,7 +84,7 @@ def _sortable(value: Any) -> tuple:
 
 
 def least_time(timings: Iterable[Timing]) -> Timing | None:
-    """Return the timing with the shortest time, or None if there are no timings."""
+    """Return the timing with the shortest time. Return None if there are no timings."""
     return min(timings, key=lambda timing: timing.median, default=None)
 
 
@@ -94,12 +94,12 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the time in seconds of an empty call on the devices of a timing, or 0 if it was not measured."""
+    """Return the time in seconds of an empty call on the same devices. It is 0 if it was not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return the time of an empty call in seconds if `timing` is shorter than ten empty calls, else None."""
+    """Return `dispatch_floor` if the time is shorter than ten empty calls. Otherwise, return None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -140,17 +140,17 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the ratio of two times, `top` divided by `bottom`, with its 95 % confidence interval."""
+    """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval."""
     if top is bottom:
         return Estimate(1.0, 1.0, 1.0)
     return ratios.estimate_ratio(top.records, bottom.records).estimate
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return the timing on the recommended device count, and '' or the reason why none is recommended.
+    """Recommend the smallest device count whose time is not significantly longer than the shortest time.
 
-    The recommended count is the smallest one whose time is not significantly longer than the shortest time.
-    If the ratio of both times is not determined, return the shortest timing and the reason.
+    Return (timing on this count, ''). If the ratio of both times is not determined, return the shortest
+    timing and the reason why no count is recommended.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
@@ -169,24 +169,24 @@ def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of the named stages in seconds (median over processes), or None if unknown."""
+    """Return the total time of the named stages in seconds. Return None if it is unknown."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the time to the first result in seconds, including compilation, or None if it is unknown."""
+    """Return the time to the first result in seconds, with compilation. Return None if it is unknown."""
     if any(record.first_seconds is None for record in timing.records):
         return None
     return stage_seconds(timing, *SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the smallest number of calls for which `timing` takes at most as long in total as `other`.
+    """Return the least number of calls for which `timing` takes at most as long in total as `other`.
 
-    The total time includes the compilation. Return None if `timing` is not significantly faster per call, if
-    the ratio is not determined, or if the time of a first call is unknown.
+    The total time includes the compilation. Return None if `timing` is not significantly faster per call.
+    Return None if the ratio is not determined or the time of a first call is unknown.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     ratio, saved = time_ratio(other, timing), other.median - timing.median
@@ -196,13 +196,13 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory per device in bytes, or None. A measured peak is preferred to a compiler's report."""
+    """Return the memory per device in bytes, preferably as a measured peak. Return None if it is unknown."""
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
+    """Return the blocks of chunk=auto, such as '4 seeds and all points at a time'. By default, return ''."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""
@@ -213,11 +213,11 @@ def automatic_blocks(record: Record) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'."""
+    """Return the name of a method. The blocks that chunk=auto chose follow in parentheses."""
     auto = automatic_blocks(timing.record)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that are padding, in the process with the most padding."""
+    """Return the largest fraction of padding among the (point, seed) pairs of a process."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)
