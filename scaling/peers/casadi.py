@@ -88,7 +88,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with one row per point, padded to `count` rows with the last point.
+    """Return an input as float64 rows, one per point. The last row is repeated up to `count` rows.
 
     Every row contains a copy of a shared input. With `batch: whole`, a single row contains all points.
     """
@@ -104,10 +104,9 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Call the function of a case with symbols. Return (a dict from input name to symbols, outputs).
+    """Call the function of a case with symbols. Return a dict from input name to symbols, and the outputs.
 
-    The symbols of an input and the outputs are column vectors of scalars, in the row-major order of the
-    arrays. They describe one point or, with `batch: whole`, all points.
+    Both are column vectors in row-major order. With `batch: whole`, they contain all points, otherwise one.
     """
     import casadi as ca
 
@@ -125,10 +124,7 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes y or its derivative, and the number of sweeps (None for y).
-
-    `symbols` and `y` are the results of `_trace`.
-    """
+    """Return a CasADi function that computes y or its derivative, and the number of sweeps."""
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -148,15 +144,12 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps.
-
-    The matrix has shape (inputs, outputs). CasADi stores it in column-major order, so that its elements are
-    in the order of a row-major array of shape (outputs, inputs).
-    """
+    """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps."""
     ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if ad_weight else pattern.uni_coloring(pattern.T)
     if workload.reduce and not case.ad_mode.single_seed:
         jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
+    # Its column-major order is the row-major order of an array of shape (outputs, inputs).
     return jacobian.T, colors.size2()

@@ -2,8 +2,8 @@
 
 The functions accept a single point or a batch with a leading axis of points. The argument `np` is the array
 library, such as numpy or torch. The class `Batch` contains a function of all points of a case, and its
-inputs. The points are independent. Therefore a seed (a tangent or cotangent vector) that is repeated for all
-points yields one column or row of the Jacobian of every point in a single pass.
+inputs. A seed is a tangent or cotangent vector. The points are independent, so that a seed can be repeated
+for all points. A single pass then yields one column or row of the Jacobian of every point.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
-    """Return the reason why a library with the AD modes `modes` cannot run a case, or None if it can.
+    """Return the reason why a library with these AD modes cannot run a case. Return None if it can.
 
     `checks` are more reasons as (condition, text) pairs. A text is a reason if its condition is true.
     """
@@ -34,7 +34,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return the `checks` of `reason_to_skip` for the libraries that have neither bfloat16 nor `chunk`."""
+    """Return the `checks` of `reason_to_skip` for libraries with neither bfloat16 nor `chunk`."""
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -43,7 +43,7 @@ def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A function that evaluates all points of a case at once, and the inputs that are differentiated."""
+    """A function that evaluates all points of a case at once, with its differentiated inputs."""
 
     case: Case
     workload: Any
@@ -54,18 +54,18 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return how many points share a cotangent: all points, or 1 if batch=whole."""
+        """Return how many points share a cotangent. With batch=whole, it is 1."""
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return how many points share a tangent of `x[index]`: all, or 1 if it is shared or y is a sum."""
+        """Return how many points share a tangent of `x[index]`. If it is shared or y is a sum, return 1."""
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(
         self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
     ) -> list[numpy.ndarray]:
-        """Return one array per input with the columns of the Jacobian, of shape (columns, points, outputs).
+        """Return the columns of the Jacobian as an array of shape (columns, points, outputs) for each input.
 
         `compute_jvp(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of
         `x[index]`, and its nonzero elements equal `scale`. If the workload reduces the Jacobian, the outputs
@@ -83,11 +83,10 @@ class Batch:
     def rows(
         self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
-        """Return one array per input with the rows of the Jacobian, of shape (rows, *shape of the input).
+        """Return the rows of the Jacobian as an array of shape (rows, *shape of the input) for each input.
 
-        `compute_vjp` maps a cotangent of the outputs to a tuple with the cotangent of each input. `like` has
-        the shape and dtype of the outputs. If the workload reduces the Jacobian, the rows of each point are
-        summed.
+        `compute_vjp` maps a cotangent of the outputs to a cotangent of each input. `like` has the shape and
+        dtype of the outputs. If the workload reduces the Jacobian, the rows of each point are summed.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []
@@ -148,9 +147,9 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield every unit tangent or cotangent of a point, multiplied by `scale` and repeated for all `points`.
+    """Yield every unit seed of a point, repeated for all points. Its nonzero elements equal `scale`.
 
-    A seed has the shape and dtype of `like`. The same array is yielded each time and overwritten in place.
+    A seed has the shape and dtype of `like`. The same array is overwritten and yielded each time.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)
@@ -163,8 +162,7 @@ def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function to differentiate. Its keyword arguments are the inputs of the workload.
 
-    `log_gamma` is the logarithm of the gamma function. Only the function value of `poisson` needs it, because
-    the derivative does not depend on log(c!).
+    Only the value of `poisson` needs `log_gamma`, because the derivative does not depend on log(c!).
     """
     if case.workload == "rbf":
         default = "rowwise" if case.variant == "squared" else "product"
@@ -202,15 +200,15 @@ _RBF = {
 
 
 def _linear(np, X, W):
-    """Return X @ W of shape (..., o), for X of shape (..., p) and W of shape (p, o) or (..., p, o)."""
+    """Return X @ W for X of shape (..., p). The shape of W is (p, o) or (..., p, o)."""
     return X @ W if len(W.shape) == 2 else (X[..., None, :] @ W)[..., 0, :]
 
 
 def _residual(np, is_dot, is_scalar, d, m):
-    """Return d minus its least-squares fit by a Gaussian, for d of shape (..., 21) and m of shape (...).
+    """Return d minus its least-squares fit by a Gaussian. If `is_scalar` is true, return its sum of squares.
 
-    The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10. Only its amplitude is fitted. If
-    `is_dot` is true, the inner products use einsum. If `is_scalar` is true, return the sum of the squares.
+    d has shape (..., 21), and m has shape (...). The Gaussian is exp(-1.5 (x - m)^2) on x = -10, -9, ..., 10.
+    Only its amplitude is fitted.
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
@@ -221,9 +219,6 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the logarithm of the Poisson probability of the count c with the rate lam, elementwise.
-
-    The term log(c!) is omitted if `log_gamma` is None.
-    """
+    """Return the logarithm of the Poisson probability of the count c. Without `log_gamma`, omit log(c!)."""
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

@@ -1,7 +1,8 @@
-"""Import the peer (an AD library other than JAX) of `engine:`, list reasons to skip a case, call `prepare`.
+"""Import the peer of `engine:`, list reasons to skip a case, and call `prepare`.
 
-A peer runs the same cases as JAX, with the same inputs and checks. The field `engine` is the name of a module
-in this folder, such as `torch`, or the import path of a user's module. A peer must define two functions,
+A peer is an AD library that runs the same cases as JAX, with the same inputs and checks. The
+field `engine` names a module in this folder, such as `torch`, or is the import path of a user's module. A
+peer must define two functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
@@ -58,7 +59,7 @@ class Prepared:
 
 
 def module(engine: str) -> ModuleType:
-    """Import and return the module of an engine: a name in `ENGINES`, or an import path.
+    """Import the module of an engine, which is a name in `ENGINES` or an import path.
 
     Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
     """
@@ -80,7 +81,7 @@ def module(engine: str) -> ModuleType:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return a dict from each package of an engine to its version, or to None if it is not installed.
+    """Return a dict from each package of an engine to its version. A missing package has the version None.
 
     For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty,
     because every record contains the version of JAX.
@@ -103,7 +104,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return an error message if packages of an engine are not installed, or None if all are installed."""
+    """Return an error message if packages of an engine are not installed. Otherwise, return None."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -112,9 +113,9 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return new values for the fields of a case with a peer: `jit`, `chunk`, and options that only JAX has.
+    """Return new values for the fields of a case that a peer cannot use as they are.
 
-    A peer computes the whole batch with threads in a single process. The options that only JAX has are reset.
+    A peer computes the whole batch with threads in one process. Options that only JAX has are reset.
     """
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
@@ -125,7 +126,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
-    """Return ("not_offered" or "not_installed", explanation) if a peer cannot run a case, otherwise None."""
+    """Return ("not_offered" or "not_installed", explanation). Return None if the peer can run the case."""
     case = derivative.case
     peer = module(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
@@ -143,7 +144,7 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first (condition, text) pair whose condition is true, or None."""
+    """Return the text of the first pair whose condition is true. Return None if there is no such pair."""
     return next((text for condition, text in checks if condition), None)
 
 

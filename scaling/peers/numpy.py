@@ -29,7 +29,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for every unit vector e, where the step h depends on the dtype."""
+    """Return (f(x + h e) - f(x)) / h for every unit vector e. The dtype determines the step h."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

@@ -83,7 +83,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a derivative by a first call. Return it, and the time of this call in seconds."""
+    """Compile a derivative by calling it. Return the compiled function and the seconds of this call."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -100,9 +100,9 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
     """Return a function f(*x) that computes the function value, or the columns or rows of the Jacobian.
 
     It returns (value,), (columns,), or a tuple with the rows for each input. Columns and rows have the shape
-    (seeds, points, ...), or (points, ...) for a single seed. The seeds are created here and not in f, because
-    a compiled f that creates them takes up to thirty times as long.
+    (seeds, points, ...). With a single seed, they have no axis of seeds.
     """
+    # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
     mode = batch.case.ad_mode
     if mode.is_value:
         return lambda *x: (batch.function(*x),)
@@ -116,9 +116,9 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return the unit tangents or cotangents for each tensor, of shape (seeds, *shape of the tensor).
+    """Return the unit tangents or cotangents for each tensor in `like`.
 
-    Each seed of the tensor `like[i]` is repeated for `repeats[i]` points.
+    The shape is (seeds, *shape of the tensor). Each seed of `like[i]` is repeated for `repeats[i]` points.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -129,14 +129,14 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Apply a linear map to all seeds. The results have a leading axis of seeds, unless there is one seed."""
+    """Apply a linear map to all seeds. If there are several, the results have a leading axis of seeds."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return the columns of the Jacobian (one JVP per seed), summed over the outputs if it is reduced."""
+    """Return the columns of the Jacobian, one JVP per seed. If it is reduced, the outputs are summed."""
     from torch.autograd import forward_ad
 
     def jvp(v: Tensors) -> Any:
@@ -152,7 +152,7 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian (one VJP per seed), summed for each point if it is reduced."""
+    """Return the rows of the Jacobian, one VJP per seed. If it is reduced, the rows of a point are summed."""
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]
