@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_bytes
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The points and seeds that a device computes at a time (all if None), and the memory for its arrays."""
+    """The numbers of points and seeds that a device computes at a time, and the memory for its arrays."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
@@ -28,9 +28,9 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The bytes that a program needs on each device (None if unknown), and whether they fit into memory."""
+    """The memory that a program needs on each device, and whether this memory is available."""
 
-    bytes: int | None  # None if it is unknown
+    bytes: int | None  # the bytes on each device, or None if they are unknown
     fits: bool  # whether the program fits into memory
     io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed the memory
 
@@ -43,8 +43,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
-    Raise `TooLarge` if no candidate fits. `describe_shortage` returns an error message if a compiled case
-    does not fit, else None. `known_blocks`, the field `blocks` of an earlier record, is tried first.
+    Raise `TooLarge` if no candidate fits. For a case that does not fit, `describe_shortage` returns an error
+    message. `known_blocks` is the field `blocks` of an earlier record. These sizes are tried first.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None
@@ -80,12 +80,12 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest block sizes that fit into memory (or None), and a dict of all measured candidates.
+    """Return the largest block sizes that fit into memory, and a dict of all measured candidates.
 
-    `measure` compiles a candidate and returns its `MemoryNeed`. The candidate `earlier` is tried first, and
-    returned if it fits. Then candidates are tried in device memory or host memory, as `case.storage`
-    requires. If `case.storage` is None, host memory is tried only if no candidate fits into device memory.
-    Host memory requires `batch=vmap` and a reduction that does not sum over the points.
+    The sizes are None if no candidate fits. `measure` compiles a candidate and returns its `MemoryNeed`. If
+    the candidate `earlier` fits, it is returned. `case.storage` selects device memory or host memory. If it
+    is None, host memory is tried only if no candidate fits into device memory. Host memory requires
+    `batch=vmap` and a reduction that does not sum over the points.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -124,10 +124,10 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits into memory, enlarged by half if possible, or None if none fit.
+    """Return the first candidate that fits into memory, enlarged by half if that also fits.
 
-    The candidates must be in decreasing order of size. They must differ only in the number of points, or only
-    in the number of seeds.
+    Return None if no candidate fits. The candidates must be in decreasing order of size. They must differ
+    only in the number of points, or only in the number of seeds.
     """
     too_large = None
     for blocks in candidates:

@@ -40,10 +40,9 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 @dataclass(frozen=True)
 class Coloring:
-    """The colors of the columns and rows of a sparsity pattern, and the times to compute them.
+    """A coloring of the columns and rows of a sparsity pattern, and the times to compute it.
 
-    `columns` and `rows` are None if no column, or no row, has a color. `by_row` is true for each nonzero that
-    is read from a compressed row, and false for each nonzero that is read from a compressed column.
+    `columns` is None if no column has a color. `rows` is None if no row has a color.
     """
 
     pattern: Pattern
@@ -51,7 +50,7 @@ class Coloring:
     rows: np.ndarray | None  # the same for the rows, an array of shape (outputs,)
     column_count: int  # the number of colors of columns
     row_count: int  # the number of colors of rows
-    by_row: np.ndarray  # a bool array of shape (nonzeros,)
+    by_row: np.ndarray  # shape (nonzeros,): whether a nonzero is read from a compressed row, not a column
     detect_seconds: float = 0.0  # the time to detect the pattern, without imports
     color_seconds: float = 0.0  # the time to color the pattern, without imports
 
@@ -97,7 +96,7 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
 def find_coloring(
     key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
 ) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to all elements of x.
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x.
 
     x and y are tuples of abstract arrays. `compress` is "columns", "rows" or "both", as in `color`. The
     coloring is cached under `key`, which must identify the function and the shapes of its arguments.
@@ -118,7 +117,7 @@ def find_coloring(
 
 @functools.cache
 def _prepare_libraries() -> None:
-    """Import asdex, and compile the numba functions, so that times measured later exclude both.
+    """Import asdex and compile the numba functions, so that times measured later exclude both.
 
     Raise `Refusal` if asdex or numba cannot be imported, or if numba has no folder for its cache.
     """
@@ -175,10 +174,10 @@ def detect_pattern(
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a coloring of the columns, of the rows, or of both, for a given sparsity pattern.
+    """Return a coloring of a sparsity pattern.
 
-    `compress` is "columns", "rows" or "both". With "both", several divisions of the nonzeros between columns
-    and rows are tried, including columns only and rows only. The coloring with the fewest colors is returned.
+    `compress` states what gets colors: "columns", "rows" or "both". With "both", several divisions of the
+    nonzeros between columns and rows are tried. The coloring with the fewest colors is returned.
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -193,15 +192,15 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield divisions of the nonzeros between rows and columns, each as a pair (lower_bound, by_row).
+    """Yield pairs (lower_bound, by_row), one for each division of the nonzeros between rows and columns.
 
     `lower_bound` is a lower bound on the number of colors. `by_row` is true for each nonzero that is read
-    from a row. In some divisions, these are all nonzeros in rows with more nonzeros than a threshold. In the
-    others, they are all nonzeros in columns that do not have more nonzeros than a threshold.
+    from a row.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         entries_in_line = np.bincount(lines)[lines]
         for threshold in np.unique(entries_in_line)[-_MAX_THRESHOLDS:]:
+            # the nonzeros of the fullest rows, or of all but the fullest columns
             by_row = (entries_in_line > threshold) == is_row
             colors_of_columns = np.bincount(pattern.rows[~by_row]).max(initial=0)
             colors_of_rows = np.bincount(pattern.cols[by_row]).max(initial=0)
@@ -215,9 +214,9 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the color of each column, as `dsatur.color_columns` does, and the number of colors.
+    """Return the color of each column, and the number of colors. Without nonzeros, the colors are None.
 
-    `rows` and `cols` are the positions of the nonzeros. If there are none, the colors are None. Raise
+    `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. Raise
     `Refusal` if coloring would take minutes.
     """
     if not len(cols):
@@ -245,8 +244,8 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
 
-    A nonzero can be read if its column (or row) has a color, and if no other nonzero is added to it in the
-    compressed column (or row).
+    To be read from a column, a nonzero must be in a column with a color. No other column with this color may
+    have a nonzero in the same row. For rows, the conditions are the same.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (

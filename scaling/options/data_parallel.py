@@ -46,18 +46,18 @@ _REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reeva
 def sum_derivative(
     derivative: Derivative, points: NamedArrays, shared: NamedArrays, position: DevicePosition
 ) -> Any:
-    """Return the gradient of the loss summed over points, or the summed loss itself if `mode=value`.
+    """Return the gradient of the loss summed over points. If `mode=value`, return the summed loss.
 
-    With `split=data`, the sum is over all points, otherwise over the `points` of this device. The gradient is
-    a tuple with one element for each linear map. In forward mode, the element is an array with one derivative
-    for each tangent of this device. In reverse mode, it is a sequence of one array per differentiated input.
+    With `split=data`, the sum is over all points, otherwise over the `points` of this device. The gradient
+    has one element for each linear map. In forward mode, the element is an array with one derivative for each
+    tangent of this device. In reverse mode, it is a sequence of one array per differentiated input.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over blocks of points and, if split=data, over devices."""
+        """Return the sum of `transform(loss)` over all blocks. With `split=data`, also sum over devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -81,7 +81,7 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the given points, except padding points, where `valid` is false."""
+    """Return the sum of all outputs at the points where `valid` is true. If it is None, use all points."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -100,8 +100,7 @@ def _derivative_in_pieces(
 ) -> Any:
     """Return the gradient of the summed loss, computed in pieces with an all-reduce after each piece.
 
-    A piece uses some seeds of the linear map `part` in forward mode, or some elements of an input in reverse
-    mode. The all-reduce of one piece can overlap the computation of the next piece.
+    The all-reduce of one piece can overlap the computation of the next piece.
     """
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -134,10 +133,11 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of an array of shape (point devices, seed devices, ...) over the point devices.
+    """Sum the results of all point devices. Return an array of shape (copies, ...).
 
-    With split=data, each point device already has a copy of the sum, and all copies are returned. The result
-    has the shape (copies, ...), with one copy for any other split. Only the first seed device is used.
+    The shape of `x` is (point devices, seed devices, ...). Only the first seed device is used. With
+    `split=data`, all point devices have a copy of the sum, and all copies are returned. Otherwise, there is
+    one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -146,11 +146,11 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points as one array (copies, 1, elements) for each input.
+    """Return the derivative of a sum over points: for each input, an array (copies, 1, elements).
 
-    With split=data, there is one copy for each point device, otherwise a single one. `arrays` contains the
-    results of all devices, each of shape (point devices, seed devices, ...). In forward mode, there is a
-    single array. In reverse mode, there is one array for each input.
+    With `split=data`, there is one copy for each point device. Otherwise, there is one copy. `arrays`
+    contains the results of all devices, of shape (point devices, seed devices, ...). In forward mode, it
+    contains one array. In reverse mode, it contains one array for each input.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -161,7 +161,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare a sum over points (the gradient, or the values if mode=value) with the expected sum.
+    """Compare a sum over points with the expected sum. If `mode=value`, values are summed, not gradients.
 
     `result` has the shape (copies, 1, inputs). The error scale includes the rounding errors of the largest
     partial sum, and the errors of the terms.
@@ -196,7 +196,7 @@ def _terms_of_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected terms of a sum at the points [start, stop), and the error scale of each term.
 
-    Both arrays have the shape (points, inputs), or (points, 1) with mode=value.
+    Both arrays have the shape (points, inputs). If `mode=value`, the shape is (points, 1).
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: int) -> np.ndarray | None:
-    """Return the color of each column, such that no row has entries in two columns of the same color.
+    """Return a color for each column. No row has entries in two columns of the same color.
 
     The colors have the shape (inputs,). A column without an entry has the color -1. Return None if
     `max_colors` colors do not suffice. The memory is linear in `inputs * max_colors`.
@@ -25,7 +25,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert a node after `head` in a doubly linked list; `links` are arrays of next and previous nodes."""
+    """Insert `node` after `head` in a doubly linked list. `links` has arrays of next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -39,12 +39,11 @@ def _remove(links, node):
 
 @numba.njit(cache=True)
 def _color_by_saturation(graph, colors, is_used):
-    """Write the color of each column to `colors`, and return whether `is_used` has enough colors.
+    """Write the color of each column to `colors`. Return false if `is_used` has too few colors.
 
-    Each column gets the lowest color that no conflicting column has. The next column is the one with the
-    highest saturation, which is the number of distinct colors of its conflicting columns. If several columns
-    have the highest saturation, the next is the column whose saturation increased last. Coloring therefore
-    proceeds from neighbor to neighbor, and the colors of a stencil on a grid repeat periodically.
+    The saturation of a column is the number of distinct colors that conflict with it. The column with the
+    highest saturation is colored next. Of several such columns, the next is the one whose saturation
+    increased last. A column gets the lowest color that no conflicting column has.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape
@@ -73,6 +72,7 @@ def _color_by_saturation(graph, colors, is_used):
                     is_used[neighbor, color] = True
                     saturation[neighbor] += 1
                     _remove(links, neighbor)
+                    # First in its list: coloring proceeds to neighbors, and colors repeat on a grid.
                     _insert(links, neighbor, n + saturation[neighbor])
                     highest = max(highest, saturation[neighbor])
     return True

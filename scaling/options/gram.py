@@ -14,9 +14,8 @@ from scaling.core.reference import Jacobians, SizedEntries
 def count_passes(derivative: Derivative) -> int:
     """Return the total number of JVPs that all devices compute for J^T J in forward mode.
 
-    Each device multiplies its own columns of J by all columns of J. If one device computes all columns in one
-    chunk, it computes each column once. Otherwise, each device computes its own columns and, for each of its
-    chunks, all columns again.
+    Each device multiplies its own columns of J by all columns of J. One device with one chunk computes each
+    column once. Otherwise, a device computes all columns again for each chunk of its own columns.
     """
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
@@ -27,10 +26,10 @@ def count_passes(derivative: Derivative) -> int:
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the rows of J^T J for the seeds of one device as an array of shape (seeds, inputs).
+    """Return the rows of J^T J for the seeds of one device, as an array of shape (seeds, inputs).
 
-    Each row contains the inner products of one column of J with all columns. `column(k)` returns column k of
-    J. Unless one chunk contains all columns, all columns are computed again for each chunk of seeds.
+    Each row contains the inner products of one column with all columns. `column(k)` returns column k of J.
+    Unless one chunk contains all columns, all columns are computed again for each chunk of seeds.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         chunk_columns = jax.vmap(column)(seeds.indices)
@@ -59,7 +58,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(entries: SizedEntries) -> ReferenceTerms:
-    """Return the expected J^T J at each point, and its influence and magnitude (core/reference.py)."""
+    """Return the expected J^T J at each point, with its influence and magnitude (see `ReferenceTerms`)."""
     J, magnitude, largest = entries.J.values, entries.magnitude, entries.largest
     columns = magnitude.sum(axis=1)
     second_order = entries.rounding.entry * J.shape[1] * largest**2
@@ -68,7 +67,7 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the change of J^T J at each point p if J[p, o, i] changes by at most bound[p, i]."""
+    """Return a bound on the change of J^T J at each point. J[p, o, i] changes by at most bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

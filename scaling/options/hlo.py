@@ -75,7 +75,7 @@ class HloInstruction(NamedTuple):
         return self.opcode.removesuffix("-start")
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if it is absent."""
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}". Return None if absent."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
@@ -93,7 +93,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Message:
-    """A collective operation that `group` devices execute together, `times` times."""
+    """A collective operation, such as an all-reduce, that a group of devices executes together."""
 
     kind: str  # the opcode, such as "all-reduce"
     bytes: int  # the bytes of the input or of the output of a device, whichever is larger, in one execution
@@ -103,21 +103,21 @@ class Message:
 
 @dataclass(frozen=True)
 class HloProgram:
-    """The kernels and collectives of a program; `kernels` and `messages` are None if they are unknown."""
+    """The kernels and collectives of a compiled program."""
 
     computations: Computations
-    kernels: Sequence[Kernel] | None
-    messages: Sequence[Message] | None
+    kernels: Sequence[Kernel] | None  # None if unknown
+    messages: Sequence[Message] | None  # the executed collectives, or None if unknown
     collectives: dict[str, int]  # the opcode of a collective, such as "all-reduce" -> number of instructions
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write, or None if a trip count is unknown."""
+        """Return the bytes that all kernels read and write. Return None if they are unknown."""
         return _known_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives, or None if a trip count is unknown."""
+        """Return the bytes of all collectives. Return None if they are unknown."""
         return _known_bytes(self.messages)
 
 
@@ -131,7 +131,7 @@ def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
 
 
 def read(text: str) -> HloProgram:
-    """Parse the text of an optimized HLO module, as `Compiled.as_text` returns it, into an `HloProgram`.
+    """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
     For a conditional, only the branch with the most bytes is counted. If the trip count of a loop is unknown,
     its kernels and collectives have an infinite number of executions.
@@ -175,14 +175,11 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
-    """Return the trip count of a loop in the computation `instructions`, or infinity if it is unknown.
-
-    If XLA does not report the trip count, as on TPUs, the loop must have the form to which JAX lowers `scan`
-    and `fori_loop`: `while counter < end: counter += step` with constants.
-    """
+    """Return the trip count of a loop in the computation `instructions`. Return infinity if it is unknown."""
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
+    # On TPUs, XLA reports no trip count. JAX lowers loops to `while counter < end: counter += step`.
     test, carried = _root(condition), instructions[loop.operands[0]].operands
     try:
         counter, end = (source_of(name, condition, _COPIES) for name in test.operands)
@@ -215,14 +212,14 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion that contains only `instruction` and parameters."""
+    """Wrap `instruction` in a fusion, whose parameters are its operands. Return the fused instructions."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
 def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion, in which each nested fusion is replaced by its instructions."""
+    """Return the instructions of a fusion. Replace each nested fusion by its own instructions."""
     flat = dict[str, HloInstruction]()
     for instruction in body.values():
         if instruction.opcode != "fusion":
@@ -243,10 +240,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
-    """Yield a `Message` for each collective of a fusion.
-
-    All `devices` of the program take part in a collective without `replica_groups`.
-    """
+    """Yield a `Message` for each collective of a fusion. Without `replica_groups`, all devices take part."""
     for instruction in body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
@@ -267,7 +261,7 @@ def _count_kernel_bytes(body: Instructions) -> int:
 
 
 def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
-    """Return the instructions that produce the results of a computation, with bitcasts skipped."""
+    """Return the instructions that compute the results of a computation. Skip bitcasts."""
     root = _root(instructions)
     names = root.operands if root.opcode == "tuple" else [root.name]
     return [source_of(name, instructions) for name in names]
@@ -279,16 +273,16 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes `name`, skipping instructions with the given opcodes."""
+    """Return the instruction that computes `name`. Skip instructions whose opcode is in `opcodes`."""
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
 
 
 def _count_bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes that a fusion reads from each parameter, as a dict from parameter name.
+    """Return a dict from the name of each parameter to the bytes that a fusion reads from it.
 
-    `in_place` maps the name of each result that updates a parameter in place to the bytes of the update.
+    `in_place` is a dict from the name of an instruction to the bytes that it updates in a parameter.
     """
     reads: Counter[str] = Counter()
     for instruction in body.values():
@@ -306,7 +300,7 @@ def _count_bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[s
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return the computations of an HLO module as dicts of instructions, and the name of the entry."""
+    """Return the computations of an HLO module, and the name of its entry computation."""
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for row in text.splitlines():
@@ -338,19 +332,15 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
 
 
 def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the result bytes of an asynchronous start, excluding the operands that its result contains.
-
-    `size` is the size of the whole result in bytes, and `operands` is the size of the operands. The result of
-    a copy-start always contains the operand. The result of any other start is assumed to contain the operands
-    if it is larger than they are, because the results of some asynchronous all-reduces contain no operands.
-    """
+    """Return the bytes of an asynchronous result, without the operands that it contains."""
+    # A copy-start always contains its operand. Some asynchronous all-reduces contain no operands.
     return max(0, size - operands) if size > operands or is_copy else size
 
 
 def _count_array_bytes(array: tuple[str, ...], padded: bool) -> int:
-    """Return the size in bytes of an array, given as a match of the regular expression `_ARRAY`.
+    """Return the size in bytes of an array. `array` is a match of the regular expression `_ARRAY`.
 
-    If `padded` is true, the axes are padded to whole tiles, and arrays in on-chip memory have size 0.
+    If `padded` is true, the axes are padded to whole tiles. Arrays in on-chip memory then have size 0.
     """
     bits = int(array[1] or 8)  # pred has no number in its name
     dims, order, tile = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
@@ -365,7 +355,7 @@ def _count_array_bytes(array: tuple[str, ...], padded: bool) -> int:
 
 
 def _describe_array(array: tuple[str, ...]) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions and dtype of an array, and the minor-most axis of length above one, or None."""
+    """Return the dimensions and dtype of an array, and its minor-most axis of more than one element."""
     letters, bits, _, dims_text, order_text, _ = array
     dims = parse_integers(dims_text)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))

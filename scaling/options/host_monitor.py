@@ -61,10 +61,9 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the current counters of the monitored cores, of this process and of the visible GPUs.
+    """Return the current counters of the monitored cores, of this process and the visible GPUs.
 
-    `bound_to` are the cores that this process is bound to, or None if it is not bound. `find_disturbances`
-    compares the counters at the start and at the end of a measurement.
+    `bound_to` contains the cores that this process is bound to. It is None if the process is not bound.
     """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
@@ -88,12 +87,11 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(start: HostReading) -> list[str]:
     """Return the disturbances since the reading `start`: "throttled", "foreign_load", both or none.
 
-    The foreign load is the time in which the cores were neither idle nor used by this process, or the time
-    that the hypervisor used, whichever is longer. (Linux may attribute the time of the hypervisor to this
-    process.) If this process is bound to cores, the threshold is a tenth of the time of one core, because
-    devices wait for the slowest core. Otherwise it is a tenth of the time of all cores, because this process
-    can migrate. A load below the resolution of the idle times is ignored, unless there is only one core and
-    this process was preempted.
+    The foreign load is the time in which the cores were neither idle nor used by this process. It is at least
+    the time of the hypervisor, which Linux may attribute to this process. The threshold is a tenth of the
+    time of all cores. If this process is bound to cores, it is a tenth of the time of one core. The reason is
+    that devices wait for the slowest core. A load below the resolution of the idle times is ignored. On a
+    single core, such a load counts if this process was preempted.
     """
     now = read_counters(start.platform, start.bound_to)
     cores, elapsed = start.core_count, now.clock_seconds - start.clock_seconds
@@ -108,14 +106,12 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return a list of eight CPU times in clock ticks for each given core that /proc/stat contains.
-
-    The times are user, nice, system, idle, iowait, irq, softirq and steal time.
-    """
+    """Return a list of CPU times, in clock ticks, for each given core that /proc/stat contains."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
         if name in names and set(fields.split()) != {"0"}:  # a sandbox may report zeros
+            # user, nice, system, idle, iowait, irq, softirq and steal time
             times.append([int(field) for field in fields.split()[:8]])
     return times
 
@@ -127,7 +123,7 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 
 def driver_version() -> str | None:
-    """Return the version of the NVIDIA driver, or None if it is unknown."""
+    """Return the version of the NVIDIA driver. Return None if it is unknown."""
     version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
     return version.value.decode() if _nvml("nvmlSystemGetDriverVersion", version, 80) else None
 
@@ -149,10 +145,10 @@ def _nvml_library() -> Any:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if the variable is not set.
+    """Return the NVML handles of the visible GPUs.
 
-    As in CUDA, the first invalid entry and all entries after it are ignored. An integer is assumed to be both
-    a CUDA and an NVML index, which is correct for GPUs of one model. MIG instances are not supported.
+    If CUDA_VISIBLE_DEVICES is not set, all GPUs are visible. MIG instances are not supported. As in CUDA, the
+    first invalid entry and all entries after it are ignored.
     """
     gpus: list[tuple[str, ctypes.c_void_p]] = []  # (UUID, or "" if it is unknown; handle)
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
@@ -166,6 +162,7 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
         return tuple(handle for _, handle in gpus)
     selected: list[ctypes.c_void_p] = []
     for entry in map(str.strip, visible.split(",")):
+        # CUDA and NVML number GPUs of one model equally.
         matching = gpus[int(entry) :][:1] if entry.isdigit() else []
         matching += [gpu for gpu in gpus if entry.startswith("GPU-") and gpu[0].startswith(entry)]
         if len(matching) != 1:
@@ -175,13 +172,13 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
 
 
 def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
-    """Return the number that an NVML function writes to its last argument, or None if the call fails."""
+    """Return the number that an NVML function writes to its last argument. Return None if the call fails."""
     number = ctype()
     return number.value if _nvml(function, *arguments, ctypes.byref(number)) else None
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the reasons why a GPU is currently throttled, such as ["thermal"], or None if unknown."""
+    """Return the reasons why a GPU is throttled, such as ["thermal"]. Return None if they are unknown."""
     for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
         reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:

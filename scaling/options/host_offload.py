@@ -36,7 +36,8 @@ class StepPlan:
 def plan_offload(derivative: Derivative) -> StepPlan:
     """Divide a case with `storage=host` into steps, and return the `StepPlan`.
 
-    In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
+    In each step, a device computes `case.block` points. If seeds can be divided, it computes `case.chunk`
+    seeds.
     """
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
@@ -58,7 +59,7 @@ def plan_offload(derivative: Derivative) -> StepPlan:
 
 
 def _seeds_per_step(derivative: Derivative) -> int | None:
-    """Return the number of seeds in each step, or None if the seeds cannot or need not be divided."""
+    """Return the number of seeds in each step. Return None if the seeds are not divided among steps."""
     case, part = derivative.case, derivative.parts[0]
     seeds = case.mesh_shape[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = derivative.workload.reduction
@@ -69,7 +70,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result: float64 if the host sums partial results, else the case's dtype."""
+    """Return the dtype of the result. It is float64 if the host sums partial results."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)
@@ -77,7 +78,7 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield the indices (point, seed) at which each step of `block` points and `chunk` seeds starts.
+    """Yield the first point and seed of each step. A step has `block` points and `chunk` seeds.
 
     If the last step would be smaller, it starts earlier and repeats some points or seeds.
     """
@@ -135,7 +136,7 @@ def _place_arguments(
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
-    """Copy the output of the step that starts at (point, seed) to the whole result on the host."""
+    """Copy the output of the step that starts at (point, seed) into the host array `result`."""
     assert compiled.program is not None
     pieces, chunk = compiled.program.pieces(output), compiled.offload.seeds
     target = result[point : point + len(pieces[0])]

@@ -51,7 +51,7 @@ _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
 
 class LaplacianValue(NamedTuple):
-    """An intermediate result, its derivatives along all directions, and the sum of its second derivatives."""
+    """An intermediate result with its first and second derivatives."""
 
     value: Any
     tangents: Any  # the first derivatives along the directions, of shape (directions, *value.shape)
@@ -59,25 +59,25 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return a function of V that sums `quadratic_form(v)` over the directions v, the slices of V."""
+    """Return a function of V that sums `quadratic_form(v)` over the slices v of V."""
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
 def sum_products(column: LinearMap) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V, where `column(v)` returns H v.
+    """Return a function of V that sums v^T H v over the directions v in V. `column(v)` returns H v.
 
-    V is a tuple of arrays, shaped like the arrays in v with an additional leading axis of directions.
+    V is a tuple of arrays like those in v, with an additional leading axis of directions.
     """
     return _sum_over_directions(lambda v: (ravel(v) * column(v)).sum())
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in V by nested JVPs; H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over all v in V by nested JVPs. H is the Hessian of f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in V with `jet`; H is the Hessian of f at x.
+    """Return a function of V that sums v^T H v over all v in V by `jet`. H is the Hessian of f at x.
 
     The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f, or if
     the rule fails. Custom derivative rules of f are ignored.
@@ -107,7 +107,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over v in V in one pass; H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over all v in V in one pass. H is the Hessian of f at x."""
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -119,9 +119,9 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation for operands that are arrays or `LaplacianValue`.
+    """Return the results of a jaxpr equation. Operands and results are arrays or `LaplacianValue`.
 
-    A result is an array if it does not depend on the directions or has no inexact dtype (float or complex).
+    A result is a `LaplacianValue` if an operand is one, and if the dtype of the result is float or complex.
     """
     positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
     arguments = list({id(operands[k]): operands[k] for k in positions}.values())
@@ -156,7 +156,7 @@ def _propagate(
 ) -> list[Any]:
     """Apply a function g to inputs with derivatives, and return the results with derivatives.
 
-    `is_inexact` states which results are a `LaplacianValue`; the others are arrays without derivatives.
+    `is_inexact` is true for each result that becomes a `LaplacianValue`. The other results are arrays.
     `is_linear` states whether g is jointly linear in all inputs.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
@@ -176,6 +176,6 @@ def _propagate(
 
 
 def reference_trace(H: SizedEntries) -> ReferenceTerms:
-    """Return the expected trace of each Hessian, and its influence and magnitude (core/reference.py)."""
+    """Return the expected trace of each Hessian, with its influence and magnitude (see `ReferenceTerms`)."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.J.values, H.magnitude))
     return ReferenceTerms(trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -37,7 +37,7 @@ def enables_peaks(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peak benchmarks from which lower bounds on the run times of the given cases are computed.
+    """Return the peak benchmarks that bound the run times of the given cases from below.
 
     Each benchmark runs on as many devices as the case that it bounds. The benchmark `call` also uses the API
     of the case, because the dispatch latency depends on the API.
@@ -76,8 +76,8 @@ def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
 def peak_work(case: Case) -> int:
     """Return the amount of work that each device does in one call of a peak benchmark.
 
-    The unit is bytes ("copy", "transpose", "all_reduce"), floating-point operations ("matmul", "arithmetic"),
-    exponentials ("transcendental"), divisions ("division") or summed elements ("reduction").
+    The unit is bytes for "copy", "transpose" and "all_reduce". It is floating-point operations for "matmul"
+    and "arithmetic". For other targets, it is exponentials, divisions or summed elements.
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES_OF_DTYPE[case.dtype]

@@ -45,7 +45,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of flops and transcendental evaluations of one device, both None if unknown."""
+    """The numbers of flops and transcendental evaluations of one device. Both are None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -54,7 +54,7 @@ class OperationCounts(NamedTuple):
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
     """Count the work of a compiled case, and check its collectives.
 
-    Return the record fields with the work, and an error message if a collective is unexpected, else None.
+    Return the record fields with the work, and an error message if a collective is unexpected.
     """
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
@@ -67,8 +67,8 @@ def program_work(
 ) -> dict[str, Any]:
     """Return record fields with the work that each device does to compute one result.
 
-    The fields are the operation counts, the bytes of memory traffic and collectives, and the number of each
-    kind of collective, each None if unknown. If `compiled` has no jaxpr, the program is traced for `devices`.
+    The fields contain the operation counts, the bytes of memory traffic, and the collectives. A value is None
+    if it is unknown. If `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -80,7 +80,7 @@ def program_work(
 
 
 def padding_share(derivative: Derivative) -> float | None:
-    """Return the padded fraction of the (point, seed) pairs with split=both or a coloring, otherwise None."""
+    """Return the padded fraction of all (point, seed) pairs. Return None without split=both or a coloring."""
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:
         return None
@@ -93,8 +93,8 @@ def padding_share(derivative: Derivative) -> float | None:
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
     """Return an error message if a program has unexpected collectives or lacks required collectives.
 
-    Otherwise return None. Collectives are required only by cases with `split=data` on more than one device,
-    and by some targets of the workload `ceiling`. `collectives` maps each kind of collective to its number.
+    Otherwise return None. Cases with `split=data` on more than one device require collectives. Some targets
+    of the workload `ceiling` also do. `collectives` is a dict from kind of collective to number.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
@@ -106,7 +106,7 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution, excluding products with zeros from dilation."""
+    """Return the number of operations of a convolution. Products with zeros from dilation do not count."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
@@ -144,14 +144,14 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     """Return the numbers of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
     A matrix product has 2 * batch * M * N * K operations. A reduction or a cumulative sum has one operation
-    per input element, a scatter has one per update, and other arithmetic has one per result element. Each
-    evaluation of a transcendental function, root or power is one transcendental evaluation. A power with a
-    constant integer exponent is counted as multiplications. Integer arithmetic, comparisons, selections, data
-    movement and collectives are not counted. For a conditional, only the most expensive branch is counted.
+    per input element. A scatter has one operation per update. Other arithmetic has one operation per result
+    element. A function such as exp, a root or a power has one transcendental evaluation per result element. A
+    power with a constant integer exponent is counted as multiplications. Integer arithmetic, comparisons,
+    data movement and collectives are not counted. Only the most expensive branch of a conditional is counted.
     Inside `shard_map` and `pmap`, the operations of one device are counted.
 
-    Both counts are None if the jaxpr contains complex numbers, a loop whose trip count is not a constant, or
-    a primitive without a counting rule, such as most factorizations and custom kernels.
+    Both counts are None if the jaxpr contains complex numbers or a loop with an unknown trip count. They are
+    also None for a primitive without a counting rule, such as most factorizations and custom kernels.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))
@@ -160,7 +160,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of a jaxpr, ignoring equations with unused results."""
+    """Return the numbers of flops and transcendentals of a jaxpr. Ignore equations with unused results."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -207,8 +207,8 @@ def subjaxprs(equation: Any) -> list[Any]:
 def trip_count(equation: Any) -> int:
     """Return the trip count of a `while` equation of the form `while counter < end: counter += step`.
 
-    Raise `KeyError` if the equation has another form, or if `end`, `step` or the initial value of `counter`
-    is not an integer literal.
+    Raise `KeyError` for any other form. The values `end`, `step` and the first `counter` must be integer
+    literals.
     """
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -238,7 +238,7 @@ def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any])
 def evaluate(
     jaxpr: Any, arguments: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Return the outputs of a closed jaxpr, or of an open jaxpr without constants, for the given arguments.
+    """Return the outputs of a jaxpr for the given arguments. An open jaxpr must have no constants.
 
     `apply(equation, operands)` returns the sequence of results of one equation.
     """
@@ -254,7 +254,7 @@ def evaluate(
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Return the outputs of a jaxpr, and evaluate the functions that it calls in the same way.
+    """Return the outputs of a jaxpr. Calls of functions are replaced by the equations of the functions.
 
     `calls` contains the names of the primitives that call a function, such as "jit". For any other equation,
     `apply(equation, operands)` returns the list of results.

@@ -112,11 +112,11 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
-    """Return the leaves of a function's result (an array or a pytree of arrays) as one array.
+    """Return the result of a function, an array or a pytree of arrays, as one array.
 
-    A single leaf is returned unchanged. Several leaves are raveled, except for the first `leading` axes, and
-    concatenated. Raise `Refusal`, with `function_name` in its message, if a leaf is not an array of real
-    numbers, or if the leading axes differ.
+    A single leaf is returned unchanged. Several leaves are raveled and concatenated, but keep the first
+    `leading` axes. Raise `Refusal` if a leaf is not an array of real numbers, or if the leading axes differ.
+    The message contains `function_name`.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -151,8 +151,8 @@ def concatenate_blocks(
     """Return a derivative as one array, given the blocks that `jax.jacrev` returns for pytrees.
 
     A block is the derivative of one output leaf with respect to one input leaf. `input_sizes` are the numbers
-    of elements of the input leaves. The array has the shape (points, outputs, inputs), or (1, inputs) if
-    `per_point` is false. Raise `Refusal` if the shapes of the blocks are inconsistent.
+    of elements of the input leaves. The array has the shape (points, outputs, inputs). If `per_point` is
+    false, it has the shape (1, inputs). Raise `Refusal` if the shapes of the blocks are inconsistent.
     """
     leaves = [block for block in map(jnp.asarray, jax.tree.leaves(result)) if block.size]
     if len(leaves) == 1:

@@ -25,14 +25,11 @@ from scaling.options.coloring import Coloring
 
 @dataclass(frozen=True)
 class NonzeroIndices:
-    """The indices of the nonzeros that each device reads from compressed slices.
+    """The indices with which each device reads nonzeros from its compressed slices."""
 
-    `arguments` contains program arguments for each linear map: the colors, and the positions of the nonzeros
-    in the slices of each device. `entries[k][d]` contains the indices in the sparsity pattern of the nonzeros
-    that device d reads with linear map k.
-    """
-
+    # Name of a program argument -> colors of a linear map, or positions of the nonzeros in its slices.
     arguments: dict[str, np.ndarray]
+    # entries[k][d] contains the pattern indices of the nonzeros that device d reads with linear map k.
     entries: list[list[np.ndarray]]
 
 
@@ -50,12 +47,12 @@ def gather_indices(derivative: Derivative) -> NonzeroIndices:
 def _indices_of_part(
     coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return the arrays that each device uses to read nonzeros from the slices of one linear map.
+    """Return (colors, positions, entries), with which devices read the nonzeros of one linear map.
 
-    The first array contains the color of each column or row. The second array, of shape (devices, nonzeros),
-    contains the flat index of each nonzero in the slices of a device, padded with zeros. The slices have the
-    shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode. The third result is a list of
-    one array for each device, which contains the pattern indices of the device's nonzeros.
+    `colors` contains the color of each column or row. `positions[d]` contains the flat index of each nonzero
+    in the slices of device d, padded with zeros. The slices have the shape (seeds, outputs) in forward mode.
+    In reverse mode, they have the shape (seeds, inputs). `entries[d]` contains the pattern indices of these
+    nonzeros.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -94,10 +91,10 @@ def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
 def gather_nonzeros(
     indices: NonzeroIndices, shape: tuple[int, int, int], result: Sequence[Any]
 ) -> np.ndarray:
-    """Return the nonzeros of all devices as one array of the given shape, in the order of the pattern.
+    """Return the nonzeros of all devices as one array of the given shape, in pattern order.
 
-    `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
-    nonzeros per device).
+    `result` contains one array for each linear map. Its shape is (point devices, seed devices, points per
+    device, nonzeros per device).
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -112,25 +109,21 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """The positions (`at`) at which a reference pattern contains the entries of another sparsity pattern.
+    """The entries of a sparsity pattern that a reference pattern also contains."""
 
-    `has` is true for the entries that the reference pattern contains. `lacking` contains the positions of the
-    reference entries that the other pattern lacks.
-    """
-
-    at: np.ndarray  # arbitrary where `has` is false
-    has: np.ndarray
-    lacking: np.ndarray
+    at: np.ndarray  # the position of each entry in the reference pattern; arbitrary where `has` is false
+    has: np.ndarray  # whether the reference pattern contains the entry
+    lacking: np.ndarray  # the positions of the reference entries that the other pattern lacks
 
 
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Check that all entries of a reference pattern are zero if a detected pattern lacks them.
+    """Compare the expected entries that a detected pattern lacks with zero.
 
-    Return a list with one comparison, or an empty list if the detected pattern lacks no entry. Also return a
-    note with the number of lacking entries that are not zero, or "" if there are none. `expected` and `scale`
-    have the shape (points, 1, reference entries).
+    Return a list with one comparison. The list is empty if the pattern lacks no entry. Also return a note
+    with the number of lacking entries that are not zero. The note is "" if there are none. `expected` and
+    `scale` have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
         return [], ""
@@ -143,11 +136,11 @@ def compare_lacking(
 def match_patterns(
     derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
-    """Return the sparsity patterns that are needed to compare a result with the expected Jacobian.
+    """Return (workload pattern, result pattern, reference pattern, common nonzeros) to compare a result.
 
-    The first three values are the pattern that the workload defines, the pattern of a result with colored
-    seeds, and the pattern of the closed form `Workload.nonzeros`. The fourth value states where the third
-    pattern contains the entries of the second. A value that does not exist or is not needed is None.
+    The result pattern is the pattern of a result with colored seeds. The reference pattern is the pattern of
+    the closed form `Workload.nonzeros`. The common nonzeros state where the reference pattern contains the
+    entries of the result pattern. A value that does not exist or is not needed is None.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None
@@ -182,7 +175,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Return the positions at which `reference`, of the same shape, contains the entries of `pattern`."""
+    """Return the positions of the entries of `pattern` in `reference`. Both patterns have the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
@@ -217,5 +210,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return the sums of `values[:, k]` over all k with the same `index[k]` as an array (points, count)."""
+    """Sum `values[:, k]` over all k with the same `index[k]`. Return an array of shape (points, count)."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

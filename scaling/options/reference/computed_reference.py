@@ -36,13 +36,10 @@ _MAX_DTYPE_DIFFERENCE = 2.0  # relative to the rounding error; a larger differen
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """A reference that JAX computes for a workload without a closed form, and its verification.
+    """A reference that JAX computes for a workload without a closed form, and its verification."""
 
-    `evaluation` computes the reference, and `native` evaluates the function in the dtype of the case.
-    """
-
-    evaluation: Evaluation
-    native: Evaluation
+    evaluation: Evaluation  # computes the reference
+    native: Evaluation  # evaluates the function in the dtype of the case
     terms: int  # the number of terms whose sum is one entry of the derivative
     inner_roundoff: float  # the unit roundoff of the narrowest dtype of an intermediate result
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
@@ -90,7 +87,7 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Compute and verify the reference of a case, in float64 if possible, else in the dtype of the case."""
+    """Return the verified reference of a case, in float64 if possible. Otherwise, use the case's dtype."""
     arrays = _inputs_at(case, workload, _sample_points(case))
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -178,11 +175,7 @@ def _make_unverified_reference(
 def _rounding_properties_with_jvp(
     function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
 ) -> RoundingProperties:
-    """Return the rounding properties of the JVP of a function with respect to the inputs `names`.
-
-    If the function has no rule for forward mode, return the properties of the function itself, with the
-    number of summed terms doubled.
-    """
+    """Return the rounding properties of the JVP of a function with respect to the inputs `names`."""
     x = {name: structs[name] for name in names}
     constants = {name: struct for name, struct in structs.items() if name not in names}
 
@@ -191,7 +184,7 @@ def _rounding_properties_with_jvp(
 
     try:
         return rounding_properties(jvp, constants, x, x)
-    except Exception:  # no rule for forward mode
+    except Exception:  # no rule for forward mode; a JVP is assumed to sum twice as many terms
         properties = rounding_properties(lambda named: function(**named), structs)
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
@@ -204,7 +197,7 @@ def _describe_dtype_difference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> str | None:
-    """Return a message if native and float64 values differ by more than rounding (`noise`), else None."""
+    """Return a message if native and float64 values differ by more than rounding errors, else None."""
     roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
     scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
@@ -227,9 +220,9 @@ def _verify_reference(
 ) -> ComputedReference:
     """Verify a reference by finite differences, and return a copy that contains the outcome.
 
-    If there is no objection to the derivative, `seconds` is set to the estimated time of all entries.
-    Otherwise, `wrong` or `unsure` is set to an error message. `float64_obstacle` is the reason why the
-    reference is not computed in float64, or None.
+    If the verification fails, `wrong` or `unsure` is set to an error message. Otherwise, `seconds` is set to
+    the estimated time of all entries. `float64_obstacle` is the reason why the reference is not computed in
+    float64.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -253,7 +246,7 @@ def _describe_objection(
     roundoff: float,
     float64_obstacle: str | None,
 ) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message} if the derivative was not confirmed, else {}."""
+    """Return {"wrong": message} or {"unsure": message}. Return {} if there is no objection."""
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
     if not (is_unsure or is_wrong):

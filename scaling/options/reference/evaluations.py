@@ -35,11 +35,7 @@ _MIN_INPUTS_PER_OUTPUT = 8  # the minimum ratio for computing a Jacobian by rows
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, and how to evaluate it and its derivatives with respect to the inputs `names`.
-
-    If `summed`, the outputs are summed. If `transposed`, a JVP is computed by transposing the VJP. A nonzero
-    `rounding_key` adds random rounding errors. If not `optimized`, XLA compiles faster, but to slower code.
-    """
+    """A function of one point, and how to evaluate it and its derivatives."""
 
     function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
     names: tuple[str, ...]  # the differentiated inputs, in the order of the columns of the Jacobian
@@ -47,10 +43,10 @@ class Evaluation:
     integers: frozenset[str]  # the inputs with the dtype int32
     dtype: str  # the dtype of the other inputs
     width: int = 1  # the number of elements of the largest intermediate result at one point
-    summed: bool = False  # if true, the result has the shape (1,)
-    transposed: bool = False
-    rounding_key: int = 0  # the seed of the errors in all intermediate results
-    optimized: bool = True  # whether XLA fuses operations and optimizes their code
+    summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
+    transposed: bool = False  # whether a JVP is computed by transposing the VJP
+    rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results
+    optimized: bool = True  # whether XLA fuses operations and optimizes their code, which may take long
 
 
 @contextlib.contextmanager
@@ -79,11 +75,10 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function.
+    """Return `evaluation`. If XLA takes long to compile the function, set `optimized` to false.
 
-    On a CPU, XLA fusion duplicates an operation for each consumer that reads different elements of its
-    result, for example shifted by one. In a long chain of such operations, the number of copies grows
-    exponentially, and compilation takes minutes.
+    On a CPU, XLA fusion copies an operation for each consumer that reads different elements of its result. In
+    a long chain of such operations, the number of copies grows exponentially. Compilation then takes minutes.
     """
     start = time.perf_counter()
     values(evaluation, arrays)
@@ -120,7 +115,7 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
 
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Return the Jacobian at each point, of shape (points, outputs, inputs), computed in forward mode."""
+    """Return the Jacobians as an array of shape (points, outputs, inputs), computed in forward mode."""
     return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
 
 
@@ -161,7 +156,7 @@ def _trace(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: n
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an evaluation that can compute JVPs, or None if its function supports neither JVPs nor VJPs.
+    """Return an evaluation that can compute JVPs. Return None if neither JVPs nor VJPs are supported.
 
     If the function supports only VJPs, the field `transposed` of the returned evaluation is true.
     """
@@ -198,8 +193,8 @@ def measure_with_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `measure(evaluation, arrays)`, and the largest change of each element due to rounding errors.
 
-    The change is the maximum absolute change in `count` repetitions with random rounding errors from
-    `with_rounding`, where `relative` is the relative error of the inputs.
+    The measurement is repeated `count` times with random rounding errors from `with_rounding`. `relative` is
+    the relative error of the inputs.
     """
     center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
@@ -208,7 +203,7 @@ def measure_with_noise(
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return a dict of the per-point inputs and a dict of the shared inputs, with converted dtypes."""
+    """Convert the dtypes of the inputs. Return a dict of per-point inputs, and a dict of shared inputs."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
@@ -218,20 +213,18 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
 
 
 def _jitted(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return the jitted function that computes `quantity`, such as "jvp", of an evaluation.
+    """Return the jitted function f(per_point, shared, *seeds) that computes `quantity`.
 
-    The function f(per_point, shared, *seeds) returns an array of shape (points, ...). `quantity` is a key of
-    `_QUANTITIES`. Evaluations with different nonzero rounding keys use the same compiled program, which takes
-    the key as an argument.
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". The result has the shape (points, ...).
     """
-    key = evaluation.rounding_key
+    key = evaluation.rounding_key  # an argument of one program for all nonzero keys
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
     return functools.partial(compiled, np.uint32(key))
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return a jitted function f(rounding_key, per_point, shared, *seeds) that computes `quantity`.
+    """Return a jitted function of (rounding_key, per_point, shared, *seeds) that computes `quantity`.
 
     `quantity` is a key of `_QUANTITIES`. `per_point` and `shared` are dicts from input name to array.
     """

@@ -43,8 +43,8 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 class Confirmation:
     """The result of comparing a derivative with finite differences.
 
-    The size of a derivative is its root mean square over the random directions or, along the direction of a
-    single input, its magnitude. If the finite difference is larger, it is used as the size instead.
+    The size of a derivative is its root mean square over the random directions. Along the direction of one
+    group of inputs, it is its magnitude. The size is at least the magnitude of the finite difference.
     """
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
@@ -54,7 +54,7 @@ class Confirmation:
 
 
 class _MeasuredValues(NamedTuple):
-    """Function values (`center`), and a lower and an upper estimate of their rounding errors."""
+    """Function values, with a lower and an upper estimate of their rounding errors."""
 
     center: np.ndarray  # the values without a step, of shape (points, outputs) like the other arrays
     # `roundoff` times the magnitude of the value, plus the largest change due to random rounding errors
@@ -69,8 +69,8 @@ def confirm(
 ) -> Confirmation:
     """Compare the derivatives of a function along random directions with finite differences.
 
-    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result. Where a value is
-    infinite, such as a log density outside of its support, the derivative is neither wrong nor confirmed.
+    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result. A derivative is neither
+    wrong nor confirmed where a value is infinite, such as a log density outside of its support.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     if len(evaluation.names) > 1:
@@ -109,10 +109,10 @@ def _compare_along(
 ) -> tuple[np.ndarray, ...]:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    Return four arrays of shape (points, outputs). The first three contain whether the derivative is wrong,
-    confirmed, and unresolved. The fourth contains the relative difference where the derivative is wrong.
-    `value_rounding` is the error of the derivative due to rounding of the function value. `rounding` is the
-    error due to rounding in the evaluation of the derivative.
+    Return (is wrong, is confirmed, is unresolved, relative difference) as arrays of shape (points, outputs).
+    The difference is 0 where the derivative is not wrong. `value_rounding` is the error of the derivative due
+    to rounding of the function value. `rounding` is the error due to rounding in the program of the
+    derivative.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -146,12 +146,12 @@ def screen(
     generator: np.random.Generator,
     groups: Groups,
 ) -> np.ndarray:
-    """Estimate the relative error of the derivative for each group of inputs by finite differences.
+    """Return estimates of the relative error of the derivative, of shape (groups, points).
 
-    `groups` is the result of `group_inputs`. The result has the shape (groups, points). For each output and
-    step, the error is |derivative - difference|, minus the effect of rounding, divided by |derivative| +
-    |difference|. The error of an output is the smallest at any step. The largest error of the outputs is
-    returned. NaN and infinity are ignored. At a kink, a derivative between the one-sided slopes is correct.
+    `groups` is the result of `group_inputs`. An error is |derivative - difference| / (|derivative| +
+    |difference|), with the effect of rounding subtracted from the numerator. For each output, the smallest
+    error at any step is used. The largest error at a point is returned. NaN and infinity are ignored. At a
+    kink, a derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
@@ -175,10 +175,10 @@ def screen(
 def random_direction(
     evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a dict from the name of each differentiated input to a random direction of the same shape.
+    """Return a random direction as a dict from the name of each differentiated input to an array.
 
-    The elements for an input x are ±u max(|x|, 0.001 r), where u is uniform in [0.5, 1) and r is the root
-    mean square of x. If r is 0, the elements are ±u.
+    For an input x with the root mean square r, the elements are ±u max(|x|, 0.001 r). The factor u is uniform
+    in [0.5, 1). If r is 0, the elements are ±u.
     """
     direction = {}
     for name in evaluation.names:
@@ -190,10 +190,10 @@ def random_direction(
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return the groups of inputs that share a finite difference, usually one group for each input.
+    """Return groups of input names. The inputs in a group share a finite difference.
 
-    If there are more than `_MAX_GROUPS` inputs, inputs with derivatives of similar size share a group. In a
-    group with derivatives of different sizes, a large derivative could hide an error in a small one.
+    Each input has its own group unless there are more than `_MAX_GROUPS` inputs. A larger group contains
+    inputs with derivatives of similar size. Otherwise, a large derivative could hide an error in a small one.
     """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
@@ -209,7 +209,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return one direction for each group of inputs, with zeros for all inputs that are not in the group."""
+    """Return one direction for each group of inputs. It is zero for all inputs outside of the group."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -217,11 +217,7 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 def _measure_values(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> _MeasuredValues:
-    """Return the values of a function, and estimates of their rounding errors from short steps.
-
-    The three shortest steps that change a value are used. Even shorter steps may leave the value unchanged,
-    if the function rounds an intermediate result.
-    """
+    """Return the values of a function, and estimates of their rounding errors from short steps."""
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
     least_noise = roundoff * np.abs(center) + change
     direction = random_direction(evaluation, arrays, generator)
@@ -231,6 +227,7 @@ def _measure_values(
         difference = 6 * center - 4 * (stepped[1] + stepped[2]) + stepped[0] + stepped[3]
         is_used = used_steps < _USED_NOISE_STEPS
         largest = np.where(is_used, np.maximum(largest, np.nan_to_num(np.abs(difference)) / 2), largest)
+        # If the function rounds an intermediate result, the shortest steps may leave the value unchanged.
         used_steps += np.any(np.array(stepped) != center, axis=0)
     return _MeasuredValues(center, least_noise, np.maximum(least_noise, largest))
 
@@ -253,11 +250,10 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
 def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the most accurate finite difference for each output, and an estimate of its error.
 
-    Both arrays have the shape (points, outputs), and `differences` has the shape (steps, points, outputs).
-    The error of the difference at a step is estimated as the sum of two parts: the effect of the rounding
-    error `noise` of the values, and the change from this difference to the difference at the next shorter
-    step. If the change to any other shorter step, minus the effect of rounding, is larger, it replaces the
-    second part, because two consecutive steps can agree by chance near a kink.
+    Both arrays have the shape (points, outputs). `differences` has the shape (steps, points, outputs). The
+    error is the effect of `noise`, the rounding errors of the values, plus the change to the next shorter
+    step. A larger change to another shorter step is used instead, less the effect of rounding. The reason is
+    that two consecutive steps can agree by chance near a kink.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     rounding = 1.5 * noise / _STEPS
@@ -272,10 +268,9 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 
 
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
-    """Return the smallest nonzero change of each output among all steps, or 0 if there is none.
+    """Return the smallest nonzero change of each output among all steps. Return 0 if there is none.
 
-    The result has the shape (points, outputs). If the function rounds an intermediate result, its values
-    change in jumps, and the smallest change estimates the height of a jump.
+    If the function rounds an intermediate result, its values change in jumps of about this height.
     """
     changes = np.abs(differences) * _STEPS
     least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
@@ -285,13 +280,13 @@ def _smallest_jump(differences: np.ndarray) -> np.ndarray:
 def _compare_steps(
     differences: np.ndarray, derivative: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compare a derivative with the finite difference at each step, and return three boolean arrays.
+    """Return (agrees twice, agrees once, is refuted) as boolean arrays of shape (points, outputs).
 
-    The first array contains whether the derivative agrees with the differences at two consecutive steps, and
-    the second whether it agrees at any step. It agrees if it differs by at most `allowed`. Steps with a
-    larger rounding error are ignored. The first array is true for correct derivatives near kinks, where
-    `_select_difference` fails because fourth differences overestimate the rounding error of short steps. The
-    third array contains whether the derivative differs from the shortest two consecutive steps that agree.
+    A derivative agrees with a finite difference if they differ by at most `allowed`. To agree twice, it must
+    agree at two consecutive steps. It is refuted if it is far from both differences at the shortest two
+    consecutive steps that agree with each other. Steps with a larger rounding error than `allowed` are
+    ignored. The first array is reliable near kinks, where fourth differences overestimate the rounding error
+    of short steps.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
@@ -302,10 +297,9 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return for each output whether it oscillates too fast for finite differences.
+    """Return whether each output oscillates too fast for finite differences.
 
-    If it does, short steps change the output by more than rounding errors, and almost as much as the longest
-    step. The oscillation appears as noise, so that the differences neither confirm nor refute a derivative.
+    Short steps then change the output by more than rounding errors, and almost as much as the longest step.
     """
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)

@@ -32,15 +32,15 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 
 
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
-    """Return a bound on the error of the forward difference for each input, of shape (points, inputs).
+    """Return a bound on the error of each forward difference, as an array of shape (points, inputs).
 
-    The bounds hold at the points [start, stop) for all outputs, or for their sum if the result is a sum. A
-    bound is a safety factor times the sum of two errors. With the step h, the truncation error is h / 2 times
-    the larger of the second derivatives at x and at x + h. The rounding error is the error of x + h and of
+    The bounds hold at the points [start, stop) for all outputs. If the result is a sum, they hold for the
+    sum. A bound is a safety factor times the sum of two errors. With the step h, the truncation error is h /
+    2 times the larger second derivative at x and at x + h. The rounding error is the error of x + h and of
     both function values, divided by h. A function value is a sum of `terms` terms.
 
-    If there are many inputs, only some are evaluated, and their largest bound is returned for all inputs. A
-    product J x is a single difference along x, and its bounds have the shape (points, 1).
+    If there are many inputs, only some are evaluated. All inputs then have the largest bound of these inputs.
+    A product J x is a single difference along x. Its bounds have the shape (points, 1).
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -76,7 +76,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the largest magnitude of the terms that are summed to a function value, of shape (points,)."""
+    """Return the largest magnitude of the terms in a function value, as an array of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.derivative.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -89,7 +89,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| at each point, or the sum of |output| if the result sums the outputs."""
+    """Return the largest |output| at each point. Return the sum of |output| if the outputs are summed."""
     is_summed = spec.workload.reduction.sums_outputs or spec.derivative.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 

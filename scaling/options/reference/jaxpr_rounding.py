@@ -65,7 +65,7 @@ _CUSTOM_RULES = ("custom_", "stop_gradient", "pure_callback", "ffi_call", "linea
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The longest sum (`terms`), the narrowest dtype (`bits`) and the largest array (`width`) in a jaxpr."""
+    """The longest sum, the narrowest dtype and the largest array in a jaxpr."""
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
     bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
@@ -82,8 +82,8 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
     """Return whether `function(**arguments)` uses `custom_jvp`, `custom_vjp` or `stop_gradient`.
 
-    Functions of JAX that use them internally count too, such as `jax.nn.relu` and `jnp.linalg.solve`, and so
-    do primitives that JAX does not define.
+    Functions of JAX that use them internally count too, such as `jax.nn.relu` and `jnp.linalg.solve`.
+    Primitives that JAX does not define also count.
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
@@ -115,7 +115,8 @@ class _JaxprAnalysis:
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
         """Return the number of summed terms on the longest path to each output of a jaxpr.
 
-        `input_terms` contains the number of terms on the longest path to each input, or None for a constant.
+        `input_terms` contains the number of terms on the longest path to each input. It is None for a
+        constant.
         """
         terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -248,10 +249,10 @@ class _Interpreter:
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Evaluate a `while` loop with rounding errors, for as many iterations as without rounding errors.
+        """Evaluate a `while` loop with rounding errors, which do not change the number of iterations.
 
-        With rounding errors, the loop might not terminate. If `jax.vmap` batches the condition, the loop runs
-        until the condition is false for all elements. An element whose condition is false keeps its values.
+        A condition with rounding errors might never become false. If `jax.vmap` batches the condition, the
+        loop runs until it is false for all elements. An element whose condition is false keeps its values.
         """
         params = equation.params
         first = params["cond_nconsts"]
@@ -280,14 +281,14 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _hash(bits: jax.Array) -> jax.Array:
-    """Return a hash of each element of a uint32 array (the finalizer of MurmurHash3)."""
+    """Return the hash (MurmurHash3 finalizer) of each element of a uint32 array."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
 
 
 def _called_jaxpr(equation: Any) -> Any:
-    """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it is not a call."""
+    """Return the jaxpr that an equation calls, such as a nested `jax.jit`. Return None if it calls none."""
     jaxprs = [value for value in equation.params.values() if isinstance(value, (ClosedJaxpr, Jaxpr))]
     if len(jaxprs) != 1 or (isinstance(jaxprs[0], Jaxpr) and jaxprs[0].constvars):
         return None
@@ -305,7 +306,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition` is true and `old` elsewhere; `condition` may lack trailing axes."""
+    """Return `new` where `condition` is true and `old` elsewhere. The condition may lack trailing axes."""
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

@@ -101,11 +101,10 @@ def _reevaluate_suspect(
 def _rounding_of_block(
     suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, PointsComparison]:
-    """Return the rounding errors of the entries of a block, and `points`, possibly with a note added.
+    """Return the rounding errors of the entries of a block, and `points`.
 
-    If the function cannot be evaluated with random rounding errors, a note is added to `points`, and the
-    rounding errors are zero, so that the entries that failed the check are wrong. `size` contains the typical
-    magnitudes of the entries.
+    If the errors cannot be estimated, they are zero, and the returned points have a note. The entries that
+    failed the check are then wrong. `size` contains the typical magnitudes of the entries.
     """
     rounding = np.zeros(size.shape)
     try:
@@ -119,7 +118,7 @@ def _rounding_of_block(
 
 
 def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray, Columns]:
-    """Return the points and the columns (a slice if all) of the next block of `is_pending` entries."""
+    """Return the points and the columns of the next block of entries for which `is_pending` is true."""
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
@@ -133,7 +132,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
 
 
 def _pad_indices(indices: np.ndarray) -> np.ndarray:
-    """Return the indices, repeated until their number is a power of 4, so that few programs are compiled."""
+    """Repeat the indices until their number is a power of 4, so that few programs are compiled."""
     return np.resize(indices, 4 ** int(np.ceil(np.log(len(indices)) / np.log(4) - 1e-9)))
 
 
@@ -141,8 +140,8 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
     """Return the estimated rounding error of the entries at some points and columns.
 
-    The error of an entry is three times the range (maximum minus minimum) of its values in evaluations with
-    random rounding errors. It is infinite if one of these values is not finite.
+    The entries are evaluated several times with random rounding errors. The error of an entry is three times
+    the range of its values. It is infinite if a value is not finite.
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
@@ -164,7 +163,7 @@ def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Col
 
 
 def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
-    """Return the inputs at the points of a block, or at all points if the result is a sum over points."""
+    """Return the inputs at the points of a block. If the result is a sum over points, return all inputs."""
     arrays, per_point = suspect.arrays, suspect.native.per_point
     if suspect.spec.reduction.sums_points:
         return arrays
@@ -175,7 +174,7 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
     """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
     For a reduction of degree k, such as J^T J with k = 2, the estimate is (|f(x)| / |x|)^k. For a function
-    value, or a product of the derivative and a vector, it is |f(x)|. The result can be broadcast to `shape`.
+    value or a product with a vector, it is |f(x)|. The result can be broadcast to `shape`.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, block_points)
     with evaluations.evaluation_context(native.dtype):
@@ -194,17 +193,17 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return some columns of the reduced Jacobians, or the function values if mode=value.
+    """Return some columns of the reduced Jacobians. If `mode=value`, return the function values.
 
-    The first axis is the axis of points. If the result is a sum over n points, and `arrays` contains only k
-    of them, the sum over these k points is multiplied by sqrt(n / k), because the rounding error of a sum
-    grows with the square root of the number of terms.
+    If the result is a sum over all points, the sum over the given points is scaled. Its rounding error is
+    then about as large as in the whole sum. The first axis of the result is the axis of points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
     if spec.reduction.sums_points:
         summed = dataclasses.replace(evaluation, summed=True)
         gradients = evaluations.jacobian_in_few_passes(summed, arrays)
+        # The rounding error of a sum grows with the square root of the number of terms.
         return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))
     if not isinstance(columns, slice):
         evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)

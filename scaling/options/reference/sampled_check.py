@@ -28,7 +28,7 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a sample of the result at every point, and of all entries at some points."""
+    """Compare a sample of the result at every point, and all entries at some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -38,11 +38,11 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return the fractions of the result that were compared, as a dict with the keys "entries" and "points".
+    """Return the compared fractions of the result, as a dict with the keys "entries" and "points".
 
     "points" is the fraction of the points at which all entries were compared. `decided_share` is the fraction
-    of the compared entries whose rounding errors are small enough to decide whether the entry is correct. The
-    other entries do not count as compared.
+    of the compared entries whose rounding errors are small enough for a decision. The other entries do not
+    count.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -102,9 +102,9 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 def _compare_jacobians(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products with random vectors, of random columns, and of random rows.
+    """Compare random columns, random rows, and products of the Jacobian and random vectors.
 
-    `result` has the shape (points, outputs, inputs), or (points, 1, nonzeros) with colored seeds.
+    `result` has the shape (points, outputs, inputs). With colored seeds, its shape is (points, 1, nonzeros).
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
@@ -138,18 +138,18 @@ def _compare_jacobians(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Return `scale` with each entry raised to at least a fraction of the largest entry of its row."""
+    """Raise each entry of `scale` to at least a fraction of the largest entry in its row."""
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
 
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield a comparison of `result` with the product J v, of shape (points, outputs, 1).
+    """Compare `result`, of shape (points, outputs, 1), with the product J v.
 
-    J is the Jacobian. The vector v is the direction of the case, or a vector of ones if the result is a sum
-    over the inputs. The error scale is the magnitude of the summed terms. It is estimated from products of J
-    and vectors whose elements are the elements of v with random signs.
+    J is the Jacobian. The vector v is the direction of the case. If the result is a sum over the inputs, v
+    contains ones. The error scale is the magnitude of the summed terms. It is estimated from products of J
+    with copies of v whose elements have random signs.
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point
@@ -178,11 +178,11 @@ def _compare_gram(
 
 
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
-    """Return a function f(evaluation, arrays, points) that evaluates the derivative for some seeds.
+    """Return a function f(evaluation, arrays, points) that evaluates the derivative for given seeds.
 
-    `quantity` is a quantity of `evaluations.slices`, or "jvp" if `seeds` is a list of tangents for all points
-    of a block. `points` are indices of points in the block, and `arrays` contains the inputs at these points.
-    If `is_summed` is true, the sum of the outputs is differentiated.
+    `quantity` is "jvp", or a quantity of `evaluations.slices`. For "jvp", `seeds` is a list of tangents for
+    all points of a block. `points` are indices of points in the block, and `arrays` contains the inputs at
+    these points. If `is_summed` is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:
