@@ -56,5 +56,5 @@ def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
     ],
 )
 def test_an_invalid_pattern_is_rejected(rows, cols):
-    with pytest.raises(Refusal, match=r"the 3 x 2 Jacobian.*each entry once, row by row"):
+    with pytest.raises(Refusal, match=r"the 3 x 2 Jacobian.*each once, sorted by row"):
         sparse_jacobians.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)
