@@ -302,7 +302,8 @@ def _split_location(text: str) -> tuple[str, str]:
         fix = "write FILE.py:NAME, such as spring.py:force"
         raise Refusal(f"{text!r} does not name a function in an existing file: {fix}")
     if where.endswith(".py") and not Path(where).stem.isidentifier():
-        raise Refusal(f"{where} cannot be imported: its name is no module name; rename it, such as spring.py")
+        reason = "its name is not a module name; rename it, such as spring.py"
+        raise Refusal(f"{where} cannot be imported: {reason}")
     return where, name
 
 
