@@ -1,5 +1,6 @@
 """Define the rules of `scaling lint`, such as too few samples, each with a severity, a check and a fix."""
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
@@ -38,12 +39,17 @@ class LintFinding:
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Return one `LintFinding` for each violated rule, in the order of `RULES`."""
+    return list(_check_rules(findings))
+
+
+@functools.lru_cache(maxsize=1)  # a report needs them five times
+def _check_rules(findings: Findings) -> tuple[LintFinding, ...]:
     checked = ((severity, name, rule(findings), fix) for severity, name, rule, fix in RULES)
-    return [
+    return tuple(
         LintFinding(severity, name, len(violations), _summarize_violations(violations), fix)
         for severity, name, violations, fix in checked
         if violations
-    ]
+    )
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
