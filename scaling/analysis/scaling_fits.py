@@ -64,7 +64,7 @@ class ScalingFit:
         """Return the device count with the largest speed-up. Return None if there is no maximum."""
         if self.name != UNIVERSAL or not self.parameters["coherency"].value:
             return None
-        contention, coherency = (parameter.value for parameter in self.parameters.values())
+        contention, coherency = (self.parameters[name].value for name in ("contention", "coherency"))
         return max(1.0, math.sqrt((1 - contention) / coherency))
 
     @property

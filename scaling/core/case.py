@@ -152,8 +152,9 @@ class Case:
     @property
     def ad_mode(self) -> Mode:
         """Return the `Mode` of the case. For mode=auto, return a mode that can compute the target."""
-        mode_of_order = "fwd_over_rev" if self.target in SECOND else "jacfwd"
-        return MODES[mode_of_order if self.mode == AUTO else self.mode]
+        if self.mode == AUTO:
+            return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
+        return MODES[self.mode]
 
     @property
     def kind(self) -> str:

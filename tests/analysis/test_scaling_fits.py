@@ -181,18 +181,16 @@ def test_amdahl_is_fitted_to_strong_and_gustafson_to_weak_curves(curve_of):
 
 def test_superlinear_speedup_has_zero_serial_part_and_an_interval(curve_of):
     fit = fit_of(curve_of(AMDAHL, (0.0,), ONE_TO_EIGHT, noise=-0.1 * np.log(ONE_TO_EIGHT)), AMDAHL)
-    assert (fit.parameters["serial"].value, fit.parameters["serial"].low) == (0, 0) and fit.parameters[
-        "serial"
-    ].high > 0
+    serial = fit.parameters["serial"]
+    assert (serial.value, serial.low) == (0, 0) and serial.high > 0
     assert fit.limit is None
 
 
 def test_very_small_parts_are_recovered_on_thousands_of_devices(curve_of):
     counts = tuple(2**i for i in range(13))
     noise = 0.02 * np.random.default_rng(6).normal(size=13)
-    contention, coherency = fit_of(
-        curve_of(UNIVERSAL, (1e-4, 1e-7), counts, noise), UNIVERSAL
-    ).parameters.values()
+    fit = fit_of(curve_of(UNIVERSAL, (1e-4, 1e-7), counts, noise), UNIVERSAL)
+    contention, coherency = fit.parameters.values()
     assert 0 < contention.low < 1e-4 < contention.high < 2e-4
     assert 0 < coherency.low < 1e-7 < coherency.high < 2e-7
 
