@@ -95,7 +95,7 @@ def to_csv(table: Columns) -> str:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return a table with typed columns. Each row is a dict from column name to cell.
 
-    In `columns`, "sizes" stands for all columns "sizes.*". All columns "environment.*" are appended. Integer
+    In `columns`, "sizes" selects all columns "sizes.*". All columns "environment.*" are appended. Integer
     columns become text if they contain strings or do not fit into 64 bits.
     """
     present = dict.fromkeys(name for row in rows for name in row)

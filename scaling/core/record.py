@@ -171,8 +171,8 @@ def is_number(value: Any) -> bool:
 def to_line(record: Record) -> str:
     """Return a record as one line of strict JSON. NaN and other invalid numbers become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
-    of_case = {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
-    return dumps(_without_invalid_numbers(fields) | of_case, allow_nan=False)
+    case_fields = {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
+    return dumps(_without_invalid_numbers(fields) | case_fields, allow_nan=False)
 
 
 def _without_invalid_numbers(value: Any) -> Any:

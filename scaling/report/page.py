@@ -31,7 +31,7 @@ from scaling.report.text import Table, clean_text, file_stem, keep_numbers_whole
 
 _TEMPLATE_FOLDER = Path(__file__).parent
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
-_RANGE_FIELDS = (  # fields of a record of which a detail panel shows the smallest and the largest value
+_RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and the largest value
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
 )  # fmt: skip
 
