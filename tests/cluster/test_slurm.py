@@ -292,6 +292,7 @@ def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, 
     assert {reason for reason, _ in failures(results)} == {"timeout"}
 
 
+@pytest.mark.thin(2, "contract")
 @pytest.mark.parametrize(("partition", "state"), [("low", "COMPLETED"), ("scavenge", "PREEMPTED")])
 def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     submit, tmp_path, results, partition, state

@@ -139,6 +139,7 @@ def test_a_compiled_part_or_a_custom_derivative_may_depend_on_the_point_alone(mo
     np.testing.assert_allclose(jax.jit(jax.vmap(laplacian))(c, x), expected, rtol=1e-11)
 
 
+@pytest.mark.thin(2, "contract")
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 def test_the_directions_of_several_inputs_are_taken_together(mode):
     f = lambda x, y: jnp.sum(jnp.sin(x) * jnp.cos(A @ y)) + jnp.sum(x) ** 2 * y[0]  # noqa: E731
@@ -156,6 +157,7 @@ def test_the_forward_laplacian_never_stores_second_derivatives_along_single_dire
     assert len(by_direction) == 2 < len(products)  # the derivatives alone, in both hidden layers
 
 
+@pytest.mark.thin(3, "contract")
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatch):
     right = modes.MODES[mode].sum_quadratic_forms

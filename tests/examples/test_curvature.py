@@ -12,7 +12,7 @@ from tests.support.devices import run_once
 from tests.support.paths import TOP
 
 VARIANTS = pytest.mark.parametrize(
-    "variant", ["simple", pytest.param("robust", marks=pytest.mark.thorough)]
+    "variant", ["simple", pytest.param("robust", marks=pytest.mark.contract)]
 )  # compiling the robust density takes seconds
 SIZES = {"rows": 6, "pixels": 5, "width": 32}
 

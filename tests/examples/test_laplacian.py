@@ -107,7 +107,8 @@ def test_the_page_shows_every_published_cell_and_the_table_that_its_data_give():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("study", ["laplacian", pytest.param("biharmonic", marks=pytest.mark.contract)])
+@pytest.mark.contract
+@pytest.mark.parametrize("study", ["laplacian", "biharmonic"])
 def test_a_study_runs_small_and_its_figures_can_be_drawn(study, tmp_path, monkeypatch):
     small = [f"sizes.{name}={size}" for name, size in SIZES.items()]
     quick = ["sampling.seconds=0.02", "sampling.least=3", "sampling.warm_up=0.001", "points=4", "devices=1"]

@@ -129,6 +129,7 @@ def test_cases_of_a_peer_with_missing_packages_are_skipped_run_once_installed_an
     assert "0 cases to run" in done.stdout and "0 skipped" in done.stdout
 
 
+@pytest.mark.contract
 def test_unsupported_cases_are_checked_again_in_the_next_run(write_peer, run, tmp_path):
     write_peer(head="OFFERED = os.path.exists('compiler')")
     text = (

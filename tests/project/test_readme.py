@@ -26,6 +26,7 @@ FEW = [
 ]  # one pair of processes in a comparison, two modes
 NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
 PLANNED = ['where=\'workload == "linear" and mode == "jacrev"\'']  # some cases of the plan
+SMALLER = {"points=1000": "points=300", "memory_limit=500MB": "memory_limit=20MB"}  # of a run
 SMALLEST = ["where='workload == \"poisson\"'"]  # some cases of the study of the figure
 SUBMITTED = ["where='workload == \"linear\" and points > 8'"]  # some cases of the study for Slurm
 
@@ -67,6 +68,7 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
         arguments += PLANNED
     is_run = arguments[0] == "run" and not {"dry_run=true", "--help"} & {*arguments}
     if is_run:
+        arguments = [SMALLER.get(argument, argument) for argument in arguments]
         arguments += SMALL + (FEW if any(argument.startswith("versus=") for argument in arguments) else [])
         arguments += NO_PEAKS if "study=linear" in arguments else []
         arguments += SMALLEST if "study=speedup" in arguments else []

@@ -24,7 +24,7 @@ from scaling.plan import plan_study
 from scaling.workers import supervise
 from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
-pytestmark = [pytest.mark.thin(40, "thorough"), pytest.mark.thin(2, "contract")]
+pytestmark = [pytest.mark.thin(40, "thorough"), pytest.mark.thin(4, "contract")]
 
 LIMIT = 15  # seconds
 RBF = ("run", "study=rbf")

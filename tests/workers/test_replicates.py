@@ -77,6 +77,7 @@ def test_an_error_of_one_process_during_sampling_ends_the_case_at_once(command, 
     assert record.status == "failed" and record.reason != "timeout" and record.seconds == []
 
 
+@pytest.mark.contract
 def test_the_compilation_cache_of_the_user_is_not_used(command, scaling_command, tmp_path):
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
