@@ -10,9 +10,9 @@ if os.path.basename(sys.argv[0]) == "scaling" and signal.getsignal(signal.SIGINT
 
 import atexit
 import contextlib
+import errno
 import importlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -61,9 +61,10 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         return _print_error(str(refusal), BAD_INPUT)
     except OSError as error:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
-        where = f" {Path(str(name)).name}" if name else ""
+        where = f" {name}" if name else ""
         action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
-        return _print_error(f"cannot {action}{where}: {error.strerror or error}; {_CONTINUE_ADVICE}", FAILED)
+        advice = "free some space; " * (error.errno in (errno.ENOSPC, errno.EDQUOT)) + _CONTINUE_ADVICE
+        return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)
 

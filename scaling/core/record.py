@@ -207,8 +207,9 @@ class Writer:
             while line:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
-        except OSError:
+        except OSError as error:
             os.ftruncate(self._file, size)  # removes an incomplete line
+            error.filename = str(self._folder)  # `os.write` does not name it
             raise
 
 

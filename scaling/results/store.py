@@ -231,7 +231,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary_path
         os.replace(temporary_path, path)
     except OSError as error:
-        if error.filename == str(temporary_path):
+        if error.filename in (None, str(temporary_path)):  # a write does not name the file
             error.filename = str(path)
         raise
     finally:

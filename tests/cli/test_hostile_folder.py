@@ -190,4 +190,4 @@ def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatc
 
     monkeypatch.setattr(main, "_run_subcommand", fail)
     assert main._run_and_explain([], None) == 1
-    assert capsys.readouterr().err.startswith("scaling: cannot read study.json: Permission denied;")
+    assert capsys.readouterr().err.startswith(f"scaling: cannot read {path}: Permission denied;")

@@ -282,7 +282,7 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
         try:
             writer.append(from_line(lines[1]))
         except OSError as error:
-            print(error.strerror)
+            print(error.strerror, error.filename == sys.argv[1])
         print(next(Path(sys.argv[1]).glob("*.jsonl")).stat().st_size)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
         writer.append(from_line(lines[2]))
@@ -293,7 +293,7 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
         [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], input="\n".join(lines), capture_output=True, text=True,
         check=True, timeout=60,
     )  # fmt: skip
-    assert process.stdout.splitlines() == ["File too large", str(len(lines[0]) + 1)]
+    assert process.stdout.splitlines() == ["File too large True", str(len(lines[0]) + 1)]
     assert store.load(tmp_path) == ([records[0], records[2]], [], [])
 
 
@@ -430,6 +430,15 @@ def test_a_results_folder_without_read_permission_is_not_called_empty(tmp_path):
     (tmp_path / "mine").mkdir(mode=0)
     done = run_without_privileges("from scaling.results import store; store.folder_of('mine')", tmp_path)
     assert "Refusal: 'mine' cannot be read: Permission denied" in done.stderr
+
+
+def test_a_full_disk_is_reported_with_the_file_that_cannot_be_written(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write does, without a file name
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/study.json'"):
+        store.write_json(tmp_path / "study.json", {})
 
 
 def test_an_error_of_writing_names_the_file_not_the_temporary_one(tmp_path):
