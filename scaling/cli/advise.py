@@ -19,7 +19,7 @@ from scaling.cli import streams
 from scaling.cli.streams import print_lines
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Case, Refusal, check_names, unknown_name
-from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
@@ -321,9 +321,8 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        location = innermost_location(error)
-        suffix = f" ({location})" if location else ""
-        raise Refusal(f"{where} cannot be imported: {type(error).__name__}: {error}{suffix}") from None
+        problem = f"{type(error).__name__}: {error}{format_location(error)}"
+        raise Refusal(f"{where} cannot be imported: {problem}") from None
     if is_file and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise Refusal(f"{where} has the name of another module, {module_name}: rename it")
     if not callable(getattr(module, name, None)):

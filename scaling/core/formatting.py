@@ -75,10 +75,10 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     ]
 
 
-def innermost_location(error: BaseException) -> str:
-    """Return the last line of user code in a traceback, such as 'model.py:12'. Return "" if there is none."""
+def format_location(error: BaseException) -> str:
+    """Return the last line of user code in a traceback as ' (model.py:12)'. Return "" if there is none."""
     frames = _user_frames(error)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:

@@ -35,7 +35,7 @@ from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal, 
 from scaling.core.compile_case import CompiledCase, Stages
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.environment import is_out_of_memory, scrub
-from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
+from scaling.core.formatting import TRACEBACK_MARK, format_location, format_traceback
 from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.timing import Samples, Sampling, gather_maximum
@@ -186,8 +186,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
         return "skipped", "too_large", str(error)
     text, suffix = " ".join(str(error).split()), ""
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
-        location = innermost_location(error)
-        text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
+        text, suffix = f"{type(error).__name__}: {text}", format_location(error)
     text = scrub(text)[: 500 - len(suffix)] + suffix
     return "failed", "out_of_memory" if is_out_of_memory(text) else "error", text
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, TooLarge, built_in, unknown_name
-from scaling.core.formatting import innermost_location
+from scaling.core.formatting import format_location
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
@@ -166,7 +166,8 @@ def module(name: str) -> types.ModuleType:
             text = f"{unknown_name('workload', name, names)}, or give the import path of a module of your own"
             raise Refusal(text) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
-        raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
+        problem = f"{kind}{error}{format_location(error)}"
+        raise Refusal(f"workload {name!r} cannot be imported: {problem}") from None
     if not callable(getattr(imported, "workload", None)):
         text = "has no function workload(case) -> Workload; see README.md, 'A function of your own'"
         raise Refusal(f"workload {name!r} {text}")
@@ -287,8 +288,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
-        location = innermost_location(error)
-        text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
+        text = f"{type(error).__name__}: {first_line}{format_location(error)}"
         what = "fails on abstract inputs (arrays that have a shape and a dtype, but no values)"
         fix = _TRACER_FIXES.get(type(error).__name__, "")
         raise Refusal(f"workload {case.workload!r} {what}: {text}{fix}") from None

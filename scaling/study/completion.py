@@ -24,7 +24,13 @@ from scaling.core.case import (
 )
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField, list_meshes
-from scaling.study.user_workload import check_workload, declared_names, declared_sizes, find_module
+from scaling.study.user_workload import (
+    check_sizes,
+    check_workload,
+    declared_names,
+    declared_sizes,
+    find_module,
+)
 
 if TYPE_CHECKING:
     from scaling.core.derivative import Derivative
@@ -90,7 +96,7 @@ def _resolve_names(case: Case) -> Case:
     formulation = _choose_name(case, "formulation", formulations)
     check_names(f"dtype for {case.workload}", [case.dtype], declared_names(module, "DTYPES") or DTYPES)
     sizes = declared_sizes(module)
-    check_names(f"size of {case.workload}", case.sizes, sizes)
+    check_sizes(case.workload, case.sizes, sizes)
     sizes = {name: case.points if size == "points" else size for name, size in sizes.items()}
     formulation = None if formulation in formulations[:1] else formulation  # the first is the default
     points = 1 if target in getattr(module, "SINGLE", ()) else case.points

@@ -12,6 +12,7 @@ the reply is "refused" if a user's module exits, runs out of memory or changes s
 
 import functools
 import os
+import traceback
 from collections.abc import Callable
 from json import loads  # bound here, because a user's module may replace them
 from typing import Any
@@ -22,7 +23,7 @@ from scaling.core import environment, workload
 from scaling.core.case import Case, Refusal, TooLarge, from_dict, to_dict
 from scaling.core.derivative import describe_derivative
 from scaling.core.environment import hide_secrets, scrub
-from scaling.core.formatting import innermost_location
+from scaling.core.formatting import format_location
 from scaling.core.inputs import input_structs, point_structs
 from scaling.options.program_stats import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
@@ -30,7 +31,7 @@ from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
-from scaling.study.user_workload import find_module
+from scaling.study.user_workload import advise_sizes, find_module
 from scaling.worker import Channel, die_with_parent
 from scaling.workers import module_side_effects
 
@@ -133,7 +134,13 @@ _make_cached_workload = functools.lru_cache(_MAX_WORKLOADS)(workload.make_from_m
 
 
 def _make_workload(case: Case) -> Any:
-    return _make_cached_workload(without_layout(case))
+    try:
+        return _make_cached_workload(without_layout(case))
+    except KeyError as error:
+        if "sizes[" not in (traceback.extract_tb(error.__traceback__)[-1].line or ""):
+            raise
+        problem = f"workload {case.workload!r} has no size {error}{format_location(error)}"
+        raise Refusal(f"{problem}: {advise_sizes(error.args[0])}") from None
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -155,8 +162,7 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
     except BaseException as error:
         text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
         if isinstance(error, Exception):
-            location = innermost_location(error)
-            return {"event": "answer", "refusal": f"{name}: {text}" + (f" ({location})" if location else "")}
+            return {"event": "answer", "refusal": f"{name}: {text}{format_location(error)}"}
         return _failure("error", f"raised {text.removesuffix(': ')}")
 
 

@@ -26,6 +26,10 @@ def find_module(name: str) -> ModuleType:
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
         problem = f"workload {name!r} is a file, and a module is named by its import path"
         raise Refusal(f"{problem}: write workload={path.name.removesuffix('.py') or 'NAME'}{where}")
+    if ":" in name:
+        problem = f"workload {name!r} names a function, as `scaling advise` takes it"
+        example = "def workload(case), and write workload=" + (name.partition(":")[0] or "NAME")
+        raise Refusal(f"{problem}: define {example}; see README.md, 'A function of your own'")
     if name in built_in("workloads"):
         check_not_shadowed(name)
     return workload.module(name)
@@ -64,6 +68,26 @@ def declared_sizes(module: ModuleType) -> dict[str, Any]:
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
         raise Refusal(f"{text}, not {sizes!r:.80}; write {{'n': 8}}")
     return dict(sizes)
+
+
+def check_sizes(name: str, given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    """Raise `Refusal` if a given size is not declared by the workload module `name`, or has no value."""
+    try:
+        check_names(f"size of {name}", given, declared)
+    except Refusal as refusal:
+        if name in built_in("workloads"):
+            raise
+        undeclared = next(size for size in given if size not in declared)
+        raise Refusal(f"{refusal}; {advise_sizes(undeclared)}") from None
+    if missing := [size for size, default in declared.items() if default is None and size not in given]:
+        raise Refusal(f"size {missing[0]!r} of {name} has no default: write sizes.{missing[0]}=8")
+
+
+def advise_sizes(name: Any) -> str:
+    """Return a message that says how to declare a size in a workload module."""
+    return (
+        f"declare its default in the module, SIZES = {{{name!r}: 8}}; sizes.{name}=16 then changes the size"
+    )
 
 
 def check_workload(name: str, result: Any) -> Workload:

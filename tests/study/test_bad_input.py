@@ -236,14 +236,20 @@ def test_too_many_devices_are_rejected_with_the_device_counts_that_fit(call_main
 
 MODULES = {
     "a syntax error": ("def workload(case:\n", "cannot be imported: SyntaxError"),
-    "raises at import": ("raise RuntimeError('first line\\nsecond line')", "cannot be imported: RuntimeError: first line"),
-    "imports a missing module": ("import not_there_at_all", "cannot be imported: No module named 'not_there_at_all'"),
+    "raises at import": ("raise RuntimeError('first line\\nsecond line')", r"RuntimeError: first line second line \(mine.py:1\)"),
+    "imports a missing module": ("import not_there_at_all", r"cannot be imported: No module named 'not_there_at_all' \(mine.py:1\)"),
     "ends the process at import": ("raise SystemExit(3)", ""),
     "has no workload()": ("x = 1", r"no function workload\(case\)"),
     "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
     "returns no Workload": ("def workload(case):\n    return 3", "Workload"),
     "takes no case": ("def workload():\n    return 3", "mine.*argument"),
-    "raises a KeyError": ("def workload(case):\n    return case.sizes['q']", "mine.*q"),
+    "raises a KeyError": ("def workload(case):\n    return {}['q']", r"mine: KeyError: 'q' \(mine.py:2\)"),
+    "uses a size that it does not declare": (
+        "def workload(case):\n    return case.sizes['q']", r"has no size 'q' \(mine.py:2\): declare .*SIZES = {'q': 8}",
+    ),
+    "has a size without a default": (
+        "SIZES = {'q': None}\ndef workload(case):\n    return 3", "'q' of mine has no default: write sizes.q=8",
+    ),
 }  # fmt: skip
 
 
