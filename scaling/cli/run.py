@@ -186,7 +186,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
         sbatch.resolve_results(folder, cluster)  # refuses a path that no job can use
     study, wait = config["study"], config["wait"]
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    cells = grid.expand_study(study, overrides, settings.max_cases)
+    cells = grid.expand_study(study, overrides, settings.max_cases, name=name)
     machine = slurm.find_machine(cluster, config["dry_run"])
     if machine_peaks.enables_peaks(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)

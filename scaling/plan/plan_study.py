@@ -78,7 +78,7 @@ def prepare_plan(
     Raise `Refusal` if a value is invalid.
     """
     hardware, folder, settings = _read_options(config, name)
-    cells = _expand_cases(config, hardware, settings.max_cases)
+    cells = _expand_cases(config, name, hardware, settings.max_cases)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
     compiler, version = compile_pool.find_compiler(hardware)
@@ -143,10 +143,12 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
     return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or per_core)
 
 
-def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
+def _expand_cases(
+    config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
+) -> list[grid.GridCell]:
     """Return the cases of a study. With devices=all, omit counts that do not divide the points evenly."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
+    cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
         return cells
     divides_evenly = lambda case: case.split == "both" or case.points % case.mesh_shape[0] == 0  # noqa: E731

@@ -140,6 +140,8 @@ def _in_hydra_syntax(word: str) -> str:
         return f"++{word}"
     if name in ("versus", "results") and value not in ("", "null") and value[0] not in "'\"~[{":
         return f"{name}='{value}'"  # a revision may contain ~, flags contain =, and 1e3 may be a folder
+    if name == "where" and re.search("[=<>]", value) and value[0] not in "'\"~[{":
+        return "where='{}'".format(value.replace("'", "\\'"))
     if name in _GROUPS:
         return re.sub(r"\.yaml\b", "", word)
     return word

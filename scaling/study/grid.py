@@ -6,6 +6,7 @@ cases. With weak scaling, the number of points is multiplied by the number of de
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -45,6 +46,7 @@ _ALLOWED_NODES = (  # names, constants, comparisons, arithmetic, and, or, not
 )  # fmt: skip
 EVERY = "all"  # mesh=all: all meshes of the devices; devices=all: all device counts of the planned hardware
 _COMMAND_LINE = "on the command line"
+_GRID = "grids"  # key of `_Sources` whose value is the source of the grid itself
 _Fields = dict[str, Any]  # field -> value, or list of values to sweep
 _Sources = dict[str, str]  # field -> its source: the command line, the study, or one of its grids
 
@@ -75,6 +77,7 @@ def expand_study(
     overrides: Mapping[str, Any],
     max_cells: int | None = None,
     device_counts: Sequence[int] = (),
+    name: str = "",
 ) -> list[GridCell]:
     """Return a `GridCell` for each case of a study, without duplicates, in the order of the study.
 
@@ -86,23 +89,29 @@ def expand_study(
         overrides: The values on the command line. None means not given.
         max_cells: The maximum number of cells, counted before `where` excludes any, or None for no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
+        name: The name of the study, such as "rbf", which error messages state.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
-    grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
+    place = f"in study/{name}.yaml" if name else "in the study"
+    grids = list(_expand_grids(study, given, place, dict.fromkeys(given, _COMMAND_LINE)))
     for fields, _ in grids:
         if device_counts and fields.get("devices") == EVERY:
             fields["devices"] = list(device_counts)
-    count = sum(_count_cells(_swept_values(fields)) for fields, _ in grids)
+    count = 0
+    for fields, sources in grids:
+        with _located(sources):
+            count += _count_cells(_swept_values(fields))
     if max_cells is not None and count > max_cells:
         problem = f"the study has {count:,} cases before where, more than max_cases={max_cells}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
-        for cell in _expand_cells(fields, given.keys()):
-            earlier = cells[cell].sources if cell in cells else ()
-            cells[cell] = dataclasses.replace(cell, sources=(*earlier, sources))
+        with _located(sources):
+            for cell in _expand_cells(fields, given.keys()):
+                earlier = cells[cell].sources if cell in cells else ()
+                cells[cell] = dataclasses.replace(cell, sources=(*earlier, sources))
     if not cells:
-        raise Refusal("the study has no cases: its grids sweep an empty list, or `where` excludes everything")
+        raise Refusal("the study has no cases: `where` excludes everything; change or leave out where")
     return list(cells.values())
 
 
@@ -117,22 +126,57 @@ def _expand_grids(
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
+    with _located({_GRID: place}):
+        _check_study(study, parts)
+        _merge(shared, {})
+    stated = dict.fromkeys(shared, place) | sources
+    for name, part in parts.items():
+        part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
+        part_place = f"in part {name} of {place.removeprefix('in ')}"
+        yield from _expand_grids(shared | part, given, part_place, part_sources)
+    if "grids" not in study and not parts:
+        yield _merge(shared, given), stated | {_GRID: place}
+    for number, grid in enumerate(study.get("grids", []), 1):
+        grid_sources = dict.fromkeys((_GRID, *(k for k in grid if k not in given)), f"{place}, grid {number}")
+        with _located(grid_sources):
+            fields = _merge(_merge(shared, grid), given)
+        yield fields, stated | grid_sources
+
+
+def _check_study(study: Mapping[str, Any], parts: Any) -> None:
+    """Raise `Refusal` if a key of a study that is not a field has an invalid value."""
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise Refusal(f"parts must be a mapping of studies by name, not {parts!r}")
-    grids = study.get("grids") or ([] if parts else [{}])
-    if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
-        raise Refusal(f"grids must be a list of mappings, not {grids!r}")
+    grids = study.get("grids", [{}])
+    if not isinstance(grids, list) or not grids or not all(isinstance(grid, Mapping) for grid in grids):
+        fix = "write one such as `- {mode: jacfwd}`, or leave grids out"
+        raise Refusal(f"grids must be a list of mappings, at least one, not {grids!r}: {fix}")
     if study.get("ceilings") not in (None, True, False):
         raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
     if not isinstance(study.get("title"), str | None):
         raise Refusal(f"title must be a text, not {study['title']!r}")
-    stated = dict.fromkeys(shared, place) | sources
-    for name, part in parts.items():
-        part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
-        yield from _expand_grids(shared | part, given, f"in part {name}", part_sources)
-    for number, grid in enumerate(grids, 1):
-        grid_sources = {k: f"{place}, grid {number}" for k in grid if k not in given}
-        yield _merge(_merge(shared, grid), given), stated | grid_sources
+
+
+@contextlib.contextmanager
+def _located(sources: _Sources) -> Iterator[None]:
+    """Add the source of the invalid value to the message of a `Refusal` that is raised in this context."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise Refusal(add_source(str(refusal), sources)) from None
+
+
+def add_source(text: str, sources: _Sources) -> str:
+    """Return an error message with the file and the grid that state the invalid value.
+
+    This is the source of the first field that `text` names, or else of the grid. Return `text` unchanged if
+    the value, or the workload of the grid, is on the command line.
+    """
+    names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
+    workload = sources.get("workload")
+    grid = workload if workload == _COMMAND_LINE else sources.get(_GRID)
+    source = next((sources[name] for name in names if name in sources), grid)
+    return text if source in (None, _COMMAND_LINE) else f"{text} ({source})"
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
@@ -152,6 +196,11 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
+    if [] in axes.values():
+        empty = next(name for name, value in axes.items() if value == [])
+        raise Refusal(
+            f"the study has no cases with {empty}=[]: write one or more values, or leave {empty} out"
+        )
     return {name: value if isinstance(value, list) else [value] for name, value in axes.items()}
 
 
@@ -196,8 +245,12 @@ def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
-    if "workload" not in fields:
-        raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
+    name = fields.get("workload")
+    if not isinstance(name, str) or not name:
+        problem = (
+            f"workload must be a name, not {name!r}" if "workload" in fields else "a grid names no workload"
+        )
+        raise Refusal(f"{problem}: write workload=rbf, or the import path of your module, as workload=spring")
     if fields.get("devices") == EVERY:
         reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
         raise Refusal(f"{reason}; here write devices=[1,2]")
@@ -279,7 +332,9 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     except Refusal:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
+        problem = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
+        fix = "compare with ==, join with and, such as \"devices == 1 and mode != 'jacrev'\""
+        raise Refusal(f"where={text!r} cannot be read: {problem}; {fix}") from None
 
     def holds(names: Mapping[str, Any]) -> bool:
         for name in compared_fields:

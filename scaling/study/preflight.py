@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from scaling.core import environment
 from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
 from scaling.results import store
-from scaling.study.grid import GridCell, UnusedField, refuse_unused
+from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers import cores
 from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
@@ -79,9 +79,14 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
     Raise `Refusal` if a case is invalid, if a field that the study sets has no effect, or if the module of
     every case calls sys.exit.
     """
-    if refusals := list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer)):
-        more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
-        raise Refusal(refusals[0] + more)
+    refused = [
+        (answer["refusal"], cell) for cell, answer in zip(cells, answers, strict=True) if "refusal" in answer
+    ]
+    if refused:
+        text, first = refused[0]
+        others = len({text for text, _ in refused}) - 1
+        more = f" (and {others} more like this)" if others else ""
+        raise Refusal(add_source(text, first.sources[0] if first.sources else {}) + more)
     unused = [answer.get("unused", {}) for answer in answers]
     refuse_unused(cells, [{name: UnusedField(*why) for name, why in each.items()} for each in unused])
     if all(_EXIT_MARK in answer.get("failure", ("", ""))[1] for answer in answers):  # the module is a script

@@ -110,6 +110,12 @@ def test_null_on_the_command_line_replaces_every_value_of_the_study():
     assert len(found) > len(expand_study(config["study"], {}))
 
 
+def test_a_where_on_the_command_line_is_quoted_for_the_shell_only():
+    for condition in ("mode == 'jacfwd' and devices <= 2", 'points > 8 or api != "jit"'):
+        ((config, _),) = compose_words(["study=linear", f"where={condition}"])
+        assert config["where"] == condition
+
+
 def test_mesh_all_is_every_factorization_and_counts_for_the_largest_number_of_cases():
     study = {"workload": "linear", "split": "both", "mesh": ["all", "3x2"], "devices": [12, 7]}
     meshes = {(case.devices, case.mesh) for case in cases(study)}
