@@ -230,6 +230,15 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
     return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
 
 
+def describe_environments(records: Iterable[Record]) -> str:
+    """Return text such as "2 environments that differ in jax (0.10.2, 0.11.0)", or "" if there is one."""
+    groups = group_by(records, lambda record: record.setting)
+    facts = environment_differences(groups.values())
+    differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]
+    suffix = f" that differ in {', '.join(differ)}" if differ else ""
+    return f"{len(groups)} environments{suffix}" if len(groups) > 1 else ""
+
+
 def _join_values(texts: Iterable[str]) -> str:
     return " or ".join(sorted(text or "none" for text in texts)) or "none"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 from scaling.analysis import timings
-from scaling.analysis.cases import environment_differences, group_by
+from scaling.analysis.cases import describe_environments, group_by
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import samples_by_compilation, trend
@@ -156,11 +156,8 @@ def _skipped_cases(findings: Findings) -> list[str]:
 def _mixed_environments(findings: Findings) -> list[str]:
     remarks = []
     for workload, same in group_by(findings.case_timings, lambda t: t.case.workload).items():
-        groups = group_by((record for t in same for record in t.records), lambda r: r.setting)
-        if len(groups) > 1:
-            facts = environment_differences(groups.values())
-            differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]
-            remarks.append(f"{workload}: {len(groups)} environments that differ in {', '.join(differ)}")
+        if text := describe_environments(record for t in same for record in t.records):
+            remarks.append(f"{workload}: {text}")
     return remarks
 
 

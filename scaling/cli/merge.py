@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scaling.analysis.cases import describe_environments, group_by
 from scaling.cli.streams import print_lines
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
@@ -74,10 +75,11 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
             store.write_json(target / path.name, study)
         elif study != store.read_json(target / path.name):
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
-    settings = {record.setting for record in records.values()}
-    kept_separate = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
-    added, environments = count_of(len(records) - before, "record"), count_of(len(settings), "environment")
-    yield f"{target}: {added} added, {len(records)} in all; {environments}{kept_separate}"
+    for workload, same in group_by(records.values(), lambda record: record.case.workload).items():
+        if text := describe_environments(same):
+            yield f"{workload}: {text}, kept separate: no curve and no comparison mixes them"
+    added = count_of(len(records) - before, "record")
+    yield f"{target}: {added} added, {len(records)} in all; `scaling report {target}` shows them"
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:

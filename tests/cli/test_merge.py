@@ -44,9 +44,24 @@ def lines_in(folder):
 def test_merge_keeps_every_record_of_both_folders_once(sources, tmp_path):
     *folder_lines, total_line = merging.merge(sources, str(tmp_path / "c"))
     assert lines_in(tmp_path / "c") == sorted({*lines_in(tmp_path / "a"), *lines_in(tmp_path / "b")})
-    assert ": 5 records added, 5 in all; 3 environments" in total_line
+    assert total_line.endswith(f": 5 records added, 5 in all; `scaling report {tmp_path / 'c'}` shows them")
+    separate = "linear: 3 environments, kept separate: no curve and no comparison mixes them"
+    assert separate in folder_lines
     assert f"{sources[0]}: 3 records added" in folder_lines
     assert f"{sources[1]}: 2 records added, 1 already present" in folder_lines
+
+
+def test_merge_says_in_what_the_environments_of_a_workload_differ(tmp_path, make_record):
+    first, second = make_record(digest="one"), make_record(digest="two")
+    second.environment["versions"] = second.environment["versions"] | {"jax": "0.99.0"}
+    other = make_record(workload="rbf", digest="three")  # as a workload of the user, with its own hash
+    for name, records in (("a", [first, other]), ("b", [second])):
+        made_up.write(tmp_path / name, records, "mine")
+    lines = merging.merge([str(tmp_path / name) for name in "ab"], str(tmp_path / "c"))
+    assert [line for line in lines if "environment" in line] == [
+        "linear: 2 environments that differ in jax (0.10.2, 0.99.0), kept separate: "
+        "no curve and no comparison mixes them"
+    ]
 
 
 def test_merge_does_not_change_the_inputs(sources, tmp_path):
