@@ -163,8 +163,8 @@ def module(name: str) -> types.ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (path == missing or path.startswith(f"{missing}.")):
-            text = f"{unknown_name('workload', name, names)}, or give the import path of a module of your own"
-            raise Refusal(text) from None
+            valid_names = [*names, "the import path of a module of your own"]
+            raise unknown_name("workload", name, valid_names) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         problem = f"{kind}{error}{format_location(error)}"
         raise Refusal(f"workload {name!r} cannot be imported: {problem}") from None

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
+from scaling.core.formatting import format_location
 
 if TYPE_CHECKING:
     from scaling.core.derivative import Derivative
@@ -69,10 +70,11 @@ def module(engine: str) -> ModuleType:
     except Exception as error:
         missing_name = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing_name and f"{path}.".startswith(f"{missing_name}."):
-            text = unknown_name("engine", engine, [JAX, *ENGINES])
-            raise Refusal(f"{text}, or give the import path of a peer of your own") from None
+            valid_names = [JAX, *ENGINES, "the import path of a peer of your own"]
+            raise unknown_name("engine", engine, valid_names) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
-        raise Refusal(f"engine {engine!r} cannot be imported: {kind}{error}") from None
+        problem = f"{kind}{error}{format_location(error)}"
+        raise Refusal(f"engine {engine!r} cannot be imported: {problem}") from None
     for function in ("reason_to_skip", "prepare"):
         if not callable(getattr(peer, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")

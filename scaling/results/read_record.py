@@ -29,7 +29,8 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
     try:
         record = Record(**fields | {"case": _parse_case(json.dumps(fields["case"]))})
     except (TypeError, KeyError, AttributeError, Refusal) as error:
-        raise ValueError(f"not a record: {error}") from None
+        problem = str(error).removeprefix("Record.__init__() ")
+        raise ValueError(f"not a record: {problem}") from None
     _require(key == record.key, "its key does not belong to its case")
     _check_record(record)
     return record
