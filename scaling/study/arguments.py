@@ -40,6 +40,11 @@ def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> arg
     if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)):
         example = "such as --config-dir my_conf"
         raise Refusal(f"--config-dir takes a folder that can be read, {example}, not {folder!r}")
+    names = [word.partition("=")[0] for word in words]
+    if names.count("--config-dir") + names.count("-cd") > 1:
+        raise Refusal("--config-dir is given twice, and only one folder can be used: copy the files into one")
+    if names.count("study") > 1:
+        raise Refusal("study is given twice: write one, or run several with --multirun study=A,B")
     for word in overrides:
         _check_override(word, fields)
     options.overrides = overrides
@@ -56,6 +61,8 @@ def _check_override(word: str, fields: Sequence[str]) -> None:
     if top_level_key.startswith("hydra"):
         fix = "results=PATH names the folder, and --multirun runs several studies"
         raise Refusal(f"{word} has no effect: {fix}")
+    if len(name) == 1:  # a size, such as p
+        raise Refusal(f"unknown key {name!r}: a size is written sizes.{word}")
     check_names("key", [top_level_key], fields)
     if word.startswith("~") and not name.startswith("study."):
         raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")

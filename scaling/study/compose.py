@@ -107,6 +107,12 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     for name in known:
         if name not in config and name != "hardware":
             raise Refusal(f"no file sets {name}: remove the line '# @package' from the file of {name}")
+    for name, value in config["study"].items() if isinstance(config["study"], dict) else ():
+        if name in known and name not in (*FIELDS, "scaling", "where"):
+            key = f"{name}.{next(iter(value))}" if isinstance(value, dict) and value else name
+            fix = f"leave it out, and write {key}=VALUE on the command line"
+            fix = "remove this line and the indentation below it" if name == "study" else fix
+            raise Refusal(f"study/{choices.get('study')}.yaml sets {name}, which is not a field: {fix}")
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
@@ -138,6 +144,8 @@ def _in_hydra_syntax(word: str) -> str:
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
+    if name == "results" and value.startswith("~/"):  # which some shells do not expand after =
+        value = os.path.expanduser(value)
     if name in ("versus", "results") and value not in ("", "null") and value[0] not in "'\"~[{":
         return f"{name}='{value}'"  # a revision may contain ~, flags contain =, and 1e3 may be a folder
     if name == "where" and re.search("[=<>]", value) and value[0] not in "'\"~[{":
@@ -162,7 +170,8 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     text = " ".join(str(cause).split())
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").partition("/")
-        return unknown_name(group or "configuration", name, error.options)
+        fix = f"; your own is DIR/study/{Path(name).name}.yaml, with --config-dir DIR" * (group == "study")
+        return Refusal(f"{unknown_name(group or 'configuration', name, error.options)}{fix}")
     if isinstance(error, OverrideParseException):
         word = error.override.removeprefix("++")
         name, _, value = word.partition("=")
@@ -177,8 +186,10 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
     name, values = ambiguous.groups() if ambiguous else ("", "")
     missing = re.search(r"In '(\S+)': Could not load '(\S+)'", text)
+    recursive = re.search(r"Recursive interpolation detected full_key: (\S+)", text)
     prefix = "cannot compose the configuration"
     explanations = [
+        (recursive is not None, f"{recursive and recursive[1]} refers to itself, as ${{...}}: write a value"),
         (isinstance(error, RecursionError),
          f"{prefix}: a file or a value refers to itself, in `defaults` or as ${{...}}"),
         ("onfig group override" in text,

@@ -128,7 +128,7 @@ def _expand_grids(
     parts = study.get("parts") or {}
     with _located({_GRID: place}):
         _check_study(study, parts)
-        _merge(shared, {})
+        check_names("study key", shared, FIELDS + _GRID_KEYS + _STUDY_KEYS)
     stated = dict.fromkeys(shared, place) | sources
     for name, part in parts.items():
         part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
@@ -139,8 +139,8 @@ def _expand_grids(
     for number, grid in enumerate(study.get("grids", []), 1):
         grid_sources = dict.fromkeys((_GRID, *(k for k in grid if k not in given)), f"{place}, grid {number}")
         with _located(grid_sources):
-            fields = _merge(_merge(shared, grid), given)
-        yield fields, stated | grid_sources
+            check_names("study key", grid, FIELDS + _GRID_KEYS)
+        yield _merge(_merge(shared, grid), given), stated | grid_sources
 
 
 def _check_study(study: Mapping[str, Any], parts: Any) -> None:
@@ -181,8 +181,6 @@ def add_source(text: str, sources: _Sources) -> str:
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
     """Merge two dicts of fields and their `sizes`. A value in `upper`, even None, replaces one in `lower`."""
-    if unknown := [name for name in (*lower, *upper) if name not in FIELDS + _GRID_KEYS]:
-        raise unknown_name("study key", unknown[0], FIELDS + _GRID_KEYS + _STUDY_KEYS)
     merged = {**lower, **upper}
     if isinstance(lower.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**lower["sizes"], **upper["sizes"]}
@@ -308,7 +306,8 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
 
 class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
-        raise unknown_name("name in where", name, self)
+        fix = f"write a text in quotes, {name!r}; a size must be in the grid, sizes: {{{name}: 8}}"
+        raise Refusal(f"{unknown_name('name in where', name, self)}; {fix}")
 
 
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:

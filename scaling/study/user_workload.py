@@ -30,6 +30,10 @@ def find_module(name: str) -> ModuleType:
         problem = f"workload {name!r} names a function, as `scaling advise` takes it"
         example = "def workload(case), and write workload=" + (name.partition(":")[0] or "NAME")
         raise Refusal(f"{problem}: define {example}; see README.md, 'A function of your own'")
+    if Path(f"{name}.py").is_file() and not name.isidentifier() and "." not in name:
+        raise Refusal(
+            f"{name}.py cannot be imported: its name is not a module name; rename it, such as spring.py"
+        )
     if name in built_in("workloads"):
         check_not_shadowed(name)
     return workload.module(name)

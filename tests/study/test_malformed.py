@@ -342,6 +342,12 @@ TABLES["study files"] = {
         "a key that is null": ("workload: linear\nnull: 3\n", "key type 'NoneType'"),
         "grids as text": ("{workload: rbf, grids: all}", "grids must be a list"),
         "a grid that is a number": ("{workload: rbf, grids: [3]}", "grids must be a list of mappings"),
+        "grids in a grid": ("{workload: rbf, grids: [{grids: []}]}", r"unknown study key 'grids': .*where \(in .*grid 1\)"),
+        "an option of a run": (
+            "{workload: rbf, sampling: {seconds: 1}}", "sampling, which is not a field: .*sampling.seconds=VALUE on the command line",
+        ),
+        "a study of its own": ("{study: {workload: rbf}}", "sets study, which is not a field: remove this line"),
+        "a where without quotes": ("{workload: rbf, where: mode == jacfwd}", "write a text in quotes, 'jacfwd'"),
         "a list of no grid": ("{workload: rbf, grids: []}", r"grids must be a list .*, not \[\]: .*in study/mine.yaml"),
         "an empty list of values": (
             "{workload: rbf, grids: [{}, {mode: []}]}", r"no cases with mode=\[\].*\(in study/mine.yaml, grid 2\)",
@@ -363,7 +369,7 @@ TABLES["study files"] = {
         "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
         "defaults that are a word": ("defaults: rbf\nworkload: linear\n", "defaults|mine"),
         "an unknown interpolation": ("workload: linear\npoints: ${nowhere}\n", "nowhere"),
-        "an interpolation of itself": ("workload: linear\npoints: ${study.points}\n", "points|mine|recursi"),
+        "an interpolation of itself": ("workload: linear\npoints: ${study.points}\n", r"study.points refers to itself, as \${...}"),
         "an incomplete interpolation": ("workload: linear\npoints: ${points\n", "points|mine"),
         "an unknown resolver": ("workload: linear\npoints: ${sum:1,2}\n", "sum"),
         "a missing value": ("workload: linear\npoints: ???\n", "points"),
@@ -441,12 +447,16 @@ TABLES["words"] = {
         ((*RBF, "engine=a=b"), "a=b.*quote"),
         ((*RBF, "engine=ergebnisse/größe"), "größe.*quote"),
         ((*RBF, "engine=结果"), "结果.*quote"),
-        ((*RBF, "study=../study/rbf"), r"study/\.\./study/rbf is a path: name a file .*such as rbf"),
-        ((*RBF, "study='../study/rbf'"), "is a path"),
-        ((*RBF, f"study={Path(__file__).parents[2]}/conf/study/rbf"), "unknown study.*did you mean 'rbf'"),
+        (("run", "study=../study/rbf"), r"study/\.\./study/rbf is a path: name a file .*such as rbf"),
+        (("run", "study='../study/rbf'"), "is a path"),
+        (("run", f"study={Path(__file__).parents[2]}/conf/study/rbf"), "unknown study.*did you mean 'rbf'"),
         ((*RBF, "results='torn"), "torn.*quote"),
         ((*RBF, "where=devices = 1"), "where='devices = 1' cannot be read: .*; compare with =="),
         ((*RBF, "where=points // 0 == 1"), "where='points // 0 == 1' cannot be evaluated"),
+        ((*RBF, "study=linear"), "study is given twice.*--multirun study=A,B"),
+        ((*RBF, "--config-dir=good", "-cd", "good"), "--config-dir is given twice"),
+        (("run", "study=c2/study/mine.yaml"), "unknown study.*DIR/study/mine.yaml, with --config-dir DIR"),
+        ((*RBF, "p=3"), "unknown key 'p': a size is written sizes.p=3"),
         ((*RBF, "workload=spring:force"), "'spring:force' names a function.*def workload.*workload=spring"),
         ((*RBF, "workload="), "workload must be a name, not '': write workload=rbf"),
         ((*RBF, "workload=my module"), "my module"),
@@ -600,6 +610,9 @@ TABLES["workloads"] = {
     )
     for name in ("linear", "arrowhead")
 } | {
+    "a user file whose name is not a module name": Input(
+        ("run", "study=function", "workload=my-mine"), "my-mine.py cannot be imported: .*rename it", {"my-mine.py": GOOD}
+    ),
     "a user package with the name linear": Input(
         ("run", "study=function", "workload=linear"), "linear.*rename", {"linear/__init__.py": GOOD}
     ),

@@ -116,6 +116,12 @@ def test_a_where_on_the_command_line_is_quoted_for_the_shell_only():
         assert config["where"] == condition
 
 
+def test_the_home_folder_in_results_is_expanded_as_some_shells_do_not(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    ((config, _),) = compose_words(["results=~/a~b"])
+    assert config["results"] == "/home/me/a~b"
+
+
 def test_mesh_all_is_every_factorization_and_counts_for_the_largest_number_of_cases():
     study = {"workload": "linear", "split": "both", "mesh": ["all", "3x2"], "devices": [12, 7]}
     meshes = {(case.devices, case.mesh) for case in cases(study)}
