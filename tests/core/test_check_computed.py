@@ -175,6 +175,25 @@ def test_points_at_kinks_do_not_hide_a_rule_that_is_wrong_at_another_point(facto
     assert measure(built, monkeypatch, points=500).reason == reason
 
 
+@pytest.mark.default
+@pytest.mark.parametrize(("factor", "reason"), [(1.001, "wrong_answer"), (1.0, None)])
+def test_a_kink_close_to_a_point_does_not_hide_a_wrong_rule(factor, reason, monkeypatch):
+    """The rule is wrong at the points that are closer than 5e-5 to the kink, which are two of 20,000."""
+
+    @jax.custom_jvp
+    def function(x):
+        return jnp.sin(3 * x) + jnp.abs(x - 0.99995)
+
+    @function.defjvp
+    def rule(primals, tangents):
+        (x,), (v,) = primals, tangents
+        right = 3 * jnp.cos(3 * x) + jnp.sign(x - 0.99995)
+        return function(x), jnp.where(x > 0.9999, factor, 1) * right * v
+
+    built = Workload(function, {"x": uniform(1)}, wrt="x")
+    assert measure(built, monkeypatch, points=20_000).reason == reason
+
+
 def test_a_derivative_of_an_oscillation_shorter_than_all_steps_is_not_called_wrong(monkeypatch):
     built = Workload(lambda x: jnp.sin(1e9 * x) + jax.nn.relu(x), {"x": normal(6)}, wrt="x")
     assert measure(built, monkeypatch, dtype="float64").reason == "no_digits"

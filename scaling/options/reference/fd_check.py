@@ -32,7 +32,7 @@ _RELATIVE_TOLERANCE = 1e-5  # relative to the size of a derivative, in addition 
 _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
-_SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
+_SCREENING_STEPS = (2.0**-9, 2.0**-15, 2.0**-21)
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
 Groups = list[list[str]]  # names of inputs
@@ -150,24 +150,29 @@ def screen(
 
     `groups` is the result of `group_inputs`. An error is |derivative - difference| / (|derivative| +
     |difference|), with the effect of rounding subtracted from the numerator. For each output, the smallest
-    error at any step is used. The largest error at a point is returned. NaN and infinity are ignored. At a
-    kink, a derivative between the one-sided slopes is correct.
+    error at any step is used, of the steps with a small rounding error. The largest error at a point is
+    returned. NaN and infinity are ignored. If the function has a kink within the shortest of these steps, a
+    derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
     for direction in split_direction(random_direction(evaluation, arrays, generator), groups):
         derivative = directional_derivative(evaluation, arrays, direction)
-        smallest_error, distance = np.full(derivative.shape, np.inf), np.full(derivative.shape, np.inf)
+        smallest_error, error_at_kink, distance = np.full((3, *derivative.shape), np.inf)
         for step in _SCREENING_STEPS:
             near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
             with np.errstate(all="ignore"):
                 slopes, previous = np.sort([(near - center) / step, (center - far) / step], axis=0), distance
                 distance = slopes[1] - slopes[0]
+                mean, nearest = np.mean(slopes, axis=0), np.clip(derivative, *slopes)
+                size = np.abs(mean) + np.abs(derivative)
+                excess = np.abs([mean - derivative, nearest - derivative]) - noise / step
+                error, error_to_slopes = np.nan_to_num(excess / size, nan=0.0, posinf=0.0)
                 is_kink = distance > previous / 2  # the one-sided slopes do not approach each other
-                difference = np.where(is_kink, np.clip(derivative, *slopes), np.mean(slopes, axis=0))
-                excess = np.abs(difference - derivative) - noise / step
-                relative = excess / (np.abs(difference) + np.abs(derivative))
-            smallest_error = np.fmin(smallest_error, np.nan_to_num(relative, nan=0.0, posinf=0.0))
+                is_precise = (step == _SCREENING_STEPS[0]) | (noise / step <= SCREENING_THRESHOLD * size)
+            smallest_error = np.where(is_precise, np.minimum(smallest_error, error), smallest_error)
+            error_at_kink = np.where(is_precise, np.where(is_kink, error_to_slopes, np.inf), error_at_kink)
+        smallest_error = np.minimum(smallest_error, error_at_kink)
         errors_by_group.append(np.max(smallest_error, axis=1, initial=0.0))
     return np.array(errors_by_group)
 
@@ -316,8 +321,11 @@ def _is_between_one_sided_slopes(
         for signed_step in (step, -step):
             near, far = (values_at(k) for k in (signed_step, 2 * signed_step))
             slopes.append((4 * near - far - 3 * measured.center) / (2 * signed_step))
-        error = allowed + 8 * measured.least_noise / step
+        rounding = 8 * measured.least_noise / step
+        error = allowed + rounding
         lower, upper = np.minimum(*slopes) - error, np.maximum(*slopes) + error
         is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
-        is_between |= is_kink & (derivative >= lower) & (derivative <= upper)
+        is_inside = (derivative >= lower) & (derivative <= upper)
+        # A kink that a long step reaches excuses no difference from the slopes of a short step.
+        is_between = np.where(rounding <= allowed, is_inside, is_between | is_kink & is_inside)
     return is_between
