@@ -39,7 +39,11 @@ def print_comparison(
         console.print(report.format_markdown(compared), end="", soft_wrap=True, markup=False)
         return FAILED if compared.has_regression else OK
     if markdown:
-        Path(markdown).write_text(report.format_markdown(compared), encoding="utf-8")
+        try:
+            Path(markdown).write_text(report.format_markdown(compared), encoding="utf-8")
+        except OSError as error:
+            error.filename = markdown  # a write does not name it
+            raise
     if (table := report.changed_table(compared)).rows:
         print_table(table, console)
     print_lines(console, [f"page: {report.write_comparison(compared)}", *report.comparison_lines(compared)])

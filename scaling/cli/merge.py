@@ -67,7 +67,8 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
     yield from [_copy_records(folder, target, records) for folder in folders]
-    yield from filter(None, (store.read_study(folder).problem for folder in folders))
+    problems = {folder: store.read_study(folder).problem for folder in folders}
+    yield from (f"{folder}: {problem}" for folder, problem in problems.items() if problem)
     _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         study = store.read_json(path)

@@ -46,7 +46,7 @@ def _read_efficiency(word: str | None) -> float:
     with contextlib.suppress(ValueError):
         if name == "efficiency" and 0 < float(value) <= 1:
             return float(value)
-    raise Refusal(f"efficiency must be from 0 to 1, such as efficiency=0.5, not {word!r}")
+    raise Refusal(f"efficiency must be above 0 and at most 1, such as efficiency=0.5, not {word!r}")
 
 
 def _digest(folder: Path, efficiency: float) -> str:

@@ -38,6 +38,7 @@ def write_exports(
         damaged_lines = count_of(len(loaded.damaged), "damaged line")
         ignored = f"; ignored: {damaged_lines}, the first {loaded.damaged[0]}" if loaded.damaged else ""
         raise Refusal(f"no record to export in {str(folder)!r}{ignored}; `scaling run` makes some")
+    is_new = not target.exists()
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -46,6 +47,8 @@ def write_exports(
         ) from None
     written = {name: FORMATS[name](findings, target) for name in dict.fromkeys(formats)}
     if not any(written.values()):
+        if is_new:
+            target.rmdir()
         raise Refusal(describe_empty(written))
     _remove_earlier(target, written)
     return written

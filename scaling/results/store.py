@@ -53,6 +53,9 @@ def load(folder: Path) -> Loaded:
                 raise
             except (ValueError, RecursionError) as error:
                 damaged.append(f"{path.name}:{number}: {_describe(error)}")
+    for path in folder.glob("plan-*.json"):
+        if not isinstance(read_json(path), dict):
+            damaged.append(f"{path.name}: no mapping in JSON; the same `scaling plan` writes it again")
     plans = [record for record in records if record.is_prediction]
     return Loaded([record for record in records if not record.is_prediction], damaged, plans)
 
@@ -163,6 +166,9 @@ def folder_of(path: str) -> Path:
         return folder
     if path and os.path.isdir(path) and not os.access(folder, os.R_OK | os.X_OK):
         raise Refusal(f"{path!r} cannot be read: {os.strerror(errno.EACCES)}")
+    above = folder.parent
+    if path and os.path.exists(folder) and (any(above.glob("*.jsonl")) or (above / "study.json").exists()):
+        raise Refusal(f"{path!r} is inside a results folder: give {str(above)!r}")
     alternatives = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
     hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
     raise Refusal(f"no results in {path!r}; {hint}")

@@ -48,7 +48,8 @@ class TrackingSettings:
         checks = {  # field -> (whether its value is valid, valid values)
             "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
                         "a name of 1 to 64 characters without / \\ # ? % :"),
-            "entity": (self.entity is None or _is_text(self.entity), "a name or null"),
+            "entity": (self.entity is None or (_is_text(self.entity) and "/" not in self.entity),
+                       "a name without /, or null"),
             "timeout": (is_number and 0 < self.timeout < math.inf, "a positive number of seconds"),
             "dashboard": (isinstance(self.dashboard, bool), "true or false"),
             "tags": (isinstance(self.tags, list | tuple) and all(map(_is_text, self.tags)),

@@ -171,6 +171,14 @@ def test_export_and_publish_list_damaged_lines(verb, folders, scaling_command):
     assert "damaged, ignored: damaged.jsonl:1: " in done.stdout and done.returncode == 0, done.stderr
 
 
+def test_a_plan_file_that_cannot_be_read_is_reported(folders):
+    folder, record = folders
+    (folder / "plan-mine.json").write_text("[1]")
+    assert store.load(folder).records == [record]
+    (problem,) = store.load(folder).damaged
+    assert problem.startswith("plan-mine.json: ") and "`scaling plan` writes it again" in problem
+
+
 def test_all_damaged_lines_are_one_note(folders, scaling_command):
     folder, _ = folders
     (folder / "train.jsonl").write_text('{"loss": 1}\n' * 500)

@@ -203,7 +203,9 @@ def test_bad_input_is_rejected_before_anything_is_written(name, sources, tmp_pat
 def test_a_damaged_study_file_does_not_stop_a_merge(sources, tmp_path):
     store.write_json(tmp_path / "a" / "study.json", {"scaling": [["weak"], 5], "cases": 7, "study": {"a": 1}})
     store.write_json(tmp_path / "b" / "study.json", {"scaling": 5})
-    assert ": 5 records added" in merging.merge(sources, str(tmp_path / "c"))[-1]
+    lines = merging.merge(sources, str(tmp_path / "c"))
+    assert ": 5 records added" in lines[-1]
+    assert any(line.startswith(f"{sources[0]}: study.json cannot be read") for line in lines)
     assert len(findings.read(tmp_path / "c").curves) > 0
 
 
