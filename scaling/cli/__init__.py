@@ -1,1 +1,1 @@
-"""The command-line program `scaling`: a module for each subcommand, such as run, plan, status and report."""
+"""The command-line program `scaling`: a module for each command, such as run, plan, status and report."""

@@ -8,8 +8,8 @@ from rich.text import Text
 from scaling.analysis import findings
 from scaling.analysis import lint as linting
 from scaling.cli import report
+from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import make_printable, print_lines
-from scaling.cli.verbs import FAILED, OK
 from scaling.results import store
 
 _SEVERITY_COLORS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}

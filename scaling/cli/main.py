@@ -1,4 +1,4 @@
-"""Entry point of the program `scaling`: call a subcommand, handle signals, print an exception as one line."""
+"""Entry point of the program `scaling`: call a command, handle signals, print an exception as one line."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from rich.console import Console
 
 import scaling
 from scaling.cli import streams
-from scaling.cli.verbs import BAD_INPUT, FAILED, INTERRUPTED, OK, VERBS, overview, parse
+from scaling.cli.commands import BAD_INPUT, COMMANDS, FAILED, INTERRUPTED, OK, overview, parse
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets
 from scaling.study.arguments import Parser
@@ -38,9 +38,9 @@ def entry() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand, print any error as one line on standard error, and return the exit status.
+    """Run a command, print any error as one line on standard error, and return the exit status.
 
-    `argv` contains the subcommand name and its arguments. The default is the command line (`sys.argv[1:]`).
+    `argv` contains the command name and its arguments. The default is the command line (`sys.argv[1:]`).
     """
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_and_explain(words: list[str], console: Console) -> int:
     try:
-        return _run_subcommand(words, console)
+        return _run_command(words, console)
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
@@ -69,7 +69,7 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)
 
 
-def _run_subcommand(words: list[str], console: Console) -> int:
+def _run_command(words: list[str], console: Console) -> int:
     name, *rest = words or ["help"]
     if name in ("help", "--help", "-h"):
         if not rest:
@@ -80,16 +80,16 @@ def _run_subcommand(words: list[str], console: Console) -> int:
         Parser(prog="scaling version", description="Print the version of the package.").parse_args(rest)
         console.print(scaling.__version__)
         return OK
-    if name not in VERBS:
+    if name not in COMMANDS:
         if "=" in name and not name.startswith("-"):
             raise Refusal(f"{name!r} is not a command: did you mean `scaling run {name}`?")
         options = ["--version", "--help"] if name.startswith("-") else []
-        raise unknown_name("command", name, [*VERBS, "version", *options])
+        raise unknown_name("command", name, [*COMMANDS, "version", *options])
     try:
         os.getcwd()
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
-    arguments = rest if VERBS[name].arguments is None else parse(name, rest)
+    arguments = rest if COMMANDS[name].arguments is None else parse(name, rest)
     status: int | None = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
     return status or OK
 

@@ -4,8 +4,8 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.cli import progress
+from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import print_lines
-from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import label
 from scaling.plan import plan_study
 from scaling.report.text import clean_text

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from scaling.cli import progress
+from scaling.cli.commands import FAILED, OK
 from scaling.cli.streams import damaged_notes, print_lines
-from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings, slurm
 from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core.case import CEILING, FIELDS, Refusal, built_in, label

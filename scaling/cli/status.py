@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scaling.cli import streams
-from scaling.cli.verbs import FAILED, INTERRUPTED, OK
+from scaling.cli.commands import FAILED, INTERRUPTED, OK
 from scaling.cluster import lost_cases, wait
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks

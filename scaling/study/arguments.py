@@ -22,12 +22,12 @@ class Parser(argparse.ArgumentParser):
         raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
 
 
-def parse(words: Sequence[str], fields: Sequence[str], verb: str = "run") -> argparse.Namespace:
-    """Parse the arguments after a subcommand (`verb`): options, and overrides of the given fields.
+def parse(words: Sequence[str], fields: Sequence[str], command: str = "run") -> argparse.Namespace:
+    """Parse the arguments after a `command`: options, and overrides of the given fields.
 
     Return the options and the list `overrides`. Raise `Refusal` if an argument is invalid.
     """
-    parser = Parser(prog=f"scaling {verb}", add_help=False, allow_abbrev=False)
+    parser = Parser(prog=f"scaling {command}", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--cfg", "-c", choices=["job"])

@@ -25,7 +25,7 @@ _MAX_NODES = 10_000  # maximum number of values of a YAML file; the values of an
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
 
 
-def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
+def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
     """Return the configuration and the name of each study that the arguments of `scaling run` select.
 
     With --multirun, return one pair for each combination of values. With --cfg, print the configurations as
@@ -33,7 +33,7 @@ def compose(words: Sequence[str], verb: str = "run") -> list[Composed]:
     """
     from hydra import initialize_config_dir
 
-    options = arguments.parse(words, known_keys(), verb)
+    options = arguments.parse(words, known_keys(), command)
     overrides = [_in_hydra_syntax(word) for word in options.overrides]
     conf, search_path = str(configuration_folder()), []
     if options.config_dir:

@@ -72,7 +72,7 @@ def test_ctrl_c_while_a_run_waits_for_its_tasks_exits_with_status_130(
 ):
     monkeypatch.setattr(job_state, "find_tasks", lambda _: os.kill(os.getpid(), signal.SIGINT))
     monkeypatch.setattr(
-        main, "_run_subcommand", lambda _, console: wait.wait_until_done(tmp_path / "here", console)
+        main, "_run_command", lambda _, console: wait.wait_until_done(tmp_path / "here", console)
     )
     assert main.main([]) == 130
     error = capsys.readouterr().err
@@ -87,7 +87,7 @@ def test_signals_during_the_cleanup_after_a_signal_have_no_effect(monkeypatch, r
             for number in (signal.SIGHUP, signal.SIGTERM) * 3:
                 os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(main, "_run_subcommand", clean_up)
+    monkeypatch.setattr(main, "_run_command", clean_up)
     assert main.main([]) == 130
     os.kill(os.getpid(), signal.SIGTERM)  # while the interpreter ends
     assert capsys.readouterr().err.startswith("scaling: stopped;")

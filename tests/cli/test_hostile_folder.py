@@ -196,6 +196,6 @@ def test_a_file_that_cannot_be_read_is_not_called_unwritable(folders, monkeypatc
     def fail(*_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(main, "_run_subcommand", fail)
+    monkeypatch.setattr(main, "_run_command", fail)
     assert main._run_and_explain([], None) == 1
     assert capsys.readouterr().err.startswith(f"scaling: cannot read {path}: Permission denied;")

@@ -194,7 +194,7 @@ def test_a_full_disk_at_submission_is_one_short_line(tmp_path, monkeypatch, caps
         raise shutil.Error([(f"scaling/{n}.py", f"copy/{n}.py", why) for n in range(99)])
 
     monkeypatch.setattr(shutil, "copytree", copy)
-    monkeypatch.setattr(main, "_run_subcommand", lambda *_: sbatch._copy_package(tmp_path))
+    monkeypatch.setattr(main, "_run_command", lambda *_: sbatch._copy_package(tmp_path))
     assert main._run_and_explain([], None) == 1
     error = capsys.readouterr().err
     assert os.strerror(errno.ENOSPC) in error and len(error) < 200, error

@@ -1,4 +1,4 @@
-"""Define the subcommands ("verbs") of `scaling`: their names, arguments and help texts, and exit statuses."""
+"""Define the commands of `scaling`: their names, arguments and help texts, and exit statuses."""
 
 import argparse
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 
 @dataclass(frozen=True)
-class Verb:
-    """A subcommand of `scaling`. For example, the module `scaling.cli.status` implements `scaling status`.
+class Command:
+    """A command of `scaling`. For example, the module `scaling.cli.status` implements `scaling status`.
 
     The function `execute` of the module returns the exit status, or None for the status 0.
     """
 
-    summary: str  # one-line description in `scaling --help` and `scaling VERB --help`
+    summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
-    arguments: tuple[Argument, ...] | None = None  # None if `execute` parses the words after the subcommand
+    arguments: tuple[Argument, ...] | None = None  # None if `execute` parses the words after the command
 
 
 def _argument(*names: str, **options: Any) -> Argument:
@@ -29,11 +29,11 @@ def _argument(*names: str, **options: Any) -> Argument:
 
 _FOLDER_ARGUMENT = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
 
-VERBS = {
-    "run": Verb("run a study, or its missing cases", "study=smoke"),
-    "plan": Verb("predict a study on other hardware", "study=plan hardware=v5p"),
-    "advise": Verb("how to differentiate a function", "spring.py:force --points x=1000,17"),
-    "status": Verb(
+COMMANDS = {
+    "run": Command("run a study, or its missing cases", "study=smoke"),
+    "plan": Command("predict a study on other hardware", "study=plan hardware=v5p"),
+    "advise": Command("how to differentiate a function", "spring.py:force --points x=1000,17"),
+    "status": Command(
         "what is done, running, missing, failed", "results/smoke --watch",
         (
             _FOLDER_ARGUMENT,
@@ -42,7 +42,7 @@ VERBS = {
             _argument("--all", action="store_true", help="show all tasks and all cases"),
         ),
     ),
-    "logs": Verb(
+    "logs": Command(
         "show the logs of a case", "results/smoke 3f2a",
         (
             _FOLDER_ARGUMENT,
@@ -52,8 +52,8 @@ VERBS = {
             _argument("--all", action="store_true", help="print whole files"),
         ),
     ),
-    "cancel": Verb("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),
-    "report": Verb(
+    "cancel": Command("cancel the jobs of a study", "results/smoke", (_FOLDER_ARGUMENT,)),
+    "report": Command(
         "curves, tables and figures in DIR/report/index.html", "results/smoke",
         (
             _FOLDER_ARGUMENT,
@@ -63,7 +63,7 @@ VERBS = {
                       help="also write text, table and figures for a compute-time application"),
         ),
     ),
-    "compare": Verb(
+    "compare": Command(
         "what became slower or faster", "results/old results/new",
         (
             _argument("a", metavar="A", help="a results folder; without B, that of a run with versus=..."),
@@ -74,7 +74,7 @@ VERBS = {
             _argument("--margin", type=float, help="a ratio this close to 1 counts as equal (default: 0.01)"),
         ),
     ),
-    "lint": Verb(
+    "lint": Command(
         "list problems of a measurement", "results/smoke",
         (
             _FOLDER_ARGUMENT,
@@ -82,7 +82,7 @@ VERBS = {
                       help="exit with status 1 if there are warnings, not only if there are errors"),
         ),
     ),
-    "export": Verb(
+    "export": Command(
         "write CSV, Parquet, SVG, PNG or PDF", "results/smoke",
         (
             _FOLDER_ARGUMENT,
@@ -91,7 +91,7 @@ VERBS = {
             _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
         ),
     ),
-    "merge": Verb(
+    "merge": Command(
         "join the results of several clusters", "results/a results/b --output results/ab",
         (
             _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
@@ -99,7 +99,7 @@ VERBS = {
                       help="a new folder, or a results folder to add to"),
         ),
     ),
-    "publish": Verb(
+    "publish": Command(
         "publish the curves on Weights & Biases", "results/smoke",
         (
             _FOLDER_ARGUMENT,
@@ -115,9 +115,10 @@ VERBS = {
 
 
 def overview() -> str:
-    """Return the text that `scaling --help` prints: one line for each subcommand, with an example."""
+    """Return the text that `scaling --help` prints: one line for each command, with an example."""
     lines = [
-        f"  scaling {name:9} {verb.summary:42} scaling {name} {verb.example}" for name, verb in VERBS.items()
+        f"  scaling {name:9} {command.summary:42} scaling {name} {command.example}"
+        for name, command in COMMANDS.items()
     ]
     sizes = "with problem size, with AD mode, and with the number of accelerators"
     question = f"How does the cost of a Jacobian scale, {sizes}?"
@@ -125,9 +126,9 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a subcommand, such as "status". Raise `Refusal` if they are invalid."""
-    verb = VERBS[name]
-    parser = Parser(prog=f"scaling {name}", description=verb.summary)
-    for names, options in verb.arguments or ():
+    """Return the parsed arguments of a command, such as "status". Raise `Refusal` if they are invalid."""
+    command = COMMANDS[name]
+    parser = Parser(prog=f"scaling {name}", description=command.summary)
+    for names, options in command.arguments or ():
         parser.add_argument(*names, **options)
     return parser.parse_args(words)

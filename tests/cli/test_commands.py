@@ -1,21 +1,21 @@
-"""Tests of the table of verbs: each verb has a module, and its help lists the valid values."""
+"""Tests of the table of commands: each command has a module, and its help lists the valid values."""
 
 import importlib
 
 import pytest
 
+from scaling.cli.commands import COMMANDS
 from scaling.cli.main import main
-from scaling.cli.verbs import VERBS
 from scaling.report import export
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_has_a_callable_execute_function(name):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_callable_execute_function(name):
     assert callable(importlib.import_module(f"scaling.cli.{name}").execute)
 
 
 def test_the_help_of_export_names_every_format():
-    arguments = dict(VERBS["export"].arguments)
+    arguments = dict(COMMANDS["export"].arguments)
     assert set(export.FORMATS) <= set(arguments["--format",]["help"].replace(",", "").split())
 
 
