@@ -155,9 +155,10 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
         array = leaf if is_abstract or is_key else np.asarray(leaf)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+            keys = ", or pass jax.random.key_data(keys) and call jax.random.wrap_key_data" if is_key else ""
             raise Refusal(
                 f"input {_leaf_name(path)!r} is {describe(leaf)}: inputs are arrays of real numbers; "
-                "bind other values by functools.partial"
+                f"bind other values by functools.partial{keys}"
             )
         is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
@@ -180,6 +181,10 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
     for name in names:
+        if (parent := name.split(".")[0]) != name and parent in inputs:
+            raise Refusal(
+                f"wrt={name} is a part of the input {parent!r}: use wrt={parent}, or an input of its own"
+            )
         if name not in inputs:
             raise unknown_name("input to differentiate with respect to (wrt)", name, inputs)
         if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:

@@ -37,7 +37,8 @@ Find the fastest way to differentiate a function: AD mode, chunk, block, colorin
 
 FILE.py:NAME is a function of one point, in JAX. --points NAME=N,SHAPE is an input with N points, --shared
 NAME=SHAPE one that all points share (NAME=scalar is a number). Repeat them for more inputs. Write a dtype
-after a colon: i=1000:int32. Without a function, the arguments are fields of one case, as for `scaling run`.
+after a colon: i=1000:int32. --shared p.w=5,3 --shared p.b=5 is a dict p with the keys w and b. Without a
+function, the arguments are fields of one case, as for `scaling run`.
 
   wrt=NAMES      the inputs to differentiate with respect to, joined by + (default: the first of --points)
   target=T       jacobian (default; the gradient, if the function returns a number), hessian, hvp (the
@@ -48,7 +49,7 @@ after a colon: i=1000:int32. Without a function, the arguments are fields of one
 
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
-_SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
+_SHAPE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
 _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "devices", "hardware")
@@ -173,9 +174,26 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
         check_names("dtype", [dtype] if dtype else [], _DTYPES)
         if name in inputs:
             raise Refusal(f"--{option} {name}= is given twice: give each input once")
+        for other in inputs:
+            if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}."):
+                raise Refusal(
+                    f"--{option} {name}= and {other}= exclude each other: one is an entry of the other"
+                )
         sizes = () if shape == "scalar" else tuple(map(int, shape.split(",")))
         inputs[name] = sizes, dtype or "float32"
     return inputs
+
+
+def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return nested dicts, such as {"p": {"w": array}} for {"p.w": array}."""
+    nested: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *parents, key = name.split(".")
+        entries = nested
+        for parent in parents:
+            entries = entries.setdefault(parent, {})
+        entries[key] = array
+    return nested
 
 
 def _run_in_process(
@@ -273,7 +291,8 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
         else:
             function, line = import_function(name)
             points, shared = (
-                {key: jax.ShapeDtypeStruct(*shape) for key, shape in group.items()} for group in problem
+                _nest({key: jax.ShapeDtypeStruct(*shape) for key, shape in group.items()})
+                for group in problem
             )
             advice = advisor.advise(function, points, shared, import_line=line, **options)
     print_lines(console, [*_table_lines(advice.rows), "", *str(advice).splitlines()])

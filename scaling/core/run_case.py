@@ -188,6 +188,8 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         text, suffix = f"{type(error).__name__}: {text}", format_location(error)
     text = scrub(text)[: 500 - len(suffix)] + suffix
+    if isinstance(error, NotImplementedError):  # such as jnp.linalg.svd in bfloat16
+        return "skipped", "not_offered", text
     return "failed", "out_of_memory" if is_out_of_memory(text) else "error", text
 
 

@@ -131,7 +131,8 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
             leaf_path = jax.tree_util.keystr(path, simple=True, separator=".")
             output = f" as output {leaf_path!r}" if leaf_path else ""
             raise Refusal(
-                f"{function_name} returns {returned}{output}: every output must be an array of real numbers"
+                f"{function_name} returns {returned}{output}: every output must be an array of real numbers; "
+                "omit it, or convert it, such as y.astype(float), or the parts y.real and y.imag"
             )
     arrays = [jnp.asarray(leaf) for _, leaf in paths]
     if len(arrays) == 1:

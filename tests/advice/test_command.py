@@ -31,6 +31,10 @@ def force(x, stiffness):
         ("spring.py:force --points x=3,2 --shard k=2", "did you mean --shared?"),
         ("spring.py:force --points x=3,2 budget=soon", "budget must be a number of seconds"),
         ("spring.py:force --points x=3,2 --points x=4,2", "--points x= is given twice"),
+        (
+            "spring.py:force --points x=3,2 --shared p.k=2 --shared p=2",
+            "--shared p= and p.k= exclude each other",
+        ),
         ("spring.py:force --points x=3,2 budget=1 budget=2", "budget= is given twice"),
         ("spring.py:force --points x=3,2:float99", "unknown dtype 'float99'"),
         ("nosuch.py:force --points x=3,2", "'nosuch.py:force' does not name a function in an existing file"),
@@ -202,3 +206,9 @@ assert set(usable) in [cores[thread] for thread in set(cores) - set(before)]
 """
     variables = os.environ | {"JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=120)
+
+
+def test_dotted_names_of_inputs_are_entries_of_nested_dicts():
+    shapes = advise._parse_shapes("shared", ["p.w=5,3", "p.deep.b=5", "k=2:int32"])
+    nested = advise._nest(shapes)
+    assert nested == {"p": {"w": ((5, 3), "float32"), "deep": {"b": ((5,), "float32")}}, "k": ((2,), "int32")}

@@ -34,7 +34,7 @@ def force(x, k, scale=1.0):
         ((force, {"x": X}, K), ["shared must be a dict"]),
         (
             (force, {"x": X}, {"k": jax.random.key(0)}),
-            ["dtype key<fry>", "bind other values by functools.partial"],
+            ["dtype key<fry>", "bind other values by functools.partial, or pass jax.random.key_data(keys)"],
         ),
         ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "the number 0"]),
         ((force, {}), ["one at least in points"]),
@@ -62,6 +62,7 @@ def force(x, k, scale=1.0):
             ["'k' has integers from 0 to 2147483648", "32 bits"],
         ),
         ((force, {"x": X}, {"k": K}, "y"), ["(wrt) 'y'", "x, k"]),
+        ((force, {"x": X}, {"k": {"a": K}}, "k.a"), ["wrt=k.a is a part of the input 'k': use wrt=k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),

@@ -753,3 +753,10 @@ def test_a_plan_with_cases_that_are_too_large_plans_the_others(scaling_command, 
         assert (record.status, record.reason) == expected, record.text
         assert is_small or re.search("needs .* a device has|Unable to allocate", record.text), record.text
     assert len(plans(tmp_path)) == 8
+
+
+def test_a_function_that_jax_does_not_implement_for_a_dtype_is_skipped(define):
+    define("mine", Workload(lambda x: jnp.linalg.svd(x, compute_uv=False), {"x": normal(3, 2)}, wrt="x"))
+    record = measure(workload="mine", api="jit", dtype="bfloat16")
+    assert (record.status, record.reason) == ("skipped", "not_offered"), record.text
+    assert "NotImplementedError" in record.text and "bfloat16" in record.text
