@@ -28,23 +28,10 @@ def test_the_rank_is_exact_for_up_to_400_samples(confidence):
         assert _enclosing_rank(count, confidence) == exact_rank(count, confidence), count
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        1,
-        2,
-        1000,
-        1023,
-        1024,
-        1029,
-        1030,
-        1075,
-        2000,
-        4096,
-        9_999,
-        pytest.param(100_000, marks=pytest.mark.contract),
-    ],
-)
+LARGE = pytest.param(100_000, marks=pytest.mark.contract)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000, 1023, 1024, 1029, 1030, 1075, 2000, 4096, 9_999, LARGE])
 @pytest.mark.parametrize("confidence", LEVELS)
 def test_the_rank_agrees_with_scipy_for_up_to_100_000_samples(count, confidence):
     k = _enclosing_rank(count, confidence)
