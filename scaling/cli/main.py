@@ -27,6 +27,8 @@ from scaling.workers.machine import AllocationLost
 
 _MAX_ERROR_LENGTH = 1400  # maximum length of an error message, in characters
 _CONTINUE_ADVICE = "every finished record is kept: repeat the command to continue"
+_FIXES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space; ")
+_FIXES |= dict.fromkeys((errno.EROFS, errno.EACCES), "change the permissions, or copy the folder; ")
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -63,7 +65,7 @@ def _run_and_explain(words: list[str], console: Console) -> int:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
         where = f" {name}" if name else ""
         action = "read" if name and os.path.exists(name) and not os.access(name, os.R_OK) else "write"
-        advice = "free some space; " * (error.errno in (errno.ENOSPC, errno.EDQUOT)) + _CONTINUE_ADVICE
+        advice = f"{_FIXES.get(error.errno or 0, '')}{_CONTINUE_ADVICE}"
         return _print_error(f"cannot {action}{where}: {error.strerror or error}; {advice}", FAILED)
     except AllocationLost as lost:
         return _print_error(f"no worker can be started: {lost}; {_CONTINUE_ADVICE}", FAILED)

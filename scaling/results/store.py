@@ -241,7 +241,8 @@ def replacing(path: Path) -> Iterator[Path]:
             error.filename = str(path)
         raise
     finally:
-        temporary_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # does not exist, or the file system is read-only
+            temporary_path.unlink()
 
 
 def replace_file(path: Path, content: bytes) -> None:

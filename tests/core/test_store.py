@@ -437,6 +437,7 @@ def test_a_full_disk_is_reported_with_the_file_that_cannot_be_written(tmp_path, 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write does, without a file name
 
     monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "unlink", fail)  # as on a read-only file system
     with pytest.raises(OSError, match=r"No space left on device: '.*/study.json'"):
         store.write_json(tmp_path / "study.json", {})
 
