@@ -3,8 +3,7 @@
 See docs/adding_a_workload.md.
 """
 
-from scaling.core.inputs import InputSpec, normal, poisson, uniform
-from scaling.core.workload import Reference, Workload
+from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 
 Draw = InputSpec  # the name of `InputSpec` in earlier versions
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
 from scaling.core.formatting import list_first
-from scaling.core.inputs import InputSpec, uniform
-from scaling.core.workload import Workload, clear_cache
+from scaling.core.workload import InputSpec, Workload, clear_cache, uniform
 from scaling.options.pytrees import describe
 
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")

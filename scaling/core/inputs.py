@@ -1,4 +1,4 @@
-"""Define the random inputs of a function (`InputSpec`, `uniform`, `normal`, `poisson`), and draw their rows.
+"""Draw the random inputs of a function, and describe them as abstract arrays.
 
 A row is the value of an input at one point (batch element). A row depends only on the random seed, the name
 of the input and the number of the row.
@@ -6,97 +6,17 @@ of the input and the number of the row.
 
 import functools
 import math
-import operator
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from scaling.core.case import Case, Refusal
-
-if TYPE_CHECKING:
-    from scaling.core.workload import Workload
+from scaling.core.workload import InputSpec, Workload
 
 InputArrays = Mapping[str, np.ndarray]  # input name -> its values at some points, or its shared value
 _GROUP_SIZE = 2**12  # the number of elements that share a generator; determines the values, never change it
-_LEAST_UNIFORM = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """An input of a function: its shape at one point, and a generator of random values."""
-
-    shape: tuple[int, ...]  # the shape of one row, the value at one point
-    # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
-    make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
-    integer: bool = False  # whether the input is int32 and not differentiated
-    # Numbers or arrays (low, high) between which the values must lie after rounding to 16 bits, or None.
-    bounds: tuple[Any, Any] | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
-        if not callable(self.make):
-            text = "the second argument of InputSpec must be a function make(generator, rows)"
-            raise Refusal(f"{text}, not {self.make!r}")
-
-
-def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
-    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
-        sizes = tuple(sizes[0])
-    shape = []
-    for size in sizes:
-        try:  # also an integer array without axes, such as jnp.prod(...)
-            length = -1 if isinstance(size, bool | np.bool_) else operator.index(size)
-        except TypeError:
-            length = -1
-        if length < 0:
-            raise Refusal(f"the sizes of {function}(...) must be integers, zero or more, not {size!r}{hint}")
-        shape.append(length)
-    return tuple(shape)
-
-
-def _require_finite(function: str, **parameters: Any) -> None:
-    for name, value in parameters.items():
-        try:
-            finite = bool(np.all(np.isfinite(np.asarray(value, np.float64))))
-        except (TypeError, ValueError):
-            finite = False
-        if not finite:
-            raise Refusal(f"{name} of {function}(...) must be a finite number, not {value!r}")
-
-
-def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input with the given shape at each point and a uniform distribution on (low, high)."""
-    hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
-    shape = _parse_shape("uniform", shape, hint)
-    _require_finite("uniform", low=low, high=high)
-    if not np.all(np.less(low, high)):
-        raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
-
-    def make(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-        return low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _LEAST_UNIFORM)
-
-    return InputSpec(shape, make, bounds=(low, high))
-
-
-def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input with the given shape at each point and a normal distribution."""
-    hint = "; pass mean and deviation by keyword, such as normal(3, mean=1.0, deviation=0.1)"
-    shape = _parse_shape("normal", shape, hint)
-    _require_finite("normal", mean=mean, deviation=deviation)
-    if not np.all(np.greater_equal(deviation, 0)):
-        raise Refusal(f"deviation of normal(...) must be zero or more, not {deviation!r}")
-    return InputSpec(shape, lambda rng, rows: mean + deviation * rng.standard_normal((len(rows), *shape)))
-
-
-def poisson(rate: float) -> InputSpec:
-    """Return a scalar integer input that has a Poisson distribution with the mean `rate`."""
-    _require_finite("poisson", rate=rate)
-    if np.ndim(rate) or rate < 0:
-        raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
-    return InputSpec((), lambda rng, rows: rng.poisson(rate, len(rows)), integer=True)
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
@@ -119,12 +39,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
     return rows
 
 
-def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
+def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
     """Return an input at the points [start, stop). Its dtype is int32 or the dtype of the case."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
-def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
+def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
     """Return an input that all points share. Its dtype is int32 or the dtype of the case."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
@@ -158,19 +78,19 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
     return np.asarray(np.minimum(np.maximum(rows, lowest), highest))
 
 
-def input_arrays(case: Case, workload: "Workload", start: int = 0, stop: int | None = None) -> InputArrays:
+def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | None = None) -> InputArrays:
     """Return a dict of the inputs at the points [start, stop). By default, these are all points."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
-def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
+def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
     """Return the inputs as float64 arrays. Their values are rounded to the dtype of the case."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
-def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
+def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
     """Return a dict from input name to the abstract array of the input at one point."""
     import jax
 
@@ -178,7 +98,7 @@ def point_structs(case: Case, workload: "Workload") -> dict[str, Any]:
     return {name: jax.ShapeDtypeStruct(x.shape, dtypes[x.integer]) for name, x in workload.inputs.items()}
 
 
-def input_structs(case: Case, workload: "Workload") -> tuple[dict[str, Any], dict[str, Any]]:
+def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two dicts of abstract arrays: the per-point inputs at all points, and the shared inputs."""
     structs = point_structs(case, workload)
     points = {

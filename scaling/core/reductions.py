@@ -2,19 +2,87 @@
 
 A device applies a step of the reduction to each slice of J as soon as the slice is computed, so that the
 device need not store J: the step `columns` in forward mode, the step `rows` in reverse mode. This module does
-not import JAX, because modules that read records import `REDUCTIONS`.
+not import JAX or NumPy at first, because modules that read records import `REDUCTIONS`.
 """
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scaling.core import load_option
 
-if TYPE_CHECKING:
-    from scaling.core.reference import Jacobians, SizedEntries
-
 OUTPUTS, INPUTS = "outputs", "inputs"
+Array = Any  # a NumPy array
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The lengths of the sums in a result, which determine its tolerance."""
+
+    terms: int  # the number of terms whose sum is one entry of the Jacobian
+    added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
+    entry: float = 0.0  # the tolerance (relative error) of an entry of the Jacobian
+    leaf_sizes: tuple[int, ...] = ()  # the size of each leaf (differentiated input), or empty if not used
+
+    @property
+    def longest_sum(self) -> int:
+        """Return the number of terms in the longest sum."""
+        return max(self.terms, self.added)
+
+    def largest_by_leaf(self, values: Array) -> Array:
+        """Return the maximum of `values` over each leaf, in an array that broadcasts to `values`."""
+        import numpy as np
+
+        if len(self.leaf_sizes) < 2:
+            return values.max(axis=-1, keepdims=True)
+        largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)
+        return np.repeat(largest, self.leaf_sizes, axis=-1)
+
+    def scale(self, influence: Array, magnitude: Array) -> Array:
+        """Return the scale by which errors are divided. core/reference.py defines both arguments."""
+        import numpy as np
+
+        entry_scale = influence * np.sqrt(self.terms / self.longest_sum)
+        return np.maximum(entry_scale, magnitude * np.sqrt(self.added / self.longest_sum))
+
+
+@dataclass(frozen=True)
+class Jacobians:
+    """The dense Jacobians at some points. The subclass `SparseJacobians` stores only nonzeros."""
+
+    values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
+
+    def by_input(self, values: Array) -> Array:
+        """Sum an array like `self.values` over the outputs. Return an array of shape (points, inputs)."""
+        return values.sum(axis=1)
+
+    def by_output(self, values: Array, x: Array | None = None) -> Array:
+        """Return `values` @ x at each point, of shape (points, outputs). If x is None, its elements are 1."""
+        return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
+
+    def largest_by_output(self) -> Array:
+        """Return the largest magnitude in each row as an array of shape (points, outputs)."""
+        return abs(self.values).max(axis=2)
+
+    def entries_by_input(self) -> Array:
+        """Return the number of entries in each column of J, a number or an array of shape (inputs,)."""
+        return self.values.shape[1]
+
+
+@dataclass(frozen=True)
+class SizedEntries:
+    """Jacobians, and the quantities that determine the tolerance for the reduced Jacobians."""
+
+    J: Jacobians
+    size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
+    magnitude: Array  # the absolute value of each entry, in the shape of `J.values`
+    rounding: Rounding  # the lengths of the sums that compute the result
+    x: Array | None = None  # the points, of shape (points, inputs), if the reduction multiplies by them
+
+    @property
+    def largest(self) -> Array:
+        """Return the largest `size` at each point, as an array of shape (points, 1, 1)."""
+        return self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None]
 
 
 class ReferenceTerms(NamedTuple):
@@ -49,10 +117,10 @@ class Reduction:
     of_jacobians: Callable[[Any, Any], Any]
     entries: str  # the entries of J that are summed to one element: an "entry", a "column", a "row" or "all"
     # A NumPy function that returns the expected result and its sensitivity to rounding.
-    reference: Callable[["SizedEntries"], ReferenceTerms]
+    reference: Callable[[SizedEntries], ReferenceTerms]
     # A NumPy function from (J, bound) to the largest change of the result at each point, of shape (points,).
     # It assumes that each entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
-    step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
+    step_bound: Callable[[Jacobians, Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
     # "products" of J with random vectors, "columns" of J^T J, or None.
@@ -81,37 +149,37 @@ class Reduction:
         return self.columns.products or self.rows.products
 
 
-def _reference_whole(entries: "SizedEntries") -> ReferenceTerms:
+def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
     scale = entries.rounding.largest_by_leaf(entries.size)
     return ReferenceTerms(entries.J.values, scale, scale)
 
 
-def _reference_points(entries: "SizedEntries") -> ReferenceTerms:
+def _reference_points(entries: SizedEntries) -> ReferenceTerms:
     """Return the terms of the sums over the outputs. options/data_parallel.py then sums over the points."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
 
-def _reference_outputs(entries: "SizedEntries") -> ReferenceTerms:
+def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
     expected, *sums = _reference_points(entries)
     return ReferenceTerms(expected, *map(entries.rounding.largest_by_leaf, sums))
 
 
-def _reference_product(entries: "SizedEntries", x: Any) -> ReferenceTerms:
+def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
     """Return the `ReferenceTerms` of the products J x. If x is None, its elements are 1."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 
-def _reference_norm(entries: "SizedEntries") -> ReferenceTerms:
+def _reference_norm(entries: SizedEntries) -> ReferenceTerms:
     flat, largest = entries.magnitude.reshape(len(entries.magnitude), 1, -1), entries.largest
     norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
     second_order = entries.rounding.entry * flat.shape[2] * largest**2
     return ReferenceTerms(norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm)
 
 
-def _bound_norm(J: "Jacobians", bound: Any) -> Any:
+def _bound_norm(J: Jacobians, bound: Any) -> Any:
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
 
 

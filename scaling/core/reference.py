@@ -49,7 +49,7 @@ from scaling.core import inputs, load_option
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.derivative import Derivative, Pattern, to_dense
 from scaling.core.inputs import InputArrays
-from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
+from scaling.core.reductions import REDUCTIONS, WHOLE, Jacobians, Reduction, Rounding, SizedEntries
 from scaling.core.workload import Inputs, Reference, Workload, cached, fingerprint
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # unit roundoff of one operation
@@ -101,73 +101,6 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
     """Return max(scale, floor). `floor` has one element for each point. None means no limit."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """The lengths of the sums in a result, which determine its tolerance."""
-
-    terms: int  # the number of terms whose sum is one entry of the Jacobian
-    added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
-    entry: float = 0.0  # the tolerance (relative error) of an entry of the Jacobian
-    leaf_sizes: tuple[int, ...] = ()  # the size of each leaf (differentiated input), or empty if not used
-
-    @property
-    def longest_sum(self) -> int:
-        """Return the number of terms in the longest sum."""
-        return max(self.terms, self.added)
-
-    def largest_by_leaf(self, values: np.ndarray) -> np.ndarray:
-        """Return the maximum of `values` over each leaf, in an array that broadcasts to `values`."""
-        if len(self.leaf_sizes) < 2:
-            return np.asarray(values.max(axis=-1, keepdims=True))
-        largest = np.maximum.reduceat(values, np.cumsum((0, *self.leaf_sizes[:-1])), axis=-1)
-        return np.repeat(largest, self.leaf_sizes, axis=-1)
-
-    def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the scale by which errors are divided. The module docstring defines both arguments."""
-        entry_scale = influence * np.sqrt(self.terms / self.longest_sum)
-        sum_scale = magnitude * np.sqrt(self.added / self.longest_sum)
-        return np.asarray(np.maximum(entry_scale, sum_scale))
-
-
-@dataclass(frozen=True)
-class Jacobians:
-    """The dense Jacobians at some points. The subclass `SparseJacobians` stores only nonzeros."""
-
-    values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
-
-    def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Sum an array like `self.values` over the outputs. Return an array of shape (points, inputs)."""
-        return np.asarray(values.sum(axis=1))
-
-    def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return `values` @ x at each point, of shape (points, outputs). If x is None, its elements are 1."""
-        return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
-
-    def largest_by_output(self) -> np.ndarray:
-        """Return the largest magnitude in each row as an array of shape (points, outputs)."""
-        return np.asarray(np.abs(self.values).max(axis=2))
-
-    def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column of J, as an array that broadcasts to (inputs,)."""
-        return np.asarray(self.values.shape[1])
-
-
-@dataclass(frozen=True)
-class SizedEntries:
-    """Jacobians, and the quantities that determine the tolerance for the reduced Jacobians."""
-
-    J: Jacobians
-    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `J.values`
-    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `J.values`
-    rounding: Rounding  # the lengths of the sums that compute the result
-    x: np.ndarray | None = None  # the points, of shape (points, inputs), if the reduction multiplies by them
-
-    @property
-    def largest(self) -> np.ndarray:
-        """Return the largest `size` at each point, as an array of shape (points, 1, 1)."""
-        return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 def added_entries(

@@ -36,10 +36,9 @@ from scaling.core.compile_case import CompiledCase, Stages
 from scaling.core.derivative import Derivative, describe_derivative
 from scaling.core.environment import is_out_of_memory, scrub
 from scaling.core.formatting import TRACEBACK_MARK, format_location, format_traceback
-from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.timing import Samples, Sampling, gather_maximum
-from scaling.core.workload import Workload
+from scaling.core.workload import Workload, uniform
 
 _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
 

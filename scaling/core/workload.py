@@ -1,4 +1,4 @@
-"""Define `Workload` and `Reference`, build the `Workload` of a case from its module, and cache values by key.
+"""Define `InputSpec` and `Workload`, build the `Workload` of a case from its module, and cache values by key.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:
@@ -18,6 +18,7 @@ import functools
 import hashlib
 import importlib
 import math
+import operator
 import os
 import types
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -30,14 +31,87 @@ import numpy as np
 from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, TooLarge, built_in, unknown_name
 from scaling.core.formatting import format_location
-from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
-__all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
-
 Inputs = Mapping[str, Any]
+_LEAST_UNIFORM = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
 _EMPTY_CELL = types.CellType()  # equal to the cell of a captured variable that was deleted
 _cached_values: dict[str, dict[Hashable, Any]] = {}
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An input of a function: its shape at one point, and a generator of random values."""
+
+    shape: tuple[int, ...]  # the shape of one row, the value at one point
+    # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
+    make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    integer: bool = False  # whether the input is int32 and not differentiated
+    # Numbers or arrays (low, high) between which the values must lie after rounding to 16 bits, or None.
+    bounds: tuple[Any, Any] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
+        if not callable(self.make):
+            text = "the second argument of InputSpec must be a function make(generator, rows)"
+            raise Refusal(f"{text}, not {self.make!r}")
+
+
+def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+        sizes = tuple(sizes[0])
+    shape = []
+    for size in sizes:
+        try:  # also an integer array without axes, such as jnp.prod(...)
+            length = -1 if isinstance(size, bool | np.bool_) else operator.index(size)
+        except TypeError:
+            length = -1
+        if length < 0:
+            raise Refusal(f"the sizes of {function}(...) must be integers, zero or more, not {size!r}{hint}")
+        shape.append(length)
+    return tuple(shape)
+
+
+def _require_finite(function: str, **parameters: Any) -> None:
+    for name, value in parameters.items():
+        try:
+            finite = bool(np.all(np.isfinite(np.asarray(value, np.float64))))
+        except (TypeError, ValueError):
+            finite = False
+        if not finite:
+            raise Refusal(f"{name} of {function}(...) must be a finite number, not {value!r}")
+
+
+def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
+    """Return an input with the given shape at each point and a uniform distribution on (low, high)."""
+    hint = "; pass the interval by keyword, such as uniform(3, low=0.5, high=2.0)"
+    shape = _parse_shape("uniform", shape, hint)
+    _require_finite("uniform", low=low, high=high)
+    if not np.all(np.less(low, high)):
+        raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
+
+    def make(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
+        return low + (high - low) * np.maximum(rng.random((len(rows), *shape)), _LEAST_UNIFORM)
+
+    return InputSpec(shape, make, bounds=(low, high))
+
+
+def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
+    """Return an input with the given shape at each point and a normal distribution."""
+    hint = "; pass mean and deviation by keyword, such as normal(3, mean=1.0, deviation=0.1)"
+    shape = _parse_shape("normal", shape, hint)
+    _require_finite("normal", mean=mean, deviation=deviation)
+    if not np.all(np.greater_equal(deviation, 0)):
+        raise Refusal(f"deviation of normal(...) must be zero or more, not {deviation!r}")
+    return InputSpec(shape, lambda rng, rows: mean + deviation * rng.standard_normal((len(rows), *shape)))
+
+
+def poisson(rate: float) -> InputSpec:
+    """Return a scalar integer input that has a Poisson distribution with the mean `rate`."""
+    _require_finite("poisson", rate=rate)
+    if np.ndim(rate) or rate < 0:
+        raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
+    return InputSpec((), lambda rng, rows: rng.poisson(rate, len(rows)), integer=True)
 
 
 class Reference(NamedTuple):
@@ -299,12 +373,12 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
     return out
 
 
-def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int | None = None) -> Any:
+def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int) -> Any:
     """Return the cached value of a key, or compute and cache it. Keep at most `max_values` of each `kind`."""
     values = _cached_values.setdefault(kind, {})
     if key not in values:
         value = compute()
-        while max_values is not None and len(values) >= max_values:
+        while len(values) >= max_values:
             values.pop(next(iter(values)))
         values[key] = value
     return values[key]

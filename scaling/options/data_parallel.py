@@ -31,7 +31,8 @@ from scaling.core.derivative import (
     sum_over_seeds,
 )
 from scaling.core.layout import split_inputs
-from scaling.core.reference import ReferenceSpec, Rounding
+from scaling.core.reductions import Rounding
+from scaling.core.reference import ReferenceSpec
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluations
 from scaling.options.reference.finite_step_bound import input_bounds

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from scaling.core.derivative import Derivative, SeedRange, ceil_div, map_seeds, sum_over_seeds
-from scaling.core.reductions import ReferenceTerms
-from scaling.core.reference import Jacobians, SizedEntries
+from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
 
 
 def count_passes(derivative: Derivative) -> int:
@@ -70,4 +70,4 @@ def step_bound(J: Jacobians, bound: Any) -> Any:
     """Return a bound on the change of J^T J at each point. J[p, o, i] changes by at most bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
-    return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))
+    return (crossed + crossed.transpose(0, 2, 1) + np.max(J.entries_by_input()) * pairs).max(axis=(1, 2))

@@ -27,8 +27,7 @@ from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
-from scaling.core.reductions import ReferenceTerms
-from scaling.core.reference import SizedEntries
+from scaling.core.reductions import ReferenceTerms, SizedEntries
 from scaling.options.program_stats import bind, evaluate_inlined
 
 # Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.

@@ -18,8 +18,7 @@ from scaling.core.case import SECOND, Refusal
 from scaling.core.check import EntryComparison
 from scaling.core.derivative import Derivative, LinearMapPart, Pattern, Slices, ceil_div, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
-from scaling.core.reductions import WHOLE, Reduction
-from scaling.core.reference import Jacobians
+from scaling.core.reductions import WHOLE, Jacobians, Reduction
 from scaling.options.coloring import Coloring
 
 

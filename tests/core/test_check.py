@@ -13,8 +13,7 @@ from scaling.core import check, inputs, layout, workload
 from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern, describe_derivative
-from scaling.core.inputs import InputSpec
-from scaling.core.workload import Reference, Workload, normal, uniform
+from scaling.core.workload import InputSpec, Reference, Workload, normal, uniform
 from scaling.options import coloring
 from scaling.study import completion
 from tests.support.devices import run_once

@@ -11,8 +11,7 @@ from scaling.core import check, layout, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
-from scaling.core.inputs import InputSpec
-from scaling.core.workload import Workload, normal, uniform
+from scaling.core.workload import InputSpec, Workload, normal, uniform
 from scaling.options.reference import evaluations, fd_check, rounding_check
 from scaling.study import completion
 from tests.support.devices import run_once

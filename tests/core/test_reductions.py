@@ -7,7 +7,8 @@ from scaling.core import derivative as patterns
 from scaling.core import reference
 from scaling.core.derivative import Pattern
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
-from scaling.core.reference import Jacobians, Rounding, added_entries
+from scaling.core.reductions import Jacobians, Rounding
+from scaling.core.reference import added_entries
 from scaling.options.sparse_jacobians import SparseJacobians
 
 pytestmark = pytest.mark.thin(2, "contract")

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaling.core.inputs import draw_rows, uniform
+from scaling.core.inputs import draw_rows
+from scaling.core.workload import uniform
 from scaling.results.store import latest, load
 
 pytestmark = pytest.mark.process
@@ -23,13 +24,14 @@ import ctypes
 import time
 
 import scaling.core.inputs
+import scaling.core.workload
 
 SIZES = {"k": 3}
 VARIANTS = (
     "plain", "crash", "leave", "sleep", "raise", "nan", "wrong", "wrong_once", "loud", "parent", "slow", "unreferenced",
     "wrong_unreferenced", "hungry", "aborting",
 )
-X = scaling.core.inputs.uniform(3, low=0.5)
+X = scaling.core.workload.uniform(3, low=0.5)
 SEEN = np.sort(scaling.core.inputs.draw_rows(X, 0, "x", 0, 6)[:, 0])
 
 

@@ -13,7 +13,8 @@ from scaling.core import inputs
 from scaling.core import reference as references
 from scaling.core.inputs import InputArrays
 from scaling.core.modes import STEPS
-from scaling.core.reference import ROUNDOFF, Jacobians, ReferenceSpec, flatten_inputs
+from scaling.core.reductions import Jacobians
+from scaling.core.reference import ROUNDOFF, ReferenceSpec, flatten_inputs
 from scaling.core.workload import Reference
 
 _MAX_SAMPLED_INPUTS = 64  # limit on the number of input elements for which the curvature is estimated

@@ -14,7 +14,8 @@ import numpy as np
 
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.inputs import InputArrays
-from scaling.core.reference import Jacobians, ReferenceSpec, reduce_reference, relative_error
+from scaling.core.reductions import Jacobians
+from scaling.core.reference import ReferenceSpec, reduce_reference, relative_error
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation

@@ -15,7 +15,8 @@ from scaling.core import inputs
 from scaling.core import reference as references
 from scaling.core.check import EntryComparison, PointsComparison, compare_points
 from scaling.core.inputs import InputArrays
-from scaling.core.reference import Jacobians, ReferenceSpec, flatten_inputs, point_ranges, relative_error
+from scaling.core.reductions import Jacobians
+from scaling.core.reference import ReferenceSpec, flatten_inputs, point_ranges, relative_error
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import SECOND, Case
-from scaling.core.inputs import InputSpec, uniform
-from scaling.core.workload import Workload
+from scaling.core.workload import InputSpec, Workload, uniform
 
 SIZES = {"n": 8}
 ROWS = 8  # outputs of a wide Jacobian, inputs of a tall one

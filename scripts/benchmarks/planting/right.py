@@ -11,8 +11,7 @@ from jax import lax
 from jax.scipy import linalg, special
 
 from scaling.core.case import Case
-from scaling.core.inputs import InputSpec, normal, poisson, uniform
-from scaling.core.workload import Workload
+from scaling.core.workload import InputSpec, Workload, normal, poisson, uniform
 
 SIZES = {"n": 6}
 Fields = Mapping[str, Any]
