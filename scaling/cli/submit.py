@@ -2,14 +2,13 @@
 
 import dataclasses
 import math
-import shutil
 
 from rich.console import Console
 
-from scaling.cli.run import StudyRun, plan_run
 from scaling.cli.streams import print_lines
-from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
-from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
+from scaling.cli.study_run import StudyRun, find_task_states, plan_run
+from scaling.cluster import pack, sbatch, wait
+from scaling.cluster.cluster_settings import LOCAL
 from scaling.core.formatting import count_of, format_wait
 from scaling.results import store
 from scaling.workers import supervise
@@ -32,7 +31,7 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
         if not submitted or not run.wait:
             return schedule, store.load(run.folder), submitted
         wait.wait_until_done(run.folder, console)
-        tasks = _find_task_states(run)
+        tasks = find_task_states(run)
         latest_tasks = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
         if any(task.state.name == "CANCELLED" for task in latest_tasks):
             console.print("cancelled: repeat the command to continue")
@@ -41,26 +40,6 @@ def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Lo
             return schedule, store.load(run.folder), False
     with store.locked(run.folder):
         return *plan_run(dataclasses.replace(run, retry=False), console), False
-
-
-def settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case that a submitted task may still run.
-
-    Except in a dry run, first write a "failed" record for each case that an ended job did not record.
-    """
-    tasks = _find_task_states(run)
-    if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
-        console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
-    if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
-        text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
-        print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
-    return job_state.queued_cases(tasks)
-
-
-def _find_task_states(run: StudyRun) -> list[job_state.TaskState]:
-    """Return the states of all tasks that were submitted for the results folder of a run."""
-    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
-    return job_state.find_tasks(run.folder, query)
 
 
 def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:

@@ -1,0 +1,168 @@
+"""Read a study from its configuration (`StudyRun`), and schedule its missing cases for `scaling run`."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from scaling.cli.streams import damaged_notes, print_lines
+from scaling.cluster import cluster_settings, job_state, lost_cases, slurm
+from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
+from scaling.core.case import CEILING, FIELDS, Refusal
+from scaling.core.formatting import count_of
+from scaling.options import machine_peaks
+from scaling.results import store
+from scaling.study import grid, results_folder
+from scaling.workers import schedule as scheduling
+from scaling.workers.machine import Machine
+from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import PreflightResult, Schedule
+
+if TYPE_CHECKING:
+    from scaling.wandb.job import TrackingSettings
+    from scaling.workers.worker_group import Variant
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A validated study with its settings, cluster, devices and results folder."""
+
+    name: str  # name of its YAML file, such as "rbf"
+    title: str | None
+    settings: RunSettings
+    cluster: ClusterSettings
+    machine: Machine  # available nodes and devices
+    folder: Path  # the results folder
+    cells: list[grid.GridCell]  # the cases as given in the study
+    nested: bool  # whether all device counts run in one allocation
+    wait: bool  # whether to wait for submitted jobs
+    retry: bool = False  # whether cases that have no attempts left run once more
+    dry_run: bool = False  # whether to print the cases only
+    versus: object = None  # the program to compare with, such as "commit:main"
+    baseline: tuple["Variant", Path] | None = None  # the program `versus`, and its results folder
+    tracking: "TrackingSettings | None" = None  # None if nothing is published
+    checked: Sequence[PreflightResult] = ()  # the cases after their preflight check
+    save_answers: Callable[[], None] = lambda: None  # caches the answers of the preflight check
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return the results folder and, if `baseline` is set, the results folder of the baseline."""
+        return [self.folder, *([self.baseline[1]] if self.baseline else [])]
+
+
+def read_study(config: dict[str, Any], name: str) -> StudyRun:
+    """Return the study that a composed configuration describes. Raise `Refusal` if it is invalid."""
+    cluster = cluster_settings.from_config(config["cluster"])
+    settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
+    _check_options(config, name, cluster)
+    tracking = None
+    if config["tracking"].get("name") != "none":
+        from scaling.wandb.job import TrackingSettings
+
+        tracking = TrackingSettings.from_config(config["tracking"])
+    folder = results_folder.parse_results(config["results"])
+    if cluster.submits:
+        from scaling.cluster import sbatch
+
+        sbatch.resolve_results(folder, cluster)  # refuses a path that no job can use
+    study, wait = config["study"], config["wait"]
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    cells = grid.expand_study(study, overrides, settings.max_cases, name=name)
+    machine = slurm.find_machine(cluster, config["dry_run"])
+    if machine_peaks.enables_peaks(study):
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
+    counts = [cell.case.devices for cell in cells]
+    machine.check_device_counts(counts, settings.processes, settings.oversubscribe)
+    wait = cluster.name == LOCAL if wait is None else wait
+    baseline = None
+    if config["versus"] is not None:
+        from scaling.study import variants
+
+        variant = variants.name_variant(str(config["versus"]))
+        baseline = variant, folder / f"versus-{variant.name}"
+    return StudyRun(
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"], wait,
+        config["retry"], config["dry_run"], config["versus"], baseline, tracking,
+    )  # fmt: skip
+
+
+def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) -> None:
+    """Raise `Refusal` if the study is not a mapping, or if an option has no effect in this run."""
+    study, versus = config["study"], config["versus"]
+    if not isinstance(study, dict):
+        text = f"study={name} is not a mapping of fields and grids"
+        raise Refusal(f"{text}; name one study, such as study=smoke")
+    for option in ("hardware", "deadline"):
+        if config.get(option) is not None:
+            raise Refusal(f"{option} is an option of `scaling plan` and has no effect here: leave it out")
+    if config["wait"] is False and not cluster.submits:
+        text = f"wait=false has no effect with cluster={cluster.name}, which runs the study here"
+        raise Refusal(f"{text}; leave it out")
+    if versus is not None and cluster.name != NONE:
+        raise Refusal(f"versus={versus} runs on this machine only: leave out cluster={cluster.name}")
+
+
+def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
+    """Schedule the cases of a study that have no result yet. Return the schedule and all earlier records.
+
+    Before scheduling, write a "failed" record for each case that an ended cluster job did not record. After
+    scheduling, write study.json, and print a summary. In a dry run, do neither.
+    """
+    queued = set[tuple[str, int]]()
+    if run.cluster.submits or (run.folder / SUBMISSIONS).exists():
+        queued = _settle_submissions(run, console)
+    loaded, *baselines = [store.load(folder) for folder in run.folders]
+    baseline = baselines[0].records if baselines else None
+    schedule = scheduling.make_schedule(
+        run.checked, run.settings, run.machine, loaded.records, baseline, queued, run.retry
+    )
+    if run.dry_run:
+        return schedule, loaded
+    print_lines(console, damaged_notes(loaded.damaged), "yellow")
+    recorded_once = {result.case.key for result in run.checked if result.inapplicable or result.failure}
+    scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
+    cases = [result.case for result in run.checked]
+    manifest = scheduling.study_manifest(run.name, run.title, scalings, cases, run.settings, recorded_once)
+    for folder in run.folders:
+        store.write_json(folder / "study.json", manifest)
+    _print_counts(run, schedule, console)
+    return schedule, loaded
+
+
+def _print_counts(run: StudyRun, schedule: Schedule, console: Console) -> None:
+    finally_failed = f"{schedule.lost} failed permanently or {run.settings.attempts} times (cluster.attempts)"
+    skipped = f"{len(schedule.skips)} skipped"
+    counts = (
+        (True, f"{schedule.missing} cases to run, {schedule.done} already done, {skipped}"),
+        (schedule.failures, f"{len(schedule.failures)} failed before the start"),
+        (schedule.queued, f"{schedule.queued} in the queue already"),
+        (schedule.lost, f"{finally_failed}: retry=true runs them once more"),
+    )
+    text = ", ".join(count_text for shown, count_text in counts if shown)
+    device_kind = next(iter(schedule.environments.values()))["device_kind"]
+    device_name = device_kind or f"{schedule.machine.platform} devices {schedule.machine.name}"
+    print_lines(console, [f"{run.name}: {text}; on {device_name}; results in {run.folder}"])
+
+
+def _settle_submissions(run: StudyRun, console: Console) -> set[tuple[str, int]]:
+    """Return (case key, replicate number) of each case that a submitted task may still run.
+
+    Except in a dry run, first write a "failed" record for each case that an ended job did not record.
+    """
+    tasks = find_task_states(run)
+    if not run.dry_run and (lost := lost_cases.record_lost_cases(run.folder, tasks)):
+        console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
+    if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
+        text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
+        print_lines(console, [f"{text}; if they have ended, remove {run.folder / SUBMISSIONS}"])
+    return job_state.queued_cases(tasks)
+
+
+def find_task_states(run: StudyRun) -> list[job_state.TaskState]:
+    """Return the states of all tasks that were submitted for the results folder of a run."""
+    query = (run.cluster.name == SLURM and not run.dry_run) or shutil.which("squeue") is not None
+    return job_state.find_tasks(run.folder, query)
