@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from json import dumps, loads  # bound here, because a user's module may replace them
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,9 +21,6 @@ from scaling.core.case import Case, Refusal, from_dict, user_modules
 from scaling.core.record import Record, Writer, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
-
-if TYPE_CHECKING:
-    from scaling.worker import Channel
 
 _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
 
@@ -132,11 +129,11 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 class CaseLoop:
     """The loop that executes the requests of the launcher to prepare, sample, finish, and forget cases.
 
-    `group_fields` contains the fields that `check_process_group` returns.
+    `channel` is a `Channel` of worker.py. `group_fields` contains the fields that `check_process_group` returns.
     """
 
     def __init__(
-        self, header: dict[str, Any], channel: "Channel", group: ProcessGroup, group_fields: dict[str, Any]
+        self, header: dict[str, Any], channel: Any, group: ProcessGroup, group_fields: dict[str, Any]
     ) -> None:
         self.header, self.channel, self.group, self.group_fields = header, channel, group, group_fields
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None

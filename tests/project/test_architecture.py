@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -37,17 +38,14 @@ REQUESTS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": 
 
 
 def find_imports(path: Path) -> set[str]:
-    """Return the modules that a file imports anywhere."""
-    nodes = [
-        node
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    return {
-        name
-        for node in nodes
-        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])
-    }
+    """Return the modules that a file imports anywhere, and the names that it imports from them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
@@ -58,6 +56,12 @@ def test_a_folder_imports_only_allowed_folders(folder):
         folders = {name.split(".")[1] for name in find_imports(path) if name.startswith("scaling.")}
         violations |= {f"{module}>{other}" for other in folders - allowed}
     assert violations == {exception for exception in EXCEPTIONS if exception.startswith(f"{folder}.")}
+
+
+def test_no_files_import_each_other_in_a_circle():
+    files = {".".join(p.relative_to(TOP).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+    graph = {name: find_imports(path) & set(files) for name, path in files.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which lists the files of a circle
 
 
 def test_every_folder_has_a_rule_and_core_imports_only_jax_numpy_and_stdlib():
