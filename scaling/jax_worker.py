@@ -129,7 +129,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 class CaseLoop:
     """The loop that executes the requests of the launcher to prepare, sample, finish, and forget cases.
 
-    `channel` is a `Channel` of worker.py. `group_fields` contains the fields that `check_process_group` returns.
+    `channel` is a `Channel` of worker.py. `group_fields` are the fields that `check_process_group` returns.
     """
 
     def __init__(
