@@ -6,7 +6,6 @@ inherit the binding.
 
 import contextlib
 import os
-import statistics
 import sys
 from collections.abc import Callable
 from json import dumps, loads  # bound here, because a user's module may replace them
@@ -18,7 +17,7 @@ import numpy as np
 
 from scaling.core import environment, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
-from scaling.core.record import Record, Writer, to_line
+from scaling.core.record import Record, Writer, end_fields, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.timing import Sampling
 
@@ -212,6 +211,4 @@ class CaseLoop:
                 self.writer.append(record)
         except OSError:
             unwritten = to_line(record)
-        median = [statistics.median(record.seconds)] if record.seconds else []
-        fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
-        self.send_event(event="end", key=key, **fields, unwritten=unwritten)
+        self.send_event(event="end", key=key, **end_fields(record), unwritten=unwritten)

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import statistics
 import time
 import uuid
 from collections.abc import Mapping
@@ -166,6 +167,12 @@ def is_number(value: Any) -> bool:
     """Return whether a value is a number that a record can store. A bool or NaN is not."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
+
+
+def end_fields(record: Record) -> dict[str, Any]:
+    """Return the fields of the event "end" of a case. "seconds" is a list with the median, or empty."""
+    median = [statistics.median(record.seconds)] if record.seconds else []
+    return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 
 
 def to_line(record: Record) -> str:

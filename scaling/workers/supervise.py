@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import random
-import statistics
 import sys
 import time
 import uuid
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
-from scaling.core.record import Record, Writer
+from scaling.core.record import Record, Writer, end_fields
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.machine import AllocationLost
@@ -197,9 +196,7 @@ class _Run:
 
     def report_end(self, work: WorkItem, record: Record) -> None:
         """Report the end of a case whose record is already written, as its worker would have reported it."""
-        median = [statistics.median(record.seconds)] if record.seconds else []
-        fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
-        self.handle_event(work, {"event": "end"} | fields)
+        self.handle_event(work, {"event": "end"} | end_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
         """Handle an event of a worker: write a record that it could not write, and call the listener."""
