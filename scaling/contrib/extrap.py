@@ -1,8 +1,8 @@
-"""Convert timings to the text format of Extra-P (`Experiment`), which fits performance models to run times.
+"""Convert timings to the text format of Extra-P, a program that fits performance models to run times.
 
-See https://github.com/extra-p/extrap. report/export.py writes the files. A file has at most four parameters,
-and one region for each timed method. All regions of a file must be measured at the same coordinates (values
-of the parameters).
+See https://github.com/extra-p/extrap. report/export.py writes the files. A parameter is a size that varies,
+such as the number of devices. A file has at most four parameters, and one region for each timed method. All
+regions of a file have the same coordinates, which are the values of the parameters.
 """
 
 import operator
@@ -22,7 +22,7 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file: run times of methods measured at the same parameter values."""
+    """The content of an Extra-P file: the run times of methods, all measured at the same parameter values."""
 
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, and the sizes on which a fitted model may depend."""
+    """A timing, and the sizes (by name) that can be parameters of an Extra-P model."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -42,10 +42,11 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return a dict from the name of each Extra-P file, without suffix, to its `Experiment`.
+    """Return the content of each Extra-P file, keyed by the file name without its suffix.
 
-    Methods with the same coordinates share a file. If more than four sizes vary, four of them are parameters.
-    Each combination of the other sizes has its own file. Timings are omitted if devices shared a CPU core.
+    Methods that were measured at the same sizes share a file. If more than four sizes vary, four of them are
+    parameters. There is a separate file for each combination of the other sizes. Timings are omitted if
+    several devices shared a CPU core.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
@@ -73,7 +74,11 @@ def _add_sizes(timing: Timing) -> _SizedTiming:
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Group the names of sizes that vary together: first `devices`, then the sizes with most values."""
+    """Return the names of the sizes that differ between the timings, in groups.
+
+    If two sizes are in the same group, each value of one occurs with only one value of the other. The group
+    of `devices` is first. The other groups are sorted by their number of distinct values, largest first.
+    """
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [(-len(set(pattern)), names) for pattern, names in by_pattern.items() if any(pattern)]
@@ -105,7 +110,7 @@ def _to_region_name(text: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file with the seconds per call and the operations per device."""
+    """Return the text of an Extra-P file: seconds per call, and operations per device if they are known."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:

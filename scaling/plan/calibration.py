@@ -1,6 +1,6 @@
-"""Calibrate the `Hardware` model of a CPU: convert timings of peak and latency benchmarks to its `Rates`.
+"""Calculate the `Rates` of a CPU from measured timings of peak and latency benchmarks.
 
-options/machine_peaks.py chooses the benchmarks, and time_model.py predicts run times from the rates.
+options/machine_peaks.py chooses the benchmarks. time_model.py predicts run times from the rates.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ _TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of a CPU model with the measured rates for each device count.
+    """Return a copy of a CPU model with measured rates for each device count.
 
-    Only the latest peak and latency benchmarks in `timings` are used. If `bound_only` is true, timings of
-    processes that were not bound to one core per device are ignored. Raise `Refusal` if these timings do not
-    include a copy of an array and a call of an empty function.
+    Use only the peak and latency benchmarks of the environment that was measured last. If `bound_only` is
+    true, ignore timings of processes that were not bound to one core per device. Raise `Refusal` if no device
+    count has timings of both an array copy and a call of an empty function.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
@@ -48,7 +48,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the measured rates of one device while `devices` devices work at the same time.
 
-    Return None unless the timings include both a copy of an array and a call of an empty function.
+    Return None unless the timings include both an array copy and a call of an empty function.
     """
     # (target, dtype, precision) -> list of (work, work per second)
     speeds = defaultdict[tuple[str | None, str, str], list[tuple[float, float]]](list)
@@ -88,11 +88,11 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return a tuple with the network level that connects the CPU cores.
+    """Return the only level of the network between CPU cores, as a tuple of length 1.
 
-    If there is only one device, or if `speed` or `collective` is None, return (). `speed` is the measured
-    bandwidth of an all-reduce in bytes per second. `collective` and `call` are the measured times in seconds
-    of a call with a small collective and of a call of an empty function.
+    `speed` is the measured bandwidth of an all-reduce in bytes per second. `collective` is the measured time
+    of a small collective, and `call` the time of an empty function, both in seconds. Return () if there is
+    only one device, or if `speed` or `collective` is None.
     """
     if devices < 2 or speed is None or collective is None:
         return ()

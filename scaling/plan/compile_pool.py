@@ -1,6 +1,7 @@
-"""Find the compiler of a machine, start compile workers (`CompilePool`), and compile equal programs once.
+"""Start processes that compile cases for other hardware (`CompilePool`), and find the compiler to use.
 
-A worker (compile_worker.py) compiles a case and counts its work. plan_study.py writes the records.
+Cases with equal programs are compiled once. A worker process (compile_worker.py) compiles a case and counts
+its operations. plan_study.py writes the records.
 """
 
 import contextlib
@@ -35,7 +36,10 @@ RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return the package and version of the compiler for a machine. Raise `Refusal` if it is missing."""
+    """Return the package name and version of the compiler for a machine.
+
+    Raise `Refusal` if no such package is installed. A GPU also needs the CUDA assembler ptxas.
+    """
     platform = hardware.platform
     compiler = _find_package(_COMPILERS[platform])
     has_assembler = platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -57,7 +61,11 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the header for a compile worker: the hardware, and a TPU slice for each number in `counts`."""
+    """Return the JSON object that describes the hardware to a compile worker.
+
+    The worker receives it before the first case. It contains the shape of a TPU slice for each device count
+    in `counts`.
+    """
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -68,8 +76,8 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 def program_of(case: Case) -> Case:
     """Return a case with one device whose program is equal to the program on each device of `case`.
 
-    If split is not "points", or if the devices have different numbers of points, return `case` itself. A case
-    of a user's workload is also returned unchanged, because it may depend on the number of points.
+    Return `case` itself if its split is not "points", or if its devices have different numbers of points.
+    Also return `case` itself for a user's workload, whose program may depend on the total number of points.
     """
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
@@ -79,7 +87,7 @@ def program_of(case: Case) -> Case:
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes that compile cases for absent devices, with one thread for each process."""
+    """A pool of worker processes that compile cases for other hardware. One thread controls each process."""
 
     header: Mapping[str, Any]  # the JSON object that each worker receives first: the platform and devices
     size: int  # the number of workers
@@ -88,7 +96,7 @@ class CompilePool:
     begin: Callable[[Case], None]  # called with a case before its compilation
 
     def compile_all(self, cases: Iterable[Case]) -> None:
-        """Compile all cases, in descending order of the number of devices.
+        """Compile all cases, those with the most devices first, and report each result.
 
         If several cases have the same program on each device, compile only the first, and report its result
         for all of them. If it fails, compile the next one. Raise `AllocationLost` if a worker does not start.
@@ -109,7 +117,10 @@ class CompilePool:
             self._groups = iter(())
 
     def _compile_groups(self) -> None:
-        """Start a worker, and compile cases until none remains. If the worker dies, start another one."""
+        """Start a worker process, and compile cases in it until none remains.
+
+        If the process dies, start another one. This function runs in one thread per process.
+        """
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
         equal_cases = list[Case]()
         try:
@@ -125,10 +136,10 @@ class CompilePool:
         self._pending_calls.put(None)
 
     def _compile_first(self, worker: WorkerGroup, equal_cases: list[Case]) -> bool:
-        """Compile the first case in `equal_cases`, and return whether the worker is still alive.
+        """Compile the first case of a list of cases with equal programs. Return whether the worker is alive.
 
-        If the compilation fails, report the failure for this case only. Otherwise report the result for all
-        cases in the list, whose programs are equal. Remove the reported cases from the list.
+        If the compilation succeeds, report the result for all cases in the list. If it fails, report the
+        failure for the first case only. Remove the reported cases from the list.
         """
         case, is_alive = equal_cases.pop(0), True
         self._pending_calls.put(partial(self.begin, case))

@@ -1,8 +1,8 @@
-"""Main program of a compile worker: compile cases for absent devices (`BuiltCase`), and count their work.
+"""Run a compile worker: a process that compiles cases for other hardware and counts their operations.
 
-`python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line: a header that
-describes the hardware, then a request {"case": fields} for each case. It replies with an event "end", which
-contains record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
+`python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
+describes the hardware. Each later object is a request {"case": fields}. The reply is an event "end" with
+record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _CUBLAS_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
 def main() -> None:
-    """Read requests from standard input, and reply to each, until the input ends."""
+    """Read requests from standard input until it ends, and reply to each on standard output."""
     channel = Channel()
     header = loads(channel.requests.readline())
     die_with_parent(header["parent"])
@@ -79,7 +79,8 @@ def describe_failure(error: Exception) -> RecordFields:
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
     """Return `count` JAX devices to compile for. The devices need not exist on this machine.
 
-    TPU devices form a slice. A single one belongs to 2 x 2 chips, the smallest slice that libtpu supports.
+    TPU devices belong to a slice. For a single TPU device, the slice has 2 x 2 chips, because libtpu supports
+    no smaller one.
     """
     platform, target, per_host = header["platform"], header["target"], header["per_host"]
     if platform == "cpu":
@@ -104,7 +105,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case and its derivative. Its methods trace and compile the program for absent devices.
+    """A case and its derivative, with methods that trace and compile the program for other hardware.
 
     The argument `header` describes the hardware, as returned by `compile_pool.worker_header`.
     """
@@ -131,7 +132,7 @@ class BuiltCase:
             return None if uncompiled.overflow else compile_case.trace_program(uncompiled, self.devices)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message with the needed memory if a program does not fit into memory, otherwise None."""
+        """Return a message with the required memory if a program does not fit into memory, otherwise None."""
         compiled = compiled_case.stages.compiled
         if isinstance(compiled, RejectedProgram) and compiled_case.needs == program_bytes(compiled):
             return compiled.shortage
@@ -172,8 +173,8 @@ class BuiltCase:
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
         """Compile a program, and return its compilation stages.
 
-        If the program does not fit into memory, `Stages.compiled` is a `RejectedProgram`. For a CPU, return
-        `_CpuStages`, whose operations are counted in the LLVM IR that XLA writes.
+        If the program does not fit into memory, the field `compiled` of the result is a `RejectedProgram`.
+        For a CPU, the result is a `_CpuStages`, whose operations are counted in the LLVM IR that XLA writes.
         """
         program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
@@ -194,7 +195,7 @@ class BuiltCase:
 
 @dataclasses.dataclass(frozen=True)
 class _CpuStages(Stages):
-    """The compilation stages of a CPU program, and a dict from kernel name to its number of operations."""
+    """The compilation stages of a CPU program, with the number of operations of each kernel by name."""
 
     operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -202,9 +203,9 @@ class _CpuStages(Stages):
 class RejectedProgram:
     """A program that the compiler rejected because it does not fit into memory.
 
-    The sizes are in bytes per device and have the same names as in JAX's `CompiledMemoryStats`. The argument
-    and output sizes show whether a smaller block of points could fit. The temporary size is None if the
-    compiler's message contains no number. `shortage` is a message with the needed and the available memory.
+    The sizes are in bytes per device and have the same names as in JAX's `CompiledMemoryStats`. The temporary
+    size is None if the compiler's message contains no number. `shortage` is a message with the required and
+    the available memory.
     """
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:
@@ -223,15 +224,15 @@ class RejectedProgram:
             self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
 
     def memory_analysis(self) -> "RejectedProgram":
-        """Return this object, whose sizes replace the result of `jax.stages.Compiled.memory_analysis`."""
+        """Return this object, which has the attributes of the memory analysis of a JAX `Compiled` object."""
         return self
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields with the kernels and the operation counts of one call.
+    """Return record fields with the kernels of one call and their operation counts.
 
-    A call executes the program `steps` times. Equal kernels are merged into one entry, whose `times` is the
-    number of all their executions.
+    A call executes the program `steps` times. Equal kernels are merged into one entry. Its field `times` is
+    the number of all their executions.
     """
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:

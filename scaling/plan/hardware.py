@@ -1,4 +1,4 @@
-"""Define the model of a machine (`Hardware`), its `Rates` and network `Level`s, and validate conf/hardware.
+"""Define `Hardware`, the model of a machine, and validate the files conf/hardware/*.yaml.
 
 time_model.py predicts run times from the model. calibration.py adds the measured rates of a CPU.
 """
@@ -96,7 +96,8 @@ class Hardware:
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
-        Return None if this number of devices is not available. Otherwise return () if there are no slices.
+        Return None if this number of devices is not available. Return () if it is available on hardware
+        without slices, such as a GPU.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -105,7 +106,10 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts in ascending order. Without slices, return powers of two."""
+        """Return the available device counts in ascending order.
+
+        On hardware without slices, return only powers of two.
+        """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -235,10 +239,10 @@ _RULES: _Rules = {
     "device_kind": (_or_none(_is_text), "a name or null"),
     "attained": (_is_range, _RANGE),
     "asking": (_is_range, _RANGE),
-    "jitter": (lambda value: is_positive(value) and value <= 1, "a share, of 1 at most"),
+    "jitter": (lambda value: is_positive(value) and value <= 1, "a positive number of at most 1"),
     "stragglers": (
         _are_stragglers,
-        "such as {share: 1.0e-4, slowdown: 1.5}, with a share under 1 and a slowdown of 1 or more",
+        "such as {share: 1.0e-4, slowdown: 1.5}, with a share less than 1 and a slowdown of at least 1",
     ),
     "per_host": (_is_count, _COUNT),
     "per_chip": (_is_count, _COUNT),
@@ -250,7 +254,7 @@ _RULES: _Rules = {
     "price": (_or_none(is_positive), f"{_NUMBER} or null"),
 }
 _ACCELERATOR_RULES: _Rules = {
-    "attained": (lambda value: _is_range(value, 1), f"{_RANGE}, of 1 at most"),
+    "attained": (lambda value: _is_range(value, 1), f"{_RANGE}, at most 1"),
     **dict.fromkeys(("memory", "bandwidth", "kernel_seconds", "call_seconds"), (is_positive, _NUMBER)),
     "products": (
         _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(is_positive))),

@@ -1,6 +1,6 @@
-"""Count the operations of HLO kernels by kind (`KernelWork`), and the overhead of CPU kernels and libraries.
+"""Count the operations of the kernels in compiled HLO by kind, and estimate the overhead of CPU kernels.
 
-XLA compiles the kernels for a CPU, GPU or TPU. Each element of a result counts once, although the loops of
+The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops of
 XLA may evaluate it several times. Among library calls, only matrix products, convolutions and common routines
 of LAPACK are counted. options/hlo.py counts the bytes.
 """
@@ -88,7 +88,7 @@ class KernelWork:
 
     @property
     def flops(self) -> int:
-        """Return the number of operations that are not transcendental functions."""
+        """Return the total number of operations, without transcendental functions."""
         return self.products + self.arithmetic + self.divisions + self.reductions
 
 
@@ -111,9 +111,10 @@ def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return a dict from kernel name to number of operations, with the names of all fusions.
+    """Return a dict from kernel name to number of operations that contains every fusion.
 
-    XLA compiles equal fusions to one kernel, and `operations` contains the name of only one of these fusions.
+    XLA compiles equal fusions to one kernel. `operations` contains the name of only one of these fusions. The
+    other fusions get the same number of operations.
     """
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
@@ -214,9 +215,11 @@ def _count_product(instruction: HloInstruction, operands: Sequence[HloInstructio
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of operations of a convolution, with zeros from padding but no zeros from dilation.
+    """Return the number of multiplications and additions of a convolution.
 
-    On TPUs, a batch of matrix products is also a convolution: the window spans the batch and is dilated.
+    Multiplications by zeros from padding are counted. Multiplications by zeros from dilation are not. On a
+    TPU, XLA also writes a batch of matrix products as a convolution. Its window spans the batch and is
+    dilated.
     """
     labels = _CONVOLUTION_LABELS.search(attributes)
     if labels is None:
@@ -237,7 +240,7 @@ def _is_transposing(instruction: HloInstruction, operand: HloInstruction) -> boo
 
 
 def _library_name(instruction: HloInstruction) -> str:
-    """Return the opcode or the called function if the work of an instruction is unknown, otherwise ""."""
+    """Return the opcode or the called function of an instruction whose work is unknown, otherwise ""."""
     if instruction.opcode != "custom-call":
         return instruction.opcode if instruction.opcode in _UNCOUNTED_OPCODES else ""
     match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
@@ -246,10 +249,11 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the time to start a kernel and, if a library computes the result, the overhead of the library.
+    """Return the time to start a kernel, plus the overhead of the library if one computes the result.
 
     The unit is the time of a vectorized operation. `loop_operations` is the number of operations in compiled
-    loops, or 0 if a library computes the result. `arithmetic` counts the arithmetic operations in the HLO.
+    loops. It is 0 if a library computes the result. `arithmetic` is the number of arithmetic operations in
+    the HLO.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
@@ -259,14 +263,21 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK computes."""
+    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK executes.
+
+    The unit is the time of a vectorized operation.
+    """
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of the library that computes a kernel such as a matrix product, otherwise 0."""
+    """Return the overhead of the library call in a kernel, such as a matrix product, otherwise 0.
+
+    The unit is the time of a vectorized operation. `arithmetic` is the number of arithmetic operations in the
+    HLO.
+    """
     instruction = kernel.instruction
     if instruction.opcode == "fusion":
         return 0
@@ -296,7 +307,10 @@ def _convolution_slowdown(operations: float, products: int) -> int:
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the key in `ROUTINE_ELEMENTS` of the routine that a custom call executes, or "" for others."""
+    """Return the key in `ROUTINE_ELEMENTS` of the routine that a custom call executes.
+
+    Return "" if the routine is not in this table.
+    """
     match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

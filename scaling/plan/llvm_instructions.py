@@ -1,4 +1,4 @@
-"""Parse the LLVM IR of CPU kernels: find basic blocks, loops and trip counts, and sum instruction costs.
+"""Count the operations of CPU kernels in the LLVM IR that XLA compiles them to.
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
@@ -115,7 +115,7 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 class LlvmFunction:
     """The control flow of an LLVM function: the successors of its blocks, its loops and their trip counts.
 
-    The argument `blocks` has the form that `parse_functions` yields. A loop is named by its header, which is
+    The argument `blocks` maps the label of each block to its lines. A loop is named by its header, which is
     the label of its first block.
     """
 
@@ -143,7 +143,10 @@ class LlvmFunction:
         )
 
     def _gather_cost(self, line: str) -> float:
-        """Return the cost to load a number from memory if a line inserts it into a vector, otherwise 0."""
+        """Return the cost to load a number from memory if a line inserts it into a vector, otherwise 0.
+
+        The cost is relative to an addition.
+        """
         match = _VECTOR_INSERTION.search(line)
         return _GATHER_COST if match and self.definitions.get(match[1], "").startswith("load ") else 0
 
@@ -160,7 +163,7 @@ class LlvmFunction:
         return executions
 
     def _branch_counts(self, label: str, targets: Sequence[str], executions: dict[str, float]) -> list[float]:
-        """Return how many times the block `label` continues with each of its successors `targets`."""
+        """Return how many times the block `label` branches to each of its successors `targets`."""
         count, loop = executions[label], self._innermost_loop(label)
         exits = [target for target in targets if loop is not None and target not in self.loops[loop]]
         if loop is not None and exits and len(self.successors[label]) > len(exits):
@@ -206,7 +209,10 @@ class LlvmFunction:
         return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups, or 1 if the function does not compare its work group index."""
+        """Return the number of work groups of a kernel.
+
+        Return 1 if the function does not compare the index of its work group with a constant.
+        """
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
 
@@ -220,7 +226,10 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the smallest trip count that an exit of a loop allows, or None if no trip count is known."""
+        """Return the trip count of a loop, or None if it is unknown.
+
+        If the loop has several exits, the trip count is the smallest that an exit allows.
+        """
         body, counts = self.loops[header], list[int]()
         for label in body:
             branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
@@ -265,9 +274,10 @@ class LlvmFunction:
         return phis
 
     def _initial_value(self, phi: str) -> int:
-        """Return the initial value of the counter `phi` of a loop, or the largest if several are possible.
+        """Return the initial value of a loop counter, or the largest one if several are possible.
 
-        For example, two are possible for the loop over the elements that remain after a vectorized loop.
+        `phi` is the name of the phi instruction that defines the counter. Several values are possible for a
+        loop over the elements that remain after a vectorized loop.
         """
         pending, visited = [phi], set[str]()
         while pending:

@@ -1,6 +1,6 @@
-"""Plan a study for other hardware (`PlannedStudy`): reject cases, compile the others, estimate device-hours.
+"""Plan a study for other hardware: compile its cases, predict their run times, estimate device-hours.
 
-compile_pool.py compiles the cases in child processes, and time_model.py predicts their run times.
+compile_pool.py compiles the cases in child processes. time_model.py predicts their run times.
 """
 
 import dataclasses
@@ -72,10 +72,11 @@ class PlannedStudy:
 def prepare_plan(
     config: dict[str, Any], name: str, note: preflight.ProgressCallback = lambda done, total: None
 ) -> PlannedStudy:
-    """Check the study `name` and the hardware of a Hydra configuration, and return a `PlannedStudy`.
+    """Check the configuration of a plan, and return the cases to compile as a `PlannedStudy`.
 
-    `note(done, total)` is called several times a second with the numbers of checked cases and of all cases.
-    Raise `Refusal` if a value is invalid.
+    `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` is called
+    several times a second with the numbers of checked cases and of all cases. Raise `Refusal` if a value is
+    invalid.
     """
     hardware, folder, settings = _read_options(config, name)
     cells = _expand_cases(config, name, hardware, settings.max_cases)
@@ -109,7 +110,10 @@ def prepare_plan(
 
 
 def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, RunSettings]:
-    """Return the hardware, results folder and run settings of a plan. Raise `Refusal` if one is invalid."""
+    """Return the hardware, results folder and run settings of a plan.
+
+    Raise `Refusal` if a value is invalid, or if an option has no effect on a plan.
+    """
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -133,9 +137,9 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of a CPU with the peak rates that were measured in the results folder `folder`.
+    """Return the model of a CPU with the rates that were measured in the results folder `folder`.
 
-    If the model does not contain the memory of a device, use the free memory per usable core.
+    If the model does not state the memory of a device, use the free memory per usable core.
     """
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = environment.available_bytes()
@@ -146,7 +150,11 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 def _expand_cases(
     config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
 ) -> list[grid.GridCell]:
-    """Return the cases of a study. With devices=all, omit counts that do not divide the points evenly."""
+    """Return the cases of a study.
+
+    With devices=all, omit the device counts that do not divide the points evenly. Keep them in weak scaling
+    and with split=both.
+    """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -156,7 +164,7 @@ def _expand_cases(
 
 
 def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
-    """Return the reason and a message if a case cannot be planned, otherwise None."""
+    """Return (reason, message) if a case cannot be planned, otherwise None."""
     if outcome := checked.failure or checked.inapplicable:
         return outcome
     if checked.case.engine != "jax":
@@ -169,9 +177,10 @@ def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
 
 
 def run_plan(study: PlannedStudy, listener: Listener) -> None:
-    """Compile the cases of a study, predict their times, and write a record of each case when it ends.
+    """Compile the cases of a study, predict their run times, and write one record per case.
 
-    When a case begins or ends, `listener` is called with a dict that describes this event.
+    Each record is written when its case ends. When a case begins or ends, `listener` is called with a dict
+    that describes this event.
     """
     checked_cases = {checked.case: checked for checked in study.cases}
     create_results(study.folder)
@@ -246,11 +255,12 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
-    """Return the predicted device-hours to measure each recorded case in all replicates.
+    """Return the predicted device-hours to measure the recorded cases in all replicates.
 
-    `end`, "low" or "high", selects a limit of the predicted 95 % interval of each call time. The sum includes
-    the compile times, as measured on this host. After each compilation, sampling takes `sampling.seconds`, or
-    longer to reach the minimum number of samples. Cases without a prediction are omitted.
+    `end` selects the lower ("low") or upper ("high") limit of the predicted 95 % interval of each call time.
+    The sum includes the compile times that were measured on this host. After each compilation, sampling takes
+    `sampling.seconds`, or longer to reach the minimum number of samples. Cases without a prediction are
+    omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:

@@ -47,7 +47,7 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The predicted time of a call in seconds: the median, a 95 % interval, and the medians of its parts."""
+    """The predicted time of a call in seconds: the median, a 95 % interval, and the median of each part."""
 
     seconds: float
     low: float
@@ -65,7 +65,7 @@ class _UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted time of a call, or with the reason why this time is unknown."""
+    """Return `fields` with the predicted time of a call, or with the reason why there is no prediction."""
     if fields["status"] != "planned":
         return fields
     if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
@@ -102,9 +102,9 @@ def draw_time_parts(
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Return the parts of the predicted time on each of `DRAWS` random machines, and `TimeEstimate.bound`.
 
-    The parts are arrays of shape (DRAWS,) in seconds with the names of fields of `TimeEstimate`. The machines
-    are the same for every program, so that the times of two programs can be divided element by element.
-    Raise `_UnknownTime` if a rate or an amount of work is unknown.
+    The parts are arrays of shape (DRAWS,) in seconds. Their names are fields of `TimeEstimate`. Every program
+    uses the same machines, so that the times of two programs can be divided element by element. Raise
+    `_UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -141,8 +141,8 @@ def _kernel_seconds(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the time of one execution of each kernel at the full rates, and the numbers of executions.
 
-    The first result is a dict of arrays of shape (kernels,), with the keys "memory", "overhead" and the kinds
-    of operations. The second result is one array.
+    The first result is a dict of arrays of shape (kernels,) in seconds, with the keys "memory", "overhead"
+    and the kinds of operations. The second result is an array of shape (kernels,).
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -170,7 +170,8 @@ def _kernel_seconds(
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
     """Return the time in seconds that a kernel needs to read and write memory.
 
-    The bandwidth is interpolated in log(bytes) and log(bandwidth), and constant beyond the measured sizes.
+    The bandwidth is interpolated between the measured sizes, with both axes logarithmic. It is constant
+    beyond the measured sizes.
     """
     kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
@@ -208,7 +209,7 @@ def collective_cost(
 def _all_reduce_cost(
     nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the (latency, transfer time) of an all-reduce, summed over all levels of the network."""
+    """Return the (latency, transfer time) of an all-reduce in seconds, summed over all network levels."""
     if devices < 2 or not levels:
         return np.zeros(2)
     level, *outer = levels
@@ -224,7 +225,10 @@ def _all_reduce_cost(
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return the (latency, transfer time) of an all-reduce on a ring or binary tree, whichever is faster."""
+    """Return the (latency, transfer time) in seconds of an all-reduce over one level of the network.
+
+    The algorithm is a ring or a binary tree, whichever is faster.
+    """
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -232,9 +236,10 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return the (latency, transfer time) of an all-reduce on a torus, whose axes transfer equal parts.
+    """Return the (latency, transfer time) in seconds of an all-reduce on a torus of chips.
 
-    The axes transfer simultaneously. A ring sends in both directions and has twice the bandwidth of a line.
+    All axes of the torus transfer equal parts at the same time. A ring sends in both directions and has twice
+    the bandwidth of a line.
     """
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
@@ -246,10 +251,11 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Draw the time of the slowest device relative to a typical device for each random number in `uniform`.
+    """Return random ratios of the time of the slowest device to the time of a typical device.
 
-    The times of the devices are independent. The distribution function of the maximum of n times is therefore
-    the n-th power of the distribution function of one time. It is inverted at `uniform`, numbers in [0, 1).
+    Each number in `uniform`, from 0 to 1, gives one ratio. The times of the devices are independent. The
+    distribution function of the maximum of n times is therefore the n-th power of the distribution function
+    of one time. It is inverted at the numbers in `uniform`.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
