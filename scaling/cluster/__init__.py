@@ -1,1 +1,1 @@
-"""Run studies on a cluster: submit tasks to Slurm, find their states and journals, and record lost cases."""
+"""Run studies on a cluster: submit tasks to Slurm, find the states of the tasks, and record lost cases."""

@@ -1,4 +1,4 @@
-"""Define `ClusterSettings`, and parse the fields of conf/cluster/*.yaml: time, memory, names, shell lines."""
+"""Define `ClusterSettings`, and parse the values of the files conf/cluster/*.yaml."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of a cluster and of its Slurm jobs. `conf/cluster/slurm.yaml` explains each field."""
+    """Settings of a cluster and of the Slurm jobs on it. `conf/cluster/slurm.yaml` explains each field."""
 
     name: str = NONE
     partition: str | None = None
@@ -53,12 +53,12 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in Slurm jobs or in a local background job, not in this process."""
+        """Return whether the cases run in Slurm jobs or a local background job instead of this process."""
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the names of the environment fields that are known only on the compute nodes."""
+        """Return the names of the environment fields in a record that only the compute nodes can set."""
         set_by_setup = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
 
@@ -86,7 +86,10 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of a field, or None for the default. Raise `Refusal` if it is invalid."""
+    """Return the parsed value of the setting `key`, or None if the value is null.
+
+    Raise `Refusal` if the value is invalid.
+    """
     if value is None:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
@@ -143,9 +146,10 @@ def _parse_minutes(value: Any) -> float | None:
 
 
 def _parse_megabytes(value: Any) -> int | None:
-    """Return a positive amount of memory in MB, or None if `value` is invalid. As in Slurm, 1 GB is 1024 MB.
+    """Return a positive amount of memory in MB, or None if `value` is invalid.
 
-    `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`).
+    `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`). As in Slurm,
+    1 GB is 1024 MB.
     """
     match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
     megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0

@@ -1,4 +1,4 @@
-"""Find the states of all tasks (`TaskState`) from Slurm, processes, journals and logs, and cancel tasks."""
+"""Find the states of submitted tasks from Slurm, local processes, journals and logs, and cancel tasks."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ _STATES_FILE = "states.json"  # file in the folder of a submission with the fina
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task, with the state of its job at the time of the query."""
+    """A submitted task, and the state of its job when the scheduler was queried."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -52,7 +52,7 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return a summary of the events that the task has written to disk so far. The result is cached."""
+        """Return a summary of the events that the task wrote to disk. The file is read only once."""
         return read_journal(self.entry.path)
 
     @cached_property
@@ -69,23 +69,23 @@ class TaskState:
 
     @property
     def may_run(self) -> bool:
-        """Return whether the task may still run: it is pending, running, or in an unknown state."""
+        """Return whether the task may be running or start later. This is true if its state is unknown."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
     def is_pending(self) -> bool:
-        """Return whether the job of the task is pending, before its first start or before a restart."""
+        """Return whether the job of the task waits in the queue, for its first start or for a restart."""
         return self.state.name in slurm.WAITING
 
     @property
     def wait_message(self) -> str:
-        """Return the message of a running task that waits for CPU cores, or "" if the task does not wait."""
+        """Return a message about the CPU cores that a running task waits for, or "" if it does not wait."""
         waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts to run a case that the task has begun but not finished."""
+        """Return the attempts to run a case that have begun and not ended in the current run of the task."""
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -93,7 +93,7 @@ class TaskState:
 
 
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
-    """Return the states of all tasks that were submitted for a results folder (see `try_find_tasks`).
+    """Return all tasks that were submitted for a results folder, with their states.
 
     Raise `Refusal` if the scheduler does not answer, or if a file submission.json cannot be read.
     """
@@ -104,10 +104,11 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return (states of all tasks in readable submissions, error message or "").
+    """Return (all tasks of the readable submissions, with their states; error message or "").
 
-    If Slurm does not answer or `query_scheduler` is false, the state of a Slurm task is `UNKNOWN`, unless its
-    final state is saved on disk or its journal reports its completion. New final states are saved to disk.
+    The state of a Slurm task is `UNKNOWN` if Slurm does not answer or `query_scheduler` is false. There are
+    two exceptions: its final state is saved on disk, or its journal reports that it has completed. New final
+    states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -123,7 +124,7 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether the Slurm queue may contain a job of a submission: not all its tasks have completed."""
+    """Return whether a submission to Slurm has a task that is not known to have completed."""
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
 
@@ -131,7 +132,10 @@ def _may_be_queued(submission: Submission) -> bool:
 def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
-    """Return the states of all tasks of a submission. `queue` is the result of `list_jobs`, or None."""
+    """Return all tasks of a submission, with their states.
+
+    `queue` is the result of `slurm.list_jobs`, or None if Slurm was not queried or did not answer.
+    """
     saved_states, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
         dataclasses.replace(entry, job=entry.job or read_journal(entry.path).job)
@@ -157,11 +161,11 @@ def _query_states(
     saved: Mapping[str, JobState],
     queued: Mapping[str, JobState],
 ) -> dict[str, JobState]:
-    """Query Slurm for the final states of tasks, and return a dict from task name to the latest state.
+    """Query the final states of tasks in Slurm, and return the latest state of each task by name.
 
-    `saved` contains the final states on disk, and `queued` the states of the jobs in the queue, by job ID. If
-    the launcher ended before it saved the job ID of a task, use the state of a queued job with an unknown ID.
-    When the task starts, it writes its job ID to its journal.
+    `saved` contains the final states on disk, by task name. `queued` contains the states of the jobs in the
+    queue, by job ID. The launcher may have ended before it saved the job ID of a task. In this case, use the
+    state of a queued job with an unknown ID. When the task starts, it writes its job ID to its journal.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
@@ -196,10 +200,10 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task from the first source that knows it.
+    """Return the state of a task from the first source that has it.
 
-    The sources are the process of a local task, `task.state`, the journal, and the log. `is_queried` tells
-    whether Slurm has answered.
+    The sources are the process of a local task, `task.state`, the journal, and the log. `is_queried` is true
+    if Slurm has answered.
     """
     if task.submission.kind == SLURM:
         is_observable = is_queried
@@ -229,7 +233,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job shows, such as "TIMEOUT", or None if it shows none."""
+    """Return the final state that the log of a job reports, such as "TIMEOUT", or None."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -239,7 +243,11 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the lines at the end of a job log ("err" or "out"), or [] if unreadable. Skip earlier runs."""
+    """Return the last lines of the log of a job, or [] if the log cannot be read.
+
+    At most 64 KiB are read. `kind` is "out" (standard output) or "err" (standard error). The output of
+    earlier runs of the task is omitted.
+    """
     run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
         file.seek(max(run_start, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -248,7 +256,7 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the ID of the process that runs a task on this host, or None if there is no such process."""
+    """Return the ID of the process that runs a task on this host, or None if none does."""
     task_folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
@@ -260,7 +268,7 @@ def _find_process(task: TaskState) -> int | None:
 def _read_command(pid: int | str) -> bytes:
     """Return the command line of a process. Raise OSError if the process has ended.
 
-    While a process starts a program, its command line is empty. In this case, wait at most 1 s.
+    The command line is empty while the process starts a program. In this case, wait at most 1 s.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:
@@ -269,7 +277,7 @@ def _read_command(pid: int | str) -> bytes:
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case in the tasks that may be pending or running."""
+    """Return (case key, replicate number) of each case in the tasks that may be running or start later."""
     return {item.replicate_key for task in tasks if task.may_run for item in task.definition.items}
 
 

@@ -1,4 +1,4 @@
-"""Read and write the journal of a task, one JSON line per event, and list its attempts (`TaskAttempt`)."""
+"""Read and write the journal of a task, a file with one JSON line per event."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ _FIELD_CHECKS = {
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt to run a benchmark case in one run of a task. Times are in ISO 8601 format."""
+    """An attempt to run a case in one run of a task. Times are in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key
@@ -40,13 +40,13 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). Repeated attempts after a failure have the same key."""
+        """Return (case key, replicate number). A repeated attempt after a failure has the same key."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """A summary of the journal of a task, over all its runs. Times are in ISO 8601 format."""
+    """A summary of all journal files of a task. Times are in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -66,13 +66,13 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return each attempt that has not ended and is the last attempt of its case and replicate."""
+        """Return the last attempt of each case and replicate, if this attempt has not ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return a summary of the journals of all runs of a task. `task` is the path of the task file."""
+    """Return a summary of all journal files of a task. `task` is the path of the task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event
@@ -101,7 +101,10 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all runs of a task in order, with the number of the run. Skip damaged lines."""
+    """Yield the events in all journal files of a task in order. Skip damaged lines.
+
+    The number of the run of the task is added to each event as "run".
+    """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
@@ -123,7 +126,7 @@ def _is_time(text: str) -> bool:
 
 
 class Journal:
-    """A writer that appends the events of a running task to a journal. Each run has its own journal file."""
+    """A writer that appends the events of a running task to a new journal file."""
 
     def __init__(self, task: Path) -> None:
         path = next(path for path in _journal_paths(task) if not path.exists())
@@ -132,14 +135,14 @@ class Journal:
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event with the given fields and the current time, as one line of JSON."""
+        """Append an event as one line of JSON, with the given fields and the current time."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._file.write(json.dumps({"at": at, "event": event} | fields) + "\n")
         self._file.flush()
 
 
 def current_job() -> str | None:
-    """Return the Slurm job ID of this process, such as "12_3" in an array, or None outside a job."""
+    """Return the job ID of this process, such as "12_3" in a Slurm array, or None outside a job."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"

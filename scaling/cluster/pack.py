@@ -1,4 +1,4 @@
-"""Predict the run times of cases, and pack the cases into tasks (`PackedTask`) that fit a time budget."""
+"""Distribute cases over tasks that fit a time budget, based on predicted run times."""
 
 import statistics
 from collections import defaultdict
@@ -18,7 +18,7 @@ Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # shape of a task -> gro
 
 @dataclass(frozen=True)
 class PackedTask:
-    """The cases that one job runs one after another, with their predicted run time."""
+    """The cases that one job runs one after another, and their predicted run time."""
 
     shape: ProcessShape
     items: Sequence[ScheduledCase]
@@ -28,13 +28,13 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
+    """Distribute the cases of a schedule over tasks, and return the tasks. Each task is one job.
 
-    Cases that solve the same problem (function, inputs, derivative) and share a worker process form a group,
-    which is not split. The run time of a task is predicted from the times in `records`. This time exceeds
-    `budget` seconds only if the task has a single group. If not `nested`, all cases of a task have the same
-    process shape. If `nested`, a group contains whole scaling curves with all device counts and replicates,
-    and the shape of each task is large enough for all cases.
+    Cases form a group if they solve the same problem (function, inputs, derivative) and share a worker
+    process. A group is not split. The run time of a task is predicted from the times in `records`. It exceeds
+    `budget` seconds only if the task has a single group. If `nested` is false, all cases of a task have the
+    same process shape. If `nested` is true, a group contains whole scaling curves with all device counts and
+    replicates, and the process shape of a task is large enough for each of its cases.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -53,10 +53,10 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases with equal functions, sizes, derivatives and dtypes, whose scaling curves are compared.
+    """Group the cases with equal functions, sizes, derivatives and dtypes.
 
-    The cases of a group may differ in the number of points and devices, the method, and the replicate. The
-    only key of the returned dict is a process shape that is large enough for all cases.
+    The cases of a group may differ in method, replicate, and numbers of points and devices. Return a dict
+    with one key, a process shape that is large enough for all cases.
     """
 
     def function_key(item: ScheduledCase) -> tuple:
@@ -74,7 +74,7 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Distribute groups over tasks of up to `budget` seconds. Return (cases, predicted seconds) per task."""
+    """Distribute groups over tasks of up to `budget` seconds. Return [(cases, predicted seconds)]."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, task_seconds = list[ScheduledCase](), 0.0
     for group in groups:
@@ -88,10 +88,11 @@ def _fill_tasks(
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
-    """Return a function that predicts the run time of a case in seconds from the records of a results folder.
+    """Return a function that predicts the run time of a case in seconds from earlier records.
 
     The prediction is the median of the measured times of the case. If there are none, it is `case_seconds`
-    for a case that timed out. For all other cases, it is the longest time of similar cases, or a default.
+    for a case that timed out. For all other cases, it is the longest time of similar cases. If there are
+    none, it is a default.
     """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations

@@ -1,4 +1,7 @@
-"""Submit tasks to Slurm with sbatch (options, setup lines, a copy of the package), or start a local task."""
+"""Submit tasks to Slurm with sbatch, or start a single task in the background on this host.
+
+Each task runs a copy of this package.
+"""
 
 import contextlib
 import io
@@ -52,11 +55,11 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm and return the submission. With cluster=local, start the only task on this host.
+    """Submit tasks to Slurm. With cluster=local, start the only task on this host.
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
-    cancel its tasks and raise the exception again. The folder of the submission is removed only if Slurm
-    confirms that all its tasks have left the queue. Otherwise, `find_tasks` still finds its tasks.
+    cancel the tasks and raise the exception again. The folder of the submission is removed only if Slurm
+    confirms that all tasks have left the queue. Otherwise, `find_tasks` still finds the tasks.
     """
     results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -101,7 +104,7 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
 
 
 def _cancel_submission(name: str) -> bool:
-    """Cancel all Slurm jobs with this name. Return whether Slurm confirms within 30 s that none is left."""
+    """Cancel all Slurm jobs with this name. Return whether all of them have ended within 30 s."""
     deadline = time.monotonic() + _CANCEL_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(Refusal):
@@ -145,9 +148,9 @@ def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[Subm
 def _submit_array(
     submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
 ) -> dict[str, str]:
-    """Submit tasks as one Slurm job array with the given sbatch options, and return {task name: job ID}.
+    """Submit tasks as one Slurm job array, and return {task name: job ID}.
 
-    Each task runs `command` with the path of its task file.
+    `options` are the options of sbatch. Each task runs `command` followed by the path of its task file.
     """
     import submitit
 
@@ -171,7 +174,7 @@ def _submit_array(
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in the context. An interrupted sbatch may leave jobs that squeue does not list yet."""
+    """Ignore Ctrl-C in the context, because an interrupted sbatch may leave jobs in the queue."""
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         yield
@@ -204,9 +207,9 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the sbatch options of the job array that contains a task, with the option names of submitit.
+    """Return the options of sbatch for the job array of a task, with the option names of submitit.
 
-    If `cluster.at_once` limits the number of running tasks, the array starts when job `previous` has ended.
+    If `cluster.at_once` is set, the array starts when job `previous` has ended.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -239,10 +242,10 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a shell script that runs the setup lines, and ends the job if one of them fails.
+    """Return shell lines that run the setup lines and end the job if a setup line fails.
 
-    The job then writes `SETUP_FAILED` to standard error, and has the exit status of the failed line. A failed
-    command inside a shell function, such as `module` of Lmod, does not end the job.
+    In this case, the job writes `SETUP_FAILED` to standard error, and has the exit status of the failed line.
+    A failed command inside a shell function, such as `module` of Lmod, does not end the job.
     """
     if not lines:
         return []
@@ -254,7 +257,10 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return the environment variables (NAME=VALUE) to import the copy."""
+    """Copy this package into a folder. Return the environment variables for Python to import the copy.
+
+    A variable is a string "NAME=VALUE".
+    """
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
         shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)

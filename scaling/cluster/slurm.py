@@ -1,4 +1,4 @@
-"""Call sinfo, squeue, sacct and scancel: list nodes, find `JobState`s and the `Machine`, and cancel jobs."""
+"""Run the Slurm commands sinfo, squeue, sacct and scancel, and parse their output."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ _FILTERS = ("SCANCEL_", "SQUEUE_ACCOUNT", "SQUEUE_PARTITION", "SQUEUE_QOS", "SQU
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a Slurm job or a local task."""
+    """The state of a Slurm job or of a local task."""
 
     name: str  # state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
     node: str = ""  # name of the node, or a node list
@@ -40,7 +40,7 @@ class JobState:
 
     @property
     def live(self) -> bool:
-        """Return whether the job is pending, is running, or will run again."""
+        """Return whether the job is pending or running."""
         return self.name not in (*ENDED, UNKNOWN, LOST)
 
 
@@ -78,7 +78,7 @@ class SlurmNode(NamedTuple):
 
 
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the `Machine` (nodes and devices) that the cluster settings select for a run.
+    """Return the `Machine` (nodes and devices) that the cluster settings select.
 
     If a dry run cannot query Slurm, use the numbers of nodes and devices in the cluster settings. Raise
     `Refusal` if required settings are missing, or if the nodes have no device of the platform.
@@ -111,9 +111,9 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 
     Search the configured or the default partition for nodes with a feature in the constraint. Some sites
     derive the partition from the constraint, the QOS, or the number of devices. Therefore, if one of these is
-    set, and the default partition has no devices, search all partitions. `cluster.per_node` defaults to the
-    largest number of devices on a node, and is required if sinfo lists no devices. Raise `Refusal` if sinfo
-    fails, or if the partition or the number of devices is unknown.
+    set, and the default partition has no devices, search all partitions. The default of `cluster.per_node` is
+    the largest number of devices on a node. Raise `Refusal` if sinfo fails, or if the partition or the number
+    of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     defaults = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -180,13 +180,13 @@ def _cpus_per_node() -> int | None:
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the number of CPUs per GPU of the current Slurm job, or None if there is no job or no GPU."""
+    """Return the number of CPUs per GPU of the current Slurm job, or None outside a job with GPUs."""
     cpus, gpus = _cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return all nodes that sinfo lists, once for each partition. On a CPU, a device is a core."""
+    """Return the nodes that sinfo lists, once for each partition. A device of a CPU node is a core."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
@@ -204,7 +204,10 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of `requested` devices ("gpu:h100") in GRES text such as "gpu:h100:8(S:0-1)"."""
+    """Return the number of devices named `requested` in the GRES list `available` of a node.
+
+    For example, "gpu:h100" in "gpu:h100:8(S:0-1)" gives 8.
+    """
     name = requested.split(":")
     resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
@@ -226,9 +229,10 @@ def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
 
 
 def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the final states of jobs in Slurm accounting (sacct), as {job ID: state}.
+    """Return the final states of jobs from Slurm accounting (sacct), as {job ID: state}.
 
-    Jobs with another name are ignored, because another cluster may use the same IDs, and Slurm may reuse IDs.
+    Jobs with another name are ignored. Slurm may reuse a job ID, and another cluster may use the same ID.
+    Return {} if the cluster has no accounting.
     """
     options = ("--noheader", "--parsable2", "--allocations")
     columns = "--format=JobID,JobName,State,NodeList,ExitCode"

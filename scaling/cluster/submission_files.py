@@ -34,7 +34,7 @@ _STORED_FIELDS = ("kind", "host", "minutes")
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task (cases that run in one job) as listed in submission.json."""
+    """A task, as listed in submission.json. A task is a group of cases that run in one job."""
 
     folder: Path  # folder of the submission
     name: str  # name of the task file without its suffix, such as "0001"
@@ -48,13 +48,13 @@ class SubmittedTask:
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
-        """Return the path of the log of standard output (kind "out") or standard error (kind "err")."""
+        """Return the path of the log of standard output (`kind` "out") or standard error (`kind` "err")."""
         return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The content of submission.json: the tasks that one command (the launcher) submitted."""
+    """The content of submission.json: the settings of a submission, and its tasks with their job IDs."""
 
     folder: Path
     kind: str  # name of the cluster settings, such as slurm or local
@@ -64,13 +64,13 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the common name of the Slurm jobs, such as "scaling-20261121T201500-3f2a"."""
+        """Return the name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
         return f"scaling-{self.folder.name}"
 
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """The content of a task file: the cases of a task, and how to run them."""
+    """The content of a task file: the cases of a task, and the settings with which they run."""
 
     items: tuple[ScheduledCase, ...]  # the cases of the task
     settings: RunSettings
@@ -81,9 +81,9 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Return the readable submissions of a results folder, oldest first, and an error message.
+    """Return (readable submissions of a results folder, oldest first; error message or "").
 
-    The message names the first submission that cannot be read, or is "" if all can be read.
+    The message names the first submission that cannot be read.
     """
     submissions, unreadable = [], []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_SUBMISSION_FILE}")):
@@ -111,7 +111,10 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a new submission without job IDs, for the subfolder `stamp`. Write no file."""
+    """Return a new submission without job IDs. Write no file.
+
+    `stamp` is the name of its subfolder in the folder `jobs`.
+    """
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -129,7 +132,10 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Call `build_submission`, write submission.json and the task files, and return the submission."""
+    """Write submission.json and the task files of a new submission, and return the submission.
+
+    `stamp` is the name of its subfolder in the folder `jobs`. If `nested`, all device counts run in one job.
+    """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -178,7 +184,10 @@ def read_task(task: Path) -> TaskDefinition:
 
 
 def _task_from_json(content: Any) -> TaskDefinition:
-    """Parse the content of a task file. If it is malformed, raise an exception that `read_task` handles."""
+    """Parse the content of a task file.
+
+    If the content is malformed, raise AttributeError, KeyError, TypeError or ValueError.
+    """
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
     lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
     environments = {

@@ -1,7 +1,7 @@
-"""Main program of a cluster job: run the remaining cases of one task file, and write the task's `Journal`.
+"""Run the remaining cases of a task file as the main program of a cluster job.
 
-A job that Slurm requeues runs the same command again. The new run writes a "failed" record for each case that
-the previous run began but did not finish, and runs the remaining cases.
+If Slurm requeues a job, the job runs the same command again. The new run writes a "failed" record for each
+case that the previous run began but did not finish. Then it runs the remaining cases.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cases of a task file, and return the exit status.
+    """Run the cases of the task file `arguments[0]`, and return the exit status.
 
     The status is 0 if every case has a record, 143 if the scheduler stopped the task, and 1 after an error.
     """
@@ -84,7 +84,7 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
 
 
 def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal, lock: int) -> None:
-    """Write a "failed" record for each case that an earlier run did not finish, and run the missing cases."""
+    """Write "failed" records for the cases that an earlier run did not finish, and run the missing cases."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -109,10 +109,10 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return the options for starting workers with srun, through ssh, or on this host.
+    """Return options to start workers: with srun in a Slurm job, with a remote shell, or on this host.
 
-    The environment of the records states whether all device counts share one allocation (`nested`), and
-    whether this process runs the copy of the package that was made at submission (`is_snapshot`).
+    The environment of the records states whether all device counts share one allocation (`nested`). It also
+    states whether this process runs the copy of the package that was made at submission (`is_snapshot`).
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

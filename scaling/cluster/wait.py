@@ -1,4 +1,4 @@
-"""Poll the states of submitted tasks until none is pending or running, and show a progress line."""
+"""Wait for submitted tasks to end, and show their progress."""
 
 import time
 from collections import Counter
@@ -18,8 +18,8 @@ _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
-    If a query fails, yield nothing and try again. Raise `Refusal` if the first query fails, or if the
-    scheduler has not answered for 300 seconds.
+    After a failed query, yield nothing and try again. Raise `Refusal` if the first query fails, or if the
+    scheduler does not answer for 300 seconds.
     """
     answered_at = None
     while True:
@@ -38,7 +38,8 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 def wait_until_done(results: Path, console: Console) -> None:
     """Show the progress of all tasks until none is pending or running.
 
-    After Ctrl-C, raise `KeyboardInterrupt` with a message that names the commands to show and end the tasks.
+    After Ctrl-C, raise `KeyboardInterrupt`. Its message contains the commands to show and to cancel the
+    tasks.
     """
     last_line = ""
     try:
