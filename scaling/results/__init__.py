@@ -1,1 +1,1 @@
-"""Read and write a results folder: parse and check its records, lock it, and replace its files."""
+"""Read and write a results folder: parse its records, lock the folder, and replace its files."""

@@ -1,4 +1,4 @@
-"""Parse a JSON line as a `Record`, and reject newer schemas, wrong types of fields, and impossible values."""
+"""Parse a line of JSON as a `Record`, and reject invalid fields and records of newer versions."""
 
 import functools
 import json
@@ -19,7 +19,8 @@ _MIN_SAMPLE_SECONDS = 1e-12
 def from_line(line: str, path: Path = Path("the file")) -> Record:
     """Return the record in a line of JSON from the file `path`.
 
-    Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
+    Raise ValueError if the line is not a valid record. Raise `Refusal` if a newer version of this package
+    wrote it.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -42,7 +43,10 @@ def _parse_case(text: str) -> Case:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer version wrote `value`, the JSON object of a record or study in `path`."""
+    """Raise `Refusal` if a newer version of this package wrote a JSON object in the file `path`.
+
+    `value` is the JSON object of a record, a plan or a study. Its field "schema" is the number of the format.
+    """
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -63,7 +67,10 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a JSON value has the type `hint`. Negative numbers fail."""
+    """Return a function that tests whether a JSON value has the type `hint`.
+
+    For the types int and float, negative numbers fail the test.
+    """
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
         return functools.reduce(_check_either, argument_checks)
@@ -94,7 +101,10 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return `value`, a dataclass instance. Raise ValueError if a field does not have its annotated type."""
+    """Return the dataclass instance `value` unchanged, after a check of its field types.
+
+    Raise ValueError if a field does not have its annotated type.
+    """
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")
@@ -136,7 +146,10 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def check_entries(name: str, value: Any) -> None:
-    """Raise ValueError if an entry of `value` does not have its type in `_ENTRY_TYPES[name]`."""
+    """Raise ValueError if an entry of the record field `name` has a wrong type.
+
+    `value` is a dict or a list of dicts. `_ENTRY_TYPES[name]` contains the types of their entries.
+    """
     for entries in value if isinstance(value, list) else [value]:
         checks = {} if entries is None else _ENTRY_CHECKS[name]
         if not all(is_type(entries.get(entry)) for entry, is_type in checks.items()):

@@ -1,6 +1,7 @@
-"""Load the records and study.json of a results folder, lock the folder, and replace its files atomically.
+"""Load the records and study.json of a results folder, lock the folder, and replace its files.
 
-read_record.py parses each record, and `scaling.core.record.Writer` writes the records of a run.
+A file is replaced atomically. read_record.py parses each record. `scaling.core.record.Writer` writes the
+records of a run.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to en
 
 
 class Loaded(NamedTuple):
-    """The records and plans in a results folder, and its damaged lines, in the order of files and lines."""
+    """The records and plans in a results folder, and messages about its damaged lines."""
 
     records: list[Record]  # the records of runs
     damaged: list[str]  # a message "file:line: reason" for each line that cannot be read
@@ -36,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return the records of a results folder. Raise `Refusal` if a newer version of ad-scaling wrote one."""
+    """Return the records in a results folder. Raise `Refusal` if a newer version wrote one of them."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -61,7 +62,7 @@ def load(folder: Path) -> Loaded:
 
 
 def _describe(error: Exception) -> str:
-    """Return the message of an exception without the file name and the position in the file."""
+    """Return the message of an exception, without a file name or a position."""
     text = getattr(error, "strerror", None) or getattr(error, "msg", None) or str(error)
     return (text or type(error).__name__)[:120]
 
@@ -70,7 +71,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment, and replicate.
 
     Of several attempts, return the last one with the best status: ok or planned, then skipped, then failed.
-    If a peer (another AD package) ran in several versions, return the record of the version that ran last.
+    If a peer (another AD library) ran in several versions, return the record of the version that ran last.
     Return a record with the reason "not_installed" only if the peer was never installed.
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
@@ -87,19 +88,22 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return a dict from (case key, replicate number) to the record in the newest environment."""
+    """Return the record of each case and replicate in the newest environment.
+
+    The keys of the dict are (case key, replicate number).
+    """
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
-    """Return the number of replicates of a case, given its entry in study.json. The default is 1."""
+    """Return the number of replicates of a case from its entry in study.json. The default is 1."""
     count = entry.get("replicates")
     return min(count, 10_000) if isinstance(count, int) and count >= 1 else 1
 
 
 class Study(NamedTuple):
-    """The content of study.json, which lists the cases of the last study in a results folder."""
+    """The content of study.json: the cases of the last study that ran in a results folder."""
 
     content: dict[str, Any]  # {} if the file is absent or cannot be read
     cases: dict[str, tuple[Case, int]]  # key -> (case, number of replicates), of the readable cases
@@ -107,7 +111,10 @@ class Study(NamedTuple):
 
 
 def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
-    """Return the content of study.json. `known` maps case keys to cases that are already parsed."""
+    """Return the content of study.json in a results folder.
+
+    `known` maps the keys of cases that are already parsed to the cases, to save time.
+    """
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
     entries = content.get("cases", []) if isinstance(content, dict) else None
@@ -129,7 +136,7 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Lock the file `name` in a folder, and yield its file descriptor.
+    """Lock the file `name` in a folder until the context exits, and yield its file descriptor.
 
     Raise `Refusal` if another process still holds the lock after `seconds`, or if the file system does not
     support locks.
@@ -157,7 +164,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of a results folder as a `Path`. Raise `Refusal` if the folder contains no results."""
+    """Return a results folder as a `Path`. Raise `Refusal` if it contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -195,7 +202,10 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return the fields "schema" and "versions" of a JSON file: the record schema and the package version."""
+    """Return the fields "schema" and "versions" of a JSON file.
+
+    "schema" is the number of the record format. "versions" contains the version of this package.
+    """
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
@@ -231,7 +241,10 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file. On exit, rename it to `path`, or remove it after an exception."""
+    """Yield the path of a temporary file. On exit, rename the file to `path`.
+
+    If an exception is raised, remove the temporary file instead.
+    """
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary_path
@@ -246,7 +259,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Flush the new content of a file to disk, and then replace the file with it atomically."""
+    """Replace the content of a file atomically.
+
+    The new content is flushed to disk before the file is replaced.
+    """
     with replacing(path) as temporary_path, temporary_path.open("wb") as file:
         file.write(content)
         file.flush()

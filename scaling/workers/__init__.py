@@ -1,1 +1,1 @@
-"""Schedule cases, run them in supervised worker processes on cores or nodes, and recover from failures."""
+"""Schedule cases, run them in worker processes, and replace workers that die."""

@@ -1,4 +1,4 @@
-"""Define `ChildProcess`: start a program, exchange JSON lines, log its stderr, and explain its exit.
+"""Define `ChildProcess`: start a program, exchange JSON lines with it, and explain its exit.
 
 Workers, compile workers, preflight checks, and the W&B client all run as a `ChildProcess`.
 """
@@ -40,7 +40,7 @@ Event = dict[str, Any]  # JSON object that a child process writes. The field "ev
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """A description of how a child process ended, with the probable cause."""
+    """How a child process ended, and the probable cause."""
 
     reason: str  # "out_of_memory" if the process ended because memory ran out, otherwise "killed"
     text: str  # phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)"
@@ -48,13 +48,13 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A child process, in a new Unix session, that receives and sends JSON lines.
+    """A child process, in a new Unix session, with which this process exchanges JSON lines.
 
-    The process reads `stdin_text` as its standard input or, if this is None, the lines that `send` writes. If
-    `reaped`, the command runs under reaper.py, which kills all descendants when the command ends. Secrets are
-    removed from standard error, which is then appended to the file `log`. Each line of standard output that
-    contains a JSON object with a field "event" is an event. A reader thread calls `deliver` with each event.
-    If `deliver` is None, `receive` returns the events. The `options` are passed to `subprocess.Popen`.
+    The standard input of the process is `stdin_text` or, if this is None, the lines that `send` writes. If
+    `reaped` is true, the command runs under reaper.py, which kills all descendants when the command ends.
+    Standard error is appended to the file `log`, without secrets. A line of standard output is an event if it
+    contains a JSON object with a field "event". A thread calls `deliver` with each event. If `deliver` is
+    None, `receive` returns the events. The `options` are passed to `subprocess.Popen`.
     """
 
     def __init__(
@@ -86,34 +86,37 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as one line of JSON to the process. If its standard input is closed, do nothing."""
+        """Write a value as one line of JSON to the standard input of the process.
+
+        If the process has closed its standard input, do nothing.
+        """
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(value) + "\n")
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if none arrives within `seconds`. The default is no limit.
+        """Return the next event, or None if no event arrives within `seconds`.
 
-        The last event is {"event": "exit", "status": exit status}.
+        By default, there is no time limit. The last event is {"event": "exit", "status": exit status}.
         """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last lines of standard error that may explain an exit, at most 200 lines.
+        """Return the last lines of standard error that may explain why the process ended.
 
-        Wait at most 1 s for standard error to close.
+        There are at most 200 lines. Wait at most 1 s for standard error to close.
         """
         self._readers[0].join(1.0)
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return the cause of the exit, given the exit status and lines of standard error.
+        """Return how the process ended and the probable cause, given its exit status.
 
         If signal N ended the process, `status` is -N, or 128 + N if srun or reaper.py reports the signal.
-        `lines` defaults to the result of `stderr_lines`.
+        `lines` are lines of standard error. The default is the result of `stderr_lines`.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines() if lines is None else lines)
@@ -127,7 +130,7 @@ class ChildProcess:
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
 
-        If `exit_seconds` is not 0, first close standard input, and give the process this time to exit by
+        If `exit_seconds` is not 0, first close standard input, and wait this long for the process to exit by
         itself. `end_seconds` is the maximum time between SIGTERM and SIGKILL.
         """
         process = self._process
@@ -183,7 +186,10 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return the number of out-of-memory kills in this cgroup, or on this host if no cgroup reports it."""
+    """Return the number of processes that the kernel has killed in this cgroup because memory ran out.
+
+    If no cgroup reports this number, return the number for the whole host.
+    """
     counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, counter_files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
@@ -191,6 +197,9 @@ def _count_oom_kills() -> int:
 
 
 def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last line that may explain an exit, or "". Paths and secrets in the line are replaced."""
+    """Return the last line that may explain an exit, or "" if there is none.
+
+    Paths and secrets in the line are replaced.
+    """
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     return formatting.last_line("\n".join(informative), "")[:_MAX_SHOWN_CHARACTERS]

@@ -1,8 +1,8 @@
-"""Find the CPU cores that this process may use, and claim cores for one study with abstract Unix sockets.
+"""List the CPU cores that this process may use, and reserve cores for one study.
 
-Two studies never measure on the same core at the same time, even if different users run them. A claim is a
-bound abstract Unix socket, which Linux releases when the process ends. Claims are not visible in another
-network namespace, such as the namespace of a container.
+Two studies never measure on the same core at the same time, even if different users run them. A process
+claims a core by binding an abstract Unix socket. Linux releases the socket when the process ends. Claims are
+not visible in another network namespace, such as the namespace of a container.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 def usable_cores() -> list[int]:
     """Return the numbers of the logical CPU cores that this process may use.
 
-    The process is limited by its CPU affinity, and by the CPU quotas of its cgroup and all parent cgroups.
+    The limits are the CPU affinity of the process, and the CPU quotas of its cgroup and all parent cgroups.
     The list starts with one logical core of each physical core. The other hyperthreads follow.
     """
     siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -48,11 +48,11 @@ def claim_cores(
     node: str = "",
     timeout: float = WAIT_SECONDS,
 ) -> Iterator[list[int]]:
-    """Claim `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
+    """Reserve `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
-    The claim ends when the context exits. `owner` identifies a run. Processes with the same owner and `node`
-    share their cores. Several node names can refer to this host. Therefore, processes with the same owner but
-    different nodes receive different cores, unless the host has too few. If the cores are not free
+    The cores are released when the context exits. `owner` identifies a run. Processes with the same owner and
+    `node` share their cores. Several node names can refer to this host. Therefore, processes with the same
+    owner but different nodes receive different cores, unless the host has too few. If the cores are not free
     immediately, call `report_wait` once with a message that names the processes that hold them. Raise
     `TimeoutError` after `timeout` seconds.
     """
@@ -70,7 +70,10 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message with the IDs of the processes in this PID namespace that hold the cores."""
+    """Return a message with the IDs of the processes that hold the cores.
+
+    Processes in another PID namespace have no visible ID.
+    """
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -86,7 +89,7 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim `count` cores until `claims` is closed, and return their numbers.
+    """Reserve `count` cores until `claims` is closed, and return their numbers.
 
     If the same owner and node hold enough cores, share these. Otherwise, use free cores. Share cores that the
     same owner holds for another node only if the free cores and the cores of other owners are too few. If

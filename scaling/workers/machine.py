@@ -1,4 +1,4 @@
-"""Define `Machine` (nodes, devices) and `ProcessShape` (processes of a case), and find the JAX platform."""
+"""Define `Machine`, which describes nodes and devices, and find the JAX platform."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ class AllocationLost(Exception):
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """The total numbers of devices, nodes, and worker processes that run a benchmark case.
+    """The total numbers of devices, nodes, and worker processes that run a case.
 
     `devices` is a multiple of `processes`, and `processes` is a multiple of `nodes`.
     """
@@ -36,7 +36,7 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """The nodes that can run cases, with their JAX platform and the number of devices per node."""
+    """The nodes that can run cases, their JAX platform, and the number of devices per node."""
 
     platform: str  # JAX platform: cpu, gpu, or tpu
     device_kind: str | None  # device model, or None if only a process on the nodes can determine it
@@ -53,11 +53,12 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the `ProcessShape` of a case: as few nodes as possible, each with equally many devices.
+        """Return the numbers of devices, nodes and processes of a case with `devices` devices.
 
-        `processes` is the number of processes, "device" for one process per device, or None for one process
-        per node. Raise `Refusal` if the devices do not divide evenly over the processes, or the processes do
-        not divide evenly over the nodes.
+        Use as few nodes as possible, each with the same number of devices. `processes` is the number of
+        processes, "device" for one process per device, or None for one process per node. Raise `Refusal` if
+        the devices do not divide evenly over the processes, or the processes do not divide evenly over the
+        nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -78,7 +79,8 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        If `oversubscribe`, a case on the CPUs of this host may have more devices than the host has cores.
+        If `oversubscribe` is true, a case on the CPUs of this host may have more devices than the host has
+        cores.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
         too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
@@ -99,7 +101,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return a `Machine` with the default JAX devices of this host. A CPU has one device per usable core."""
+    """Return the default JAX devices of this host as a `Machine`. A CPU has one device per usable core."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -107,10 +109,11 @@ def local_machine() -> Machine:
 
 
 def find_platform() -> str:
-    """Return the first entry of JAX_PLATFORMS or, if it is not set, the default platform of JAX.
+    """Return the name of the JAX platform of this host, such as "cpu" or "gpu".
 
-    The default is "cpu" if no accelerator plugin is installed. If a plugin is installed and JAX cannot start,
-    raise `Refusal`.
+    It is the first entry of JAX_PLATFORMS or, if this variable is not set, the default platform of JAX. The
+    default is "cpu" if no accelerator plugin is installed. Raise `Refusal` if a plugin is installed and JAX
+    cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

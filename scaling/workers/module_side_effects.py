@@ -15,10 +15,10 @@ _FIXES = {  # JAX setting that the case or the launcher sets -> what to set inst
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Record the JAX settings, and return a function that describes later changes.
+    """Read the JAX settings, and return a function that reports later changes to them.
 
-    The returned function takes no argument. If nothing has changed, it returns None. Otherwise, it returns
-    (description of the changes, suggested fix).
+    The returned function returns None if nothing has changed. Otherwise, it returns (description of the
+    changes, suggested fix).
     """
     settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 

@@ -1,4 +1,4 @@
-"""Main program `reaper.py PARENT COMMAND...`: run a command, then kill every descendant that outlives it.
+"""Run a command, then kill all processes that it started (`reaper.py PARENT COMMAND...`).
 
 PARENT is the ID of the process that starts the reaper. The reaper is a child subreaper (see prctl(2)).
 Therefore, a process that detaches itself remains a descendant of the reaper. The reaper kills all descendants
@@ -43,7 +43,10 @@ def main() -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all descendants, and exit. The children of a killed process become children of this process."""
+    """Kill all descendants of this process, and exit.
+
+    The children of a killed process become children of this process, which kills them in turn.
+    """
     while True:
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Define `RunSettings` (sampling, replicates, processes, time limit), and check the configured values."""
+"""Define `RunSettings` (sampling, replicates, processes, time limit), and check their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,7 +22,7 @@ _NUMERIC_SETTINGS = {  # numeric setting -> (minimum, whether the setting is an 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings that determine how a run measures every case of a study."""
+    """The settings with which a run measures every case of a study."""
 
     sampling: Sampling = field(default_factory=Sampling)  # rule for the number of samples
     bind: bool = True  # whether each process on a CPU is bound to as many cores as it has devices

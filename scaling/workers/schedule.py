@@ -1,7 +1,7 @@
-"""Make the `Schedule` of a run: compare its cases with recorded attempts (`History`), shuffle and group them.
+"""Decide which cases of a study a run must execute, in which order, and in which processes (`Schedule`).
 
-A case has a result, and is not executed again, if it has a record whose environment matches the planned one.
-The status of this record must be "ok", or "skipped" with a reason that still applies.
+A case is not executed again if it has a result. A result is a record whose environment matches the planned
+environment. Its status is "ok", or "skipped" with a reason that still applies.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The result of the checks of a case before a run: whether the case can run, and if not, why."""
+    """The result of checking a case before a run: whether the case can run, and if not, why."""
 
     case: Case  # with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
@@ -48,7 +48,7 @@ class PreflightResult:
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """A benchmark case that is scheduled to run in one replicate (one repetition of the study)."""
+    """A case that is scheduled to run in one replicate (one repetition of the study)."""
 
     preflight: PreflightResult  # the case, with the result of its preflight check
     order: int  # position of the case in the shuffled order of its replicate
@@ -57,34 +57,41 @@ class ScheduledCase:
 
     @property
     def case(self) -> Case:
-        """Return the benchmark case."""
+        """Return the case, with all its fields."""
         return self.preflight.case
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). Repeated attempts after a failure have the same key."""
+        """Return (case key, replicate number). A repeated attempt after a failure has the same key."""
         return self.case.key, self.replicate
 
     @property
     def session_key(self) -> tuple:
         """Return a key that is equal for cases that may run in the same worker process.
 
-        The key contains the replicate, the engine, the number of devices, whether the dtype is float64, and
-        the user's modules. Each replicate uses new processes. The engine of a peer may abort its process or
-        start threads. A process on CPUs is bound to one core per device. The x64 mode of JAX also changes
-        float32 programs. The side effects of importing a user's module remain.
+        Cases with different replicates run in different processes. So do cases with different numbers of
+        devices, because a process on CPUs is bound to one core per device. A float64 case needs its own
+        process, because the x64 mode of JAX also changes float32 programs. So does each engine, because the
+        engine of a peer may abort its process or start threads. So does each user's module, because its
+        import may have side effects.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
     def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
-        """Return (case key, environment digest, replicate). `environments` are the planned environments."""
+        """Return (case key, digest of the planned environment, replicate number).
+
+        `environments` maps each `PreflightResult.environment_key` to its planned environment.
+        """
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
         self, environment: Environment, settings: RunSettings, status: str, reason: str, text: str
     ) -> Record:
-        """Return a "failed" or "skipped" record without measurements. `reason` is a key of `REASONS`."""
+        """Return a "failed" or "skipped" record of the case, without measurements.
+
+        `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it.
+        """
         return Record(
             self.case, status, environment, order=self.order, order_seed=settings.order_seed,
             attempt=self.attempt, replicate=self.replicate, reason=reason, text=text,
@@ -94,7 +101,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run executes, the cases that it only records, and the numbers of all other cases.
+    """The cases that a run executes, those that it only records, and the number of all other cases.
 
     A session is a group of cases that share worker processes.
     """
@@ -110,7 +117,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases to execute. A case is counted once for each of its replicates."""
+        """Return the number of cases to execute. Each replicate of a case counts."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -123,11 +130,11 @@ def make_schedule(
     queued: Collection[tuple[str, int]] = (),
     retry: bool = False,
 ) -> Schedule:
-    """Return the schedule of a study. Its replicates run one after another, each in its own random order.
+    """Return the schedule of a study: the cases to execute, in random order within each replicate.
 
     `records` and `baseline` have the same meaning as in `build_history`. `queued` contains the
-    `replicate_key` of each case that another submission will run. If `retry`, a case that has no attempts
-    left runs once more.
+    `replicate_key` of each case that another submission will run. If `retry` is true, a case that has no
+    attempts left runs once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -160,9 +167,9 @@ def _shuffled_cases(
     environments: Mapping[tuple, Environment],
     history: "History",
 ) -> Iterator[tuple[ScheduledCase, Identity]]:
-    """Yield (scheduled case, identity) for each case and replicate, with the number of the next attempt.
+    """Yield (scheduled case, identity) for each case and replicate, in random order within each replicate.
 
-    The replicates follow one another, each in its own random order. A case that cannot run is yielded once.
+    Each scheduled case has the number of its next attempt. A case that cannot run is yielded only once.
     """
     for replicate in range(settings.replicates):
         shuffled = list(results)
@@ -193,16 +200,19 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Group the cases that may share a worker process. Return groups and cases in the order of execution."""
+    """Group the cases that may share a worker process.
+
+    The groups, and the cases in each group, are in the order of execution.
+    """
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key)))
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment that a record is expected to have if its case runs on `machine`.
+    """Return the environment that the record of a case will have if the case runs on `machine`.
 
     `key` is the `environment_key` of the case. If the machine is remote, the entry "untold" lists the names
-    of the entries that only a process on the nodes can determine.
+    of the entries that only a process on its nodes can determine.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -227,9 +237,10 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a failed case has no attempts left, or would fail again in the same way.
+        """Return whether a failed case must not be tried again.
 
-        If `settings.attempts` is None, return False, so that every failed case is tried again.
+        This is true if the case has no attempts left, or if another attempt would fail in the same way. If
+        `settings.attempts` is None, return False.
         """
         if settings.attempts is None:
             return False
@@ -239,11 +250,11 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of all records whose environment matches a planned environment.
+    """Return the recorded attempts of each case in the planned environments.
 
-    If two programs are compared, `baseline` contains the records of the other program. A record is then a
-    result only if the baseline contains a record of the same case, replicate and block whose status is not
-    "failed". A block is a group of cases whose samples alternated.
+    Records of other environments are ignored. If two programs are compared, `baseline` contains the records
+    of the other program. A record is then a result only if the baseline contains a record of the same case,
+    replicate and block whose status is not "failed". A block is a group of cases whose samples alternated.
     """
     planned = list(environments)
     matching = [(identity, record) for record in records for identity in _identities(record, planned)]
@@ -261,13 +272,16 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the environment digest (`Record.setting`) of each record that matches a planned environment."""
+    """Return the field `setting` of each record whose environment matches a planned environment.
+
+    `Record.setting` is the digest of the environment without the versions of peers.
+    """
     planned = list(environments)
     return frozenset(record.setting for record in records if _identities(record, planned))
 
 
 def _identities(record: Record, environments: Iterable[Environment]) -> list[Identity]:
-    """Return an `Identity` for each planned environment that matches the environment of a record."""
+    """Return (case key, environment digest, replicate) for each planned environment that a record matches."""
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments
@@ -277,7 +291,10 @@ def _identities(record: Record, environments: Iterable[Environment]) -> list[Ide
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return `preflight`, marked as inapplicable if a peer (not JAX) would run its case on a GPU or TPU."""
+    """Return a result that skips the case if a peer would run it on a GPU or TPU.
+
+    A peer is another AD library than JAX. Otherwise, return `preflight` unchanged.
+    """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -292,7 +309,7 @@ def study_manifest(
     settings: RunSettings,
     recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the content of study.json, which describes the last study in the results folder.
+    """Return the content of study.json, which describes the last study in a results folder.
 
     `scaling` lists the kinds of scaling curves ("strong", "weak"). `recorded_once` contains the keys of the
     cases that are recorded in a single replicate, because they cannot run.

@@ -1,4 +1,4 @@
-"""Run a `Schedule` in worker groups: alternate the samples, replace dead workers, and record failures."""
+"""Run the cases of a `Schedule` in worker processes, replace workers that die, and record failures."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A program to measure, with its results folder and the environments of its cases."""
+    """A program to measure, its results folder, and the environments of its cases."""
 
     variant: Variant
     folder: Path
@@ -41,7 +41,7 @@ class VariantResults:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options for starting worker processes, and fields that they add to the environment of records."""
+    """Options to start worker processes, and fields that are added to the environment of each record."""
 
     transport: Transport | None = None  # how to start workers on other nodes, or None for this host
     environment: Mapping[str, Any] = field(default_factory=dict)  # fields to add to every environment
@@ -51,7 +51,7 @@ class WorkerOptions:
 
 @dataclass(eq=False)
 class WorkItem:
-    """A scheduled case and the state of its measurement with one program (variant)."""
+    """A scheduled case, and the state of its measurement with one program."""
 
     item: ScheduledCase
     variant: int  # index of the program: 0 for this program, 1 for the baseline of a comparison
@@ -74,13 +74,14 @@ def run_schedule(
     baseline: tuple[Variant, Path] | None = None,
     options: WorkerOptions | None = None,
 ) -> None:
-    """Run all cases of a schedule in worker processes, and write one record per case to a results folder.
+    """Run all cases of a schedule in worker processes, and write one record per case.
 
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
     another, because simultaneous measurements would disturb each other. `lock` is the file descriptor of the
-    lock of the results folder. If a `baseline` (a second program and its results folder) is given, the
-    samples of each case alternate between the two programs. `listener` receives the events "begin" and "end"
-    of each case, except those of the baseline, and "waiting" if a worker waits for CPU cores.
+    lock of the results folder. `baseline` is a second program and its results folder, or None. With a
+    baseline, the samples of each case alternate between the two programs. `listener` receives the events
+    "begin" and "end" of each case, except those of the baseline. It receives "waiting" if a worker waits for
+    CPU cores.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -98,7 +99,7 @@ def run_schedule(
 
 @dataclass
 class _Run:
-    """The arguments of `run_schedule`, and the state of the run between sessions."""
+    """The arguments of `run_schedule`, and the state that is kept from session to session."""
 
     schedule: Schedule
     settings: RunSettings
@@ -111,7 +112,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session (cases that share workers), and replace workers that die."""
+        """Measure the cases of a session, which share workers. Replace workers that die."""
         first_case, waiting_groups = session[0].case, self._group_by_problem(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
@@ -136,7 +137,10 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Group up to `_MAX_INTERLEAVED` cases of a problem, with a `WorkItem` for each case and program."""
+        """Group the cases of a session that solve the same problem, at most `_MAX_INTERLEAVED` in a group.
+
+        A group contains one `WorkItem` for each case and program.
+        """
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -161,7 +165,10 @@ class _Run:
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start workers that end when `stack` is closed. If they die before they are ready, try once more."""
+        """Start workers, which end when `stack` is closed.
+
+        If they die before they are ready, try once more.
+        """
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)
         header = {
@@ -185,7 +192,7 @@ class _Run:
             return self._start_workers(stack, first_case, variant, claimed_cores, is_retry=True)
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a record without measurements for a case that no worker recorded, and report its end."""
+        """Write a record without measurements for a case, and send its "end" event to the listener."""
         environment = self.results[work.variant].environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
@@ -195,11 +202,14 @@ class _Run:
         self.report_end(work, record)
 
     def report_end(self, work: WorkItem, record: Record) -> None:
-        """Report the end of a case whose record is already written, as its worker would have reported it."""
+        """Send the "end" event of a case to the listener, after its record is written."""
         self.handle_event(work, {"event": "end"} | end_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Handle an event of a worker: write a record that it could not write, and call the listener."""
+        """Update the state of the run after an event of a worker, and call the listener.
+
+        If the worker could not write a record, the event contains the record, and this method writes it.
+        """
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
             results.writer.append(line)
@@ -223,7 +233,7 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return (whether all workers are still alive, groups still to be measured).
+        """Measure the cases. Return (whether all workers are alive, groups that remain to be measured).
 
         The cases of a returned group are measured together. A case that does not fit into memory together
         with other cases forms its own group.
@@ -247,7 +257,10 @@ class _InterleavedCases:
         return len({work.item for work in self.items}) == 1
 
     def _prepare_and_sample(self) -> None:
-        """Prepare all cases, and sample them in turns, in random order, until none is active."""
+        """Prepare all cases, then take samples of the cases in turn until each case has enough.
+
+        Each round of samples has its own random order.
+        """
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         shuffled = list(self.items)
@@ -265,16 +278,17 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that are still being sampled. Discard postponed cases from worker memory."""
+        """Return the cases that still need samples, and remove postponed cases from worker memory."""
         for work in self.items:
             if work.state == "prepared" and self._is_postponed(work.item):
                 self._request(work, "forget")
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of the last request as failed, unless its worker wrote a record before dying.
+        """Record the case of the last request as failed, after its worker has died.
 
-        If memory ran out and the group has other cases, postpone the case, because it may fit alone.
+        If the worker has already written a record, write no other record. If memory ran out and the group has
+        other cases, postpone the case, because it may fit alone.
         """
         work, action = self.last_request
         if work.state == "ended":
@@ -298,7 +312,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Prepare a case in its workers, or skip it if an equal or smaller case ran out of memory."""
+        """Prepare a case in its workers. Skip it if an equal or smaller case ran out of memory."""
         item = work.item
         too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller_case := next((case for case in too_large if _is_no_larger(case, item.case)), None):
@@ -318,7 +332,7 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        `fields` are added to the request. Raise `WorkerDied` if no reply arrives in time. The limit is
+        `fields` are added to the request. Raise `WorkerDied` if no reply arrives in time. The time limit is
         `_FINISH_SECONDS` for the actions "finish" and "forget", otherwise the remaining time of the case.
         """
         self.last_request, began_at, event = (work, action), time.monotonic(), {}
@@ -333,7 +347,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether the cases are equal, except that `first` may have fewer points or smaller sizes."""
+    """Return whether `first` equals `second`, except that its sizes and number of points may be smaller."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

@@ -1,4 +1,4 @@
-"""Build srun (`SrunSteps`) or ssh (`SshShells`) commands that start workers, and explain failed job steps."""
+"""Build the srun or ssh commands that start workers on other nodes, and explain failed job steps."""
 
 import os
 import shlex
@@ -26,10 +26,11 @@ _CAUSES = {  # text in a Slurm message -> reason of the record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return (reason, explanation) for a failed job step, given the lines of its standard error.
+    """Return (reason, explanation) for a failed job step, or None if the cause is not known.
 
-    Search for the last Slurm message with a known cause and, if there is none, for a message about lost
-    heartbeats. If neither is found, return None. The reason is a key of `scaling.core.record.REASONS`.
+    `lines` are the lines of its standard error. The explanation is the last Slurm message with a known cause.
+    If there is none, a message about lost heartbeats explains the failure. The reason is a key of
+    `scaling.core.record.REASONS`.
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
@@ -39,14 +40,15 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Remove the variables from which srun would read options of the enclosing job. Return the others."""
+    """Return the environment variables without those that give srun the options of the enclosing job."""
     return {name: value for name, value in variables.items() if not name.startswith(_JOB_OPTION_PREFIXES)}
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    `option` is "gres", "gpus_per_node", or "gpus_per_task". `gres` names the resource: "gpu" or "gpu:h100".
+    `option` is "gres", "gpus_per_node", or "gpus_per_task". `gres` is the name of the resource: "gpu" or
+    "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -57,7 +59,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps:
-    """A transport that starts all workers of a case as one job step (srun) of a Slurm allocation."""
+    """A way to start the workers of a case as one job step (srun) of a Slurm allocation."""
 
     nodes: tuple[str, ...]  # names of the nodes
     platform: str
@@ -72,7 +74,7 @@ class SrunSteps:
     ) -> list[list[str]]:
         """Return a list with one srun command, which starts all workers.
 
-        `variables` is not used, because srun passes its environment and standard input on to the workers.
+        `variables` is ignored, because srun passes its own environment to the workers.
         """
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
@@ -95,7 +97,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """A transport that starts each worker with a remote shell, such as ssh.
+    """A way to start each worker of a case on another host with a remote shell, such as ssh.
 
     The worker runs in a folder with the same path as the working directory of the launcher.
     """
@@ -108,7 +110,7 @@ class SshShells:
     ) -> list[list[str]]:
         """Return one remote shell command per worker.
 
-        The command sets each of the `variables` whose name starts with a prefix in `_FORWARDED_PREFIXES`.
+        The command sets those of the `variables` whose names start with a prefix in `_FORWARDED_PREFIXES`.
         """
         assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
         commands = []

@@ -1,4 +1,4 @@
-"""Define `WorkerGroup`: start the workers of a case, send requests, receive events, or raise `WorkerDied`."""
+"""Define `WorkerGroup`: the worker processes of a case, to which requests are sent."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are n
 
 @dataclass(frozen=True)
 class Variant:
-    """A worker program, and how to start it. A run that compares two programs has two variants."""
+    """A worker program, and how to start it. A comparison of two programs has two variants."""
 
     name: str = "this"
     python: str = sys.executable
@@ -39,9 +39,9 @@ class Variant:
 class WorkerDied(Exception):
     """Raised when a worker process ends, reports that it cannot continue, or exceeds its time limit.
 
-    `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` describes the failure, and
-    `detail` contains the last line of standard error or a remedy. After a timeout, both are "", and the
-    caller describes the failure.
+    `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` describes the failure.
+    `detail` contains the last line of standard error or a fix. After a timeout, both are "", and the caller
+    describes the failure.
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
@@ -51,7 +51,7 @@ class WorkerDied(Exception):
 
 @dataclass
 class WorkerGroup:
-    """The running worker processes that share the devices of a case, and the queue of their events."""
+    """The running worker processes of a case, which share its devices, and a queue of their events."""
 
     shape: ProcessShape
     processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
@@ -59,7 +59,10 @@ class WorkerGroup:
     transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request to all workers, and yield their events as `receive` does."""
+        """Send a request to all workers, and yield their events up to and including the next reply.
+
+        Raise `WorkerDied` under the same conditions as `receive`.
+        """
         self.send(request)
         yield from self.receive(seconds)
 
@@ -161,7 +164,10 @@ def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:
-    """Send the coordinator address that rank 0 chooses to all workers, and wait until they are ready."""
+    """Wait until all workers are ready.
+
+    Rank 0 chooses the address of the JAX coordinator. Send this address to all workers.
+    """
     responded = False
     try:
         for event in group.receive(_START_SECONDS):
