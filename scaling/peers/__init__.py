@@ -1,1 +1,1 @@
-"""Peers: AD libraries other than JAX, such as PyTorch and CasADi, that run the same cases."""
+"""Define peers: AD libraries other than JAX, such as PyTorch and CasADi, that run the same cases."""

@@ -1,8 +1,9 @@
-"""Peer: HIPS autograd on a single core, with `make_jvp` for columns and `make_vjp` for rows of a Jacobian.
+"""Run cases with HIPS autograd on a single core.
 
-JVPs are computed with respect to one input at a time, because autograd would also propagate the zero tangents
-of the other inputs. VJPs are computed with respect to all inputs at once, because the inputs share most of
-the backward pass. The NumPy calls of the function are traced again for each derivative.
+`make_jvp` computes columns of the Jacobian, and `make_vjp` computes rows. A JVP is computed with respect to
+one input at a time, because autograd would also propagate the zero tangents of the other inputs. A VJP is
+computed with respect to all inputs at once, because the inputs share most of the backward pass. The NumPy
+calls of the function are traced again for each derivative.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that traces the function with autograd at each call."""
+    """Return the value or derivative of a case as a `Prepared`. Each call traces the function again."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 

@@ -1,16 +1,17 @@
-"""Peer: CasADi, which differentiates a symbolic SX graph of one point once, and evaluates it at every point.
+"""Run cases with CasADi: differentiate a symbolic graph of one point, and evaluate it at all points.
 
-With `jit: false`, CasADi's virtual machine evaluates the graph. With `jit: true`, `cc` compiles the graph as
-C code. In both cases, CasADi distributes the points over threads. With `batch: whole`, a single graph
-contains all points. `compile_seconds` is the time to differentiate and compile the graph.
+The graph consists of CasADi's type SX, whose operations are scalar. With `jit: false`, CasADi's virtual
+machine evaluates the graph. With `jit: true`, `cc` compiles the graph as C code. In both cases, CasADi
+distributes the points over threads. With `batch: whole`, a single graph contains all points.
+`compile_seconds` is the time to differentiate and compile the graph.
 
-A sweep is one forward or reverse differentiation of the graph, which yields one compressed column or row of
-the Jacobian. The modes `jacfwd` and `jacrev` select forward and reverse sweeps (`ad_weight`). `passes` is the
+A sweep is one forward or reverse differentiation of the graph. It yields one compressed column or row of the
+Jacobian. The modes `jacfwd` and `jacrev` select forward and reverse sweeps (`ad_weight`). `passes` is the
 number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph. The
 result is a dense array, and the measured time includes the writing of its zeros.
 
-All operations of the graph are scalar, and a matrix product becomes a sum of scalar products. Therefore the
-formulations of `residual` have equal graphs, and so do the formulations of `rbf` with `variant: source`.
+A matrix product becomes a sum of scalar products. Therefore the formulations of `residual` have equal graphs,
+and so do the formulations of `rbf` with `variant: source`.
 """
 
 import math
@@ -58,7 +59,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Build the CasADi graph of the derivative, and return a `Prepared` that evaluates it at all points."""
+    """Return the value or derivative of a case as a `Prepared` that evaluates its CasADi graph."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
     symbols, y = _trace(case, workload, sizes, arrays)
@@ -88,9 +89,10 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as float64 rows, one per point. The last row is repeated up to `count` rows.
+    """Return an input as a float64 array with `count` rows, one per point.
 
-    Every row contains a copy of a shared input. With `batch: whole`, a single row contains all points.
+    The last point is repeated as padding. Every row contains a copy of a shared input. With `batch: whole`,
+    the result has a single row, which contains all points.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -104,9 +106,10 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Call the function of a case with symbols. Return a dict from input name to symbols, and the outputs.
+    """Return (symbols of each input by name, symbolic outputs) of the function of a case.
 
-    Both are column vectors in row-major order. With `batch: whole`, they contain all points, otherwise one.
+    The symbols and the outputs are column vectors in row-major order. With `batch: whole`, they contain all
+    points, otherwise one point.
     """
     import casadi as ca
 
@@ -124,7 +127,10 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes y or its derivative, and the number of sweeps."""
+    """Return a CasADi function that computes `y` or its derivative, and the number of sweeps.
+
+    A sweep is one forward or reverse differentiation of the graph. For the value, the number is None.
+    """
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -144,7 +150,10 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps."""
+    """Return the derivative of `y` with respect to `x` as a CasADi matrix, and the number of sweeps.
+
+    A sweep is one forward or reverse differentiation of the graph.
+    """
     ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})
     pattern = jacobian.sparsity()

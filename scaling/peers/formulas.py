@@ -1,9 +1,10 @@
-"""Define `rbf`, `linear`, `residual` and `poisson` for NumPy-like libraries, and loop over seeds (`Batch`).
+"""Define the functions of four workloads for libraries like NumPy, and their Jacobians (`Batch`).
 
-The functions accept a single point or a batch with a leading axis of points. The argument `np` is the array
-library, such as numpy or torch. The class `Batch` contains a function of all points of a case, and its
-inputs. A seed is a tangent or cotangent vector. The points are independent, so that a seed can be repeated
-for all points. A single pass then yields one column or row of the Jacobian of every point.
+The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point or a batch
+with a leading axis of points. The argument `np` is the array library, such as numpy or torch. A `Batch`
+contains a function of all points of a case, and its inputs. A seed is a tangent or cotangent vector. The
+points are independent, so that a seed can be repeated for all points. A single pass then yields one column or
+row of the Jacobian of every point.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +22,9 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
-    """Return the reason why a library with these AD modes cannot run a case. Return None if it can.
+    """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
 
-    `checks` are more reasons as (condition, text) pairs. A text is a reason if its condition is true.
+    `checks` are further (condition, reason) pairs. A reason applies if its condition is true.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -34,7 +35,10 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return the `checks` of `reason_to_skip` for libraries with neither bfloat16 nor `chunk`."""
+    """Return (condition, reason) pairs for a peer that supports neither bfloat16 nor the option `chunk`.
+
+    They are passed to `reason_to_skip` as `checks`.
+    """
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -43,7 +47,7 @@ def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A function that evaluates all points of a case at once, with its differentiated inputs."""
+    """A function that evaluates all points of a case at once, and the inputs to differentiate."""
 
     case: Case
     workload: Any
@@ -54,22 +58,25 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return how many points share a cotangent. With batch=whole, it is 1."""
+        """Return the number of points that share a cotangent. With batch=whole, the number is 1."""
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return how many points share a tangent of `x[index]`. If it is shared or y is a sum, return 1."""
+        """Return the number of points that share a tangent of the input `x[index]`.
+
+        The number is 1 if all points share the input, or if the function is a sum over the points.
+        """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(
         self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
     ) -> list[numpy.ndarray]:
-        """Return the columns of the Jacobian as an array of shape (columns, points, outputs) for each input.
+        """Return the columns of the Jacobian with respect to each input, computed with one JVP per column.
 
-        `compute_jvp(index, tangent)` returns the tangent of the outputs. `tangent` has the shape of
-        `x[index]`, and its nonzero elements equal `scale`. If the workload reduces the Jacobian, the outputs
-        are summed.
+        Each array has the shape (columns, points, outputs). `compute_jvp(index, tangent)` returns the tangent
+        of the outputs. `tangent` has the shape of `x[index]`, and its nonzero elements equal `scale`. If the
+        workload sums the Jacobian over its outputs, the outputs are summed.
         """
         columns_by_input = []
         for index, array in enumerate(self.x):
@@ -83,10 +90,11 @@ class Batch:
     def rows(
         self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
-        """Return the rows of the Jacobian as an array of shape (rows, *shape of the input) for each input.
+        """Return the rows of the Jacobian with respect to each input, computed with one VJP per row.
 
-        `compute_vjp` maps a cotangent of the outputs to a cotangent of each input. `like` has the shape and
-        dtype of the outputs. If the workload reduces the Jacobian, the rows of each point are summed.
+        Each array has the shape (rows, *shape of the input). `compute_vjp` maps a cotangent of the outputs to
+        a cotangent of each input. `like` has the shape and dtype of the outputs. If the workload sums the
+        Jacobian over its outputs, the rows of each point are summed.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []
@@ -98,7 +106,7 @@ class Batch:
         return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Convert the result of `columns` or `rows` to Jacobians of shape (points, outputs, inputs)."""
+        """Convert the result of `columns` or `rows` to an array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(part, 0, -1) for part in by_input]
@@ -110,7 +118,10 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case. `np` is the array library, and `log_gamma` is its log-gamma function."""
+    """Return the `Batch` of a case.
+
+    `np` is the array library, such as numpy. `log_gamma` is its function log(Gamma(x)).
+    """
     point_function = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
     arrays = dict(inputs)
     if case.ad_mode.uses_reverse and case.batch == "vmap":
@@ -134,9 +145,9 @@ def prepare(
     log_gamma: Any,
     differentiate: Callable[[Batch], list[numpy.ndarray]],
 ) -> Prepared:
-    """Return a `Prepared` that computes the function value, or calls `differentiate` for the derivative.
+    """Return the value or derivative of a case as a `Prepared`.
 
-    `differentiate` returns the result of `Batch.columns` or `Batch.rows`.
+    `differentiate` computes the derivative. It returns the result of `Batch.columns` or `Batch.rows`.
     """
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
@@ -147,9 +158,10 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield every unit seed of a point, repeated for all points. Its nonzero elements equal `scale`.
+    """Yield every unit vector of a point as a seed, repeated for all points.
 
-    A seed has the shape and dtype of `like`. The same array is overwritten and yielded each time.
+    A seed has the shape and dtype of `like`, and its nonzero elements equal `scale`. Every seed is the same
+    array, whose elements are overwritten.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)
@@ -200,15 +212,15 @@ _RBF = {
 
 
 def _linear(np, X, W):
-    """Return X @ W for X of shape (..., p). The shape of W is (p, o) or (..., p, o)."""
+    """Return X @ W for X of shape (..., p) and W of shape (p, o) or (..., p, o)."""
     return X @ W if len(W.shape) == 2 else (X[..., None, :] @ W)[..., 0, :]
 
 
 def _residual(np, is_dot, is_scalar, d, m):
-    """Return d minus its least-squares fit by a Gaussian. If `is_scalar` is true, return its sum of squares.
+    """Return the data d minus a Gaussian fitted to them by least squares.
 
-    d has shape (..., 21), and m has shape (...). The Gaussian is exp(-1.5 (x - m)^2) on x = -10, -9, ..., 10.
-    Only its amplitude is fitted.
+    If `is_scalar` is true, return the sum of squares instead. d has shape (..., 21), and m has shape (...).
+    The Gaussian is exp(-1.5 (x - m)^2) on x = -10, -9, ..., 10. Only its amplitude is fitted.
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
@@ -219,6 +231,9 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the logarithm of the Poisson probability of the count c. Without `log_gamma`, omit log(c!)."""
+    """Return the logarithm of the Poisson probability of the count c with the rate lam.
+
+    Without `log_gamma`, the term log(c!) is omitted.
+    """
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

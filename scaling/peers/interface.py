@@ -1,8 +1,7 @@
-"""Import the peer of `engine:`, list reasons to skip a case, and call `prepare`.
+"""Define the interface of a peer, an AD library that runs the same cases as JAX.
 
-A peer is an AD library that runs the same cases as JAX, with the same inputs and checks. The
-field `engine` names a module in this folder, such as `torch`, or is the import path of a user's module. A
-peer must define two functions,
+A peer has the same inputs and checks as JAX. The field `engine` of a case names a module in this folder, such
+as `torch`, or is the import path of a user's module. A peer must define two functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
@@ -60,7 +59,7 @@ class Prepared:
 
 
 def module(engine: str) -> ModuleType:
-    """Import the module of an engine, which is a name in `ENGINES` or an import path.
+    """Import the module of a peer. `engine` is a name in `ENGINES` or an import path.
 
     Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
     """
@@ -83,7 +82,7 @@ def module(engine: str) -> ModuleType:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return a dict from each package of an engine to its version. A missing package has the version None.
+    """Return the version of each package that a peer needs. A missing package has the version None.
 
     For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty,
     because every record contains the version of JAX.
@@ -106,7 +105,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return an error message if packages of an engine are not installed. Otherwise, return None."""
+    """Return an error message if packages of a peer are not installed, otherwise None."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -117,7 +116,8 @@ def missing(engine: str) -> str | None:
 def complete_case(case: Case) -> dict[str, Any]:
     """Return new values for the fields of a case that a peer cannot use as they are.
 
-    A peer computes the whole batch with threads in one process. Options that only JAX has are reset.
+    A peer computes all points with threads in one process. Options that only JAX has get their default
+    values.
     """
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
@@ -128,7 +128,10 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
-    """Return ("not_offered" or "not_installed", explanation). Return None if the peer can run the case."""
+    """Return (reason, explanation) if a peer cannot run a case, otherwise None.
+
+    The reason is "not_offered" or "not_installed".
+    """
     case = derivative.case
     peer = module(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
@@ -146,15 +149,15 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first pair whose condition is true. Return None if there is no such pair."""
+    """Return the text of the first (condition, text) pair whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Return the program of a peer as a `PlacedProgram`, which is timed and checked like a JAX program.
+    """Return the program of a peer, in the form in which JAX programs are timed and checked.
 
-    Record the compile time and the number of passes in `attempt`. Raise `TooLarge` if the inputs and the
-    result do not fit into memory.
+    The compile time and the number of passes are added to the record of `attempt`. Raise `TooLarge` if the
+    inputs and the result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case  # import JAX
     from scaling.core.derivative import describe_derivative

@@ -1,4 +1,4 @@
-"""Peer: NumPy on a single core, which computes function values and finite differences.
+"""Compute function values and finite differences with NumPy on a single core.
 
 The run times show how much derivatives cost without automatic differentiation.
 """
@@ -22,14 +22,17 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that computes the function value or finite differences. Nothing is compiled."""
+    """Return the value or the finite differences of a case as a `Prepared`. Nothing is compiled."""
     from scipy.special import gammaln
 
     return formulas.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for every unit vector e. The dtype determines the step h."""
+    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e.
+
+    The step h depends on the dtype.
+    """
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

@@ -1,13 +1,14 @@
-"""Peer: PyTorch on the CPU, with `torch.func.jvp`, `torch.autograd.grad`, vmap over seeds, `torch.compile`.
+"""Run cases with PyTorch on the CPU.
 
-The function takes the whole batch with a leading axis of points. Therefore vmap is used over seeds only, and
-not at all for a single seed. The result equals vmap(jacfwd(f)) or vmap(jacrev(f)). In most cases, its
-computation takes 0.4 to 0.9 times as long. `chunk` is the chunk_size of the vmap.
+JVPs are computed with `torch.func.jvp`, and VJPs with `torch.autograd.grad`. The function takes the whole
+batch with a leading axis of points. Therefore vmap is used over seeds only, and not at all for a single seed.
+The result equals vmap(jacfwd(f)) or vmap(jacrev(f)). In most cases, its computation takes 0.4 to 0.9 times as
+long. `chunk` is the chunk_size of the vmap.
 
 With `jit: false`, PyTorch runs eagerly. With `jit: true`, `torch.compile` compiles the derivative. Reverse
 mode then uses `torch.func.vjp`, because `torch.compile` does not support `torch.autograd.grad`.
-`compile_seconds` is the time of the first call. It does not include the initialization of the compiler, whose
-caches are disabled.
+`compile_seconds` is the time of the first call. It does not include the initialization of the compiler. The
+caches of the compiler are disabled.
 """
 
 import importlib
@@ -47,7 +48,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` that computes the value or derivative of a case, compiled if `jit: true`."""
+    """Return the value or derivative of a case as a `Prepared`, compiled if `jit: true`."""
     import torch
 
     torch.set_num_threads(threads)
@@ -83,7 +84,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a derivative by calling it. Return the compiled function and the seconds of this call."""
+    """Compile a derivative by calling it once. Return the compiled function and the seconds of this call."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -97,9 +98,9 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function f(*x) that computes the function value, or the columns or rows of the Jacobian.
+    """Return a function f(*x) that computes the value, or the columns or rows of the Jacobian.
 
-    It returns (value,), (columns,), or a tuple with the rows for each input. Columns and rows have the shape
+    f returns (value,), (columns,), or a tuple with the rows for each input. Columns and rows have the shape
     (seeds, points, ...). With a single seed, they have no axis of seeds.
     """
     # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
@@ -129,14 +130,20 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Apply a linear map to all seeds. If there are several, the results have a leading axis of seeds."""
+    """Return the results of a linear map for all seeds.
+
+    If there are several seeds, the results have a leading axis of seeds.
+    """
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return the columns of the Jacobian, one JVP per seed. If it is reduced, the outputs are summed."""
+    """Return the columns of the Jacobian, computed with one JVP per seed.
+
+    If the workload sums the Jacobian over its outputs, the outputs are summed.
+    """
     from torch.autograd import forward_ad
 
     def jvp(v: Tensors) -> Any:
@@ -152,7 +159,10 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian, one VJP per seed. If it is reduced, the rows of a point are summed."""
+    """Return the rows of the Jacobian, computed with one VJP per seed.
+
+    If the workload sums the Jacobian over its outputs, the rows of each point are summed.
+    """
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]

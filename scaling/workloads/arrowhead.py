@@ -1,11 +1,12 @@
-"""Workload `arrowhead`: a Jacobian that is nonzero only in its first row, its first column and its diagonal.
+"""Define the workload `arrowhead`, whose Jacobian is nonzero in one row, one column and the diagonal.
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
-A point (batch element) is a vector x of n elements. A coloring of columns only, or of rows only, needs n
-colors, because the first row and the first column are dense. A coloring of rows and columns needs three:
-one for the first row, one for the first column, and one for all other columns, which overlap only in row 0.
-T. F. Coleman and A. Verma use this matrix as an example of bicoloring in SIAM J. Sci. Comput. 19(4), 1998.
+A point (batch element) is a vector x of n elements. The first row and the first column of the Jacobian are
+dense. Therefore a coloring of columns only, or of rows only, needs n colors. A coloring of rows and columns
+needs three: one for the first row, one for the first column, and one for all other columns, which overlap
+only in row 0. T. F. Coleman and A. Verma use this matrix as an example of bicoloring in SIAM J. Sci. Comput.
+19(4), 1998.
 """
 
 import functools
@@ -28,7 +29,7 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of the 3 n - 2 nonzeros, sorted by row, as int32 arrays."""
+    """Return the row and column indices of the 3 n - 2 nonzeros, sorted by row, as int32 arrays."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
@@ -36,7 +37,10 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians at a batch of points x. If `colored`, return only their nonzeros."""
+    """Return the Jacobians at a batch of points x of shape (points, n).
+
+    If `colored` is true, return only the nonzeros of each Jacobian.
+    """
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
@@ -46,7 +50,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian at one point x. If `colored`, return only its nonzeros."""
+    """Return the Jacobian at one point x of shape (n,). If `colored` is true, return only its nonzeros."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
     entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
@@ -70,7 +74,10 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a function whose Jacobian is an n x n arrowhead matrix."""
+    """Return the `Workload` of a function whose Jacobian is an n x n arrowhead matrix.
+
+    Raise `Refusal` if n is less than 2.
+    """
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

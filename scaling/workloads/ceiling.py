@@ -1,8 +1,8 @@
-"""Workload `ceiling`: benchmarks of the peak rates of a machine, such as copy, matmul and all-reduce.
+"""Define the workload `ceiling`: benchmarks of the peak rates of a machine, such as its bandwidth.
 
-The benchmarks measure the peak FLOP/s, the peak bandwidth and the minimum latency, which limit the
-performance of all other workloads. They are not differentiated. A point (batch element) is a vector of k
-elements, or a k x k matrix for `matmul` and `transpose`. The targets are:
+The benchmarks measure the peak FLOP/s, the peak bandwidth and the minimum latency. These limit the
+performance of all other workloads. The functions are not differentiated. A point (batch element) is a vector
+of k elements, or a k x k matrix for `matmul` and `transpose`. The targets are:
 
     copy            negate each element of an array that is larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -44,7 +44,10 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x):
-    """Sum the terms of a target, such as "division", for each element of x."""
+    """Return the sum of `terms` terms for each element of x.
+
+    `target` names the formula of a term, such as "division" for 1 / (x + s) with 0 < s <= 1.
+    """
     return sum(_TERM[target](x, j / terms) for j in range(1, terms + 1))
 
 

@@ -1,9 +1,10 @@
-"""Workload `linear`: the Jacobian of a linear layer with respect to its weights, summed over the outputs.
+"""Define the workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-The function is forward(X, W) = X @ W, where X of shape (n, p) and W of shape (p, o) are uniformly random. A
-point (batch element) is one of the n rows of X. `batch: vmap` differentiates the function of each point, and
-`batch: whole` differentiates the function of all points in one call. The mode `vmap_grad` differentiates each
-output only with respect to the single column of W that it depends on.
+The Jacobian is summed over the outputs. The function is forward(X, W) = X @ W. X of shape (n, p) and W of
+shape (p, o) are uniformly random. A point (batch element) is one of the n rows of X. `batch: vmap`
+differentiates the function of each point. `batch: whole` differentiates the function of all points in one
+call. The mode `vmap_grad` differentiates each output only with respect to the single column of W that it
+depends on.
 """
 
 import functools
@@ -33,7 +34,7 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of each row sum of X @ W with respect to the inputs `names`."""
+    """Return the derivative of the sum of each row of X @ W with respect to the inputs `names`."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
@@ -45,13 +46,13 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` with respect to the inputs `names` as a vector."""
+    """Return the derivative of `(x @ W).sum()` with respect to the inputs `names`, as one vector."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs and the Jacobians with respect to the inputs `names`."""
+    """Return the outputs and Jacobians in float64, with respect to the inputs `names`."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

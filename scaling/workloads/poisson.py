@@ -1,9 +1,9 @@
-"""Workload `poisson`: a Poisson log-likelihood and its gradient with respect to the rates.
+"""Define the workload `poisson`: a Poisson log-likelihood and its gradient with respect to the rates.
 
-The function is loss(c, lam) = sum_i log pmf(c_i; lam_i). The counts c have the distribution Poisson(1.2), and
-the rates lam are uniform on the open interval (0, 1). A point (batch element) is a pair (c_i, lam_i).
-`batch: vmap` differentiates each term of the sum. `batch: whole` differentiates the sum in one call, as in
-the forum thread "Speeding up gradient of logpdf", from which the workload is taken (docs/sources.md).
+The function is loss(c, lam) = sum_i log pmf(c_i; lam_i). The counts c have the distribution Poisson(1.2). The
+rates lam are uniform on the open interval (0, 1). A point (batch element) is a pair (c_i, lam_i). `batch:
+vmap` differentiates each term of the sum. `batch: whole` differentiates the sum in one call, as in the forum
+thread "Speeding up gradient of logpdf". The workload is taken from this thread (docs/sources.md).
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities, their gradients, and the magnitudes of their terms."""
+    """Return the log-probabilities, their derivatives, and the magnitudes of the terms of both."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -47,7 +47,10 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return a dict from AD mode to a formula f(c, lam). Both formulas compute the same derivative."""
+    """Return two formulas f(c, lam) for the same derivative, by mode: "analytic" and "analytic_vmap".
+
+    `target` selects the derivative, such as "hessian".
+    """
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
@@ -56,7 +59,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a Poisson log-likelihood, a sum with one term for each point."""
+    """Return the `Workload` of a Poisson log-likelihood, which is a sum with one term per point."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

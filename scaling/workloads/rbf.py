@@ -1,10 +1,10 @@
-"""Workload `rbf`: the derivative of a kernel function K(x, y) with respect to x, for m centers y.
+"""Define the workload `rbf`: the derivative of a kernel function K(x, y) with respect to x.
 
 The workload is taken from the forum thread "Forward- and reverse-mode AD comparisons with JAX", which
 docs/sources.md cites. The default variant `source` is K(x, y) = exp(-(x + y - 2xy) / 2), as written in the
-thread, where the squares of x and y are missing. The variant `squared` is the radial basis function (RBF)
-that was intended, K(x, y) = exp(-|x - y|^2 / 2) in d dimensions. Each variant has two formulations: `product`
-uses a matrix product, as in the thread, and `rowwise` does not.
+thread. In this formula, the squares of x and y are missing. The variant `squared` is the radial basis
+function (RBF) that was intended, K(x, y) = exp(-|x - y|^2 / 2) in d dimensions. Each variant has two
+formulations. `product` uses a matrix product, as in the thread, and `rowwise` does not.
 
 A point (batch element) is a vector x of d elements. The outputs are K(x, y) for m centers y. All points share
 the centers, which are the input `support` of shape (m, d). If d is 1, the points and the centers are evenly
@@ -57,7 +57,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the kernel values and their Jacobians with respect to the inputs `names`."""
+    """Return the values of the kernel and their Jacobians with respect to the inputs `names`."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -78,7 +78,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return dK/dx at a batch of points x. If `summed`, return its sum over the centers."""
+    """Return dK/dx at a batch of points x of shape (points, d).
+
+    If `summed` is true, return its sum over the centers.
+    """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
@@ -90,7 +93,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx at one point x. If `summed`, return its sum over the centers."""
+    """Return dK/dx at one point x of shape (d,). If `summed` is true, return its sum over the centers."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -101,12 +104,15 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an input whose rows are `count` evenly spaced values from -1 to 1."""
+    """Return an input with `count` values, evenly spaced from -1 to 1, one for each point."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the kernel function K(x, y) with m centers y in d dimensions."""
+    """Return the `Workload` of the kernel function K(x, y) with m centers y in d dimensions.
+
+    Raise `Refusal` if d is greater than 1 and the variant is not "squared".
+    """
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(

@@ -1,13 +1,13 @@
-"""Workload `residual`: data on 21 grid points minus a fitted Gaussian, and the derivatives of this residual.
+"""Define the workload `residual`: data on 21 grid points minus a fitted Gaussian.
 
 Let x = -10, -9, ..., 10 be the grid, and f = exp(-1.5 (x - m)^2) a Gaussian on the grid. The residual is
 rs(d, m) = d - a f with the amplitude a = sum(d f) / sum(f f). A point (batch element) is a pair (d, m). The
 data d are 21 values of a Gaussian with noise. The number m is close to the center of this Gaussian.
 
-The derivative is with respect to m, d, or both (`wrt: d+m`). docs/sources.md cites the forum thread on
-derivatives with respect to only some of the arguments, from which the workload is taken. The variant `vector`
-differentiates rs, and the variant `scalar` differentiates sum(rs^2). The formulations `sum` and `dot` compute
-the sums with `jnp.sum` and `jnp.dot`. The handwritten formulas accept NumPy arrays and JAX arrays.
+The derivative is with respect to m, d, or both (`wrt: d+m`). The workload is taken from a forum thread about
+derivatives with respect to only some of the arguments (docs/sources.md). The variant `vector` differentiates
+rs. The variant `scalar` differentiates sum(rs^2). The formulations `sum` and `dot` compute the sums with
+`jnp.sum` and `jnp.dot`. The handwritten formulas accept NumPy arrays and JAX arrays.
 """
 
 import functools
@@ -42,7 +42,11 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at n points. h is sum(f f), and a is the amplitude."""
+    """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at n points.
+
+    f is the Gaussian on the grid, h is sum(f f), and a is the amplitude. The shapes are (n, 21) for f and its
+    derivatives, and (n, 1) for the others.
+    """
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]
     f = xp.exp(-1.5 * offset**2)
@@ -53,7 +57,7 @@ def _fit(d, m):
 
 
 def _jacobians(variant, names, d, m):
-    """Return the Jacobians with respect to the inputs `names`, of shape (n, outputs, inputs)."""
+    """Return the Jacobians with respect to the inputs `names`, an array of shape (n, outputs, inputs)."""
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
@@ -67,7 +71,7 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs, the Jacobians, and the magnitudes of the terms that cancel."""
+    """Return the outputs, the Jacobians, and the magnitudes of the terms whose sums they are."""
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
     rs, magnitude = d - a * f, np.abs(d) + np.abs(a * f)
@@ -81,7 +85,11 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 
 
 def _second_derivatives(d, m):
-    """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) for L = sum(rs^2)."""
+    """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) for L = sum(rs^2) at n points.
+
+    f is the Gaussian, h is sum(f f), and a is the amplitude. `magnitude` is the sum of the absolute values of
+    the terms of d^2 L / dm^2, which cancel.
+    """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
     g2, h2 = _dot(d, f2), 2 * (_dot(f1, f1) + _dot(f, f2))
@@ -103,7 +111,7 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Multiply the Hessian of sum(rs^2) at each point by the point itself."""
+    """Return the product of the Hessian of sum(rs^2) at each point with the point itself."""
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]
     products = {"d": {"d": 2 * d - 2 * a * f, "m": mixed * m}, "m": {"d": _dot(mixed, d), "m": by_m * m}}
@@ -111,19 +119,19 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return sum(rs^2), its Hessians, and the magnitudes of the terms that cancel."""
+    """Return sum(rs^2), its Hessians, and the magnitudes of the terms whose sums they are."""
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the Gaussian at each point index in `rows`."""
+    """Return the centers of the Gaussians at the points with the indices `rows`."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2  # a golden-ratio sequence from -2 to 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return a noisy Gaussian on the grid for each point index in `rows`."""
+    """Return Gaussians with noise on the grid for the points with the indices `rows`."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 

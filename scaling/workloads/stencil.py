@@ -1,4 +1,4 @@
-"""Workload `stencil`: nonlinear diffusion with a bistable reaction on a periodic grid (sparse Jacobian).
+"""Define the workload `stencil`: a reaction-diffusion equation on a periodic grid (sparse Jacobian).
 
     du/dt = D (sum of u^2 over the four neighbors - 4 u^2) + u - u^3
 
@@ -28,7 +28,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux at the four neighbors of each cell."""
+    """Return the flux at the four neighbors of each cell, computed with slices."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -43,7 +43,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux at the four neighbors of each cell."""
+    """Return the flux at the four neighbors of each cell, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -54,7 +54,7 @@ def _rate(neighbors, u):
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of the 5 n nonzeros, sorted by row, as int32 arrays."""
+    """Return the row and column indices of the 5 n nonzeros, sorted by row, as int32 arrays."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -62,12 +62,15 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the value of the off-diagonal nonzeros of each column, and the value on the diagonal."""
+    """Return (off-diagonal value, diagonal value) of each column of the Jacobian.
+
+    The four off-diagonal nonzeros of a column are equal.
+    """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians at a batch of states u. If `colored`, return only their nonzeros."""
+    """Return the Jacobians at a batch of states u. If `colored` is true, return only their nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -82,7 +85,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the Jacobian at one state u. If `colored`, return only its nonzeros."""
+    """Return the Jacobian at one state u. If `colored` is true, return only its nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
