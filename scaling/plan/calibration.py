@@ -39,7 +39,10 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
     device_counts = sorted({timing.case.devices for timing in latest})
     rates = tuple(filter(None, (_measured_rates(devices, latest) for devices in device_counts)))
     if not rates:
-        raise Refusal(f"hardware={hardware.name}: no copy and empty call were measured; run that study again")
+        raise Refusal(
+            f"hardware={hardware.name} needs the ceilings `copy` and `call`, which were not both measured: "
+            "run `scaling run study=linear` again"
+        )
     config = {**hardware.config, "rates": list(map(dataclasses.asdict, rates))}
     device_kind = last.records[0].environment.get("device_kind")
     return dataclasses.replace(hardware, device_kind=device_kind, rates=rates, config=config)
