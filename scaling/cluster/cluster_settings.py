@@ -53,7 +53,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in Slurm jobs or a local background job instead of this process."""
+        """Return whether the cases run in Slurm jobs or in a local background job, not in this process."""
         return self.name in (LOCAL, SLURM)
 
     @property

@@ -124,7 +124,10 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether a submission to Slurm has a task that is not known to have completed."""
+    """Return whether Slurm may still have a job of a submission in its queue.
+
+    This is true for a submission to Slurm, unless all of its tasks have completed.
+    """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
 

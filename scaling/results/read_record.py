@@ -17,7 +17,7 @@ _MIN_SAMPLE_SECONDS = 1e-12
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Return the record in a line of JSON from the file `path`.
+    """Parse a line of JSON as a record. `path` is the file that contains the line.
 
     Raise ValueError if the line is not a valid record. Raise `Refusal` if a newer version of this package
     wrote it.
@@ -101,9 +101,9 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return the dataclass instance `value` unchanged, after a check of its field types.
+    """Check that each field of a dataclass instance has its annotated type, and return the instance.
 
-    Raise ValueError if a field does not have its annotated type.
+    Raise ValueError if a field has another type.
     """
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):

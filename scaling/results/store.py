@@ -37,7 +37,10 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return the records in a results folder. Raise `Refusal` if a newer version wrote one of them."""
+    """Return the records in a results folder.
+
+    Raise `Refusal` if a newer version of this package wrote one of them.
+    """
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
