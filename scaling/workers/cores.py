@@ -82,7 +82,7 @@ def _describe_wait(cores: list[int], node: str) -> str:
             credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
             holder_pids.add(int.from_bytes(credentials, sys.byteorder))
     pids = ", ".join(map(str, sorted(holder_pids - {0})))
-    owners = f"process {pids}" if pids else "a process that cannot be seen from here"
+    owners = f"process {pids}" if pids else "a process in another container"
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({owners})"
 
 
