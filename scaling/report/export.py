@@ -69,8 +69,8 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
 
 def describe_empty(formats: Collection[str]) -> str:
     """Return the message that the results contain nothing to show in these formats."""
-    names = " and ".join(formats)
-    return f"no figure: the results contain nothing to show as {names}; --format csv writes the records"
+    reason = f"no figure: the results contain nothing to show as {' and '.join(formats)}"
+    return f"{reason}, for lack of times at two sizes or device counts; --format csv writes the records"
 
 
 def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path]:
@@ -87,8 +87,9 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    (output / "extrap").mkdir(exist_ok=True)
     experiments = extrap.find_experiments(findings)
+    if experiments:
+        (output / "extrap").mkdir(exist_ok=True)
     written = [output / "extrap" / f"{name}.txt" for name in experiments]
     for path, experiment in zip(written, experiments.values(), strict=True):
         replace_file(path, extrap.format_experiment(experiment).encode("ascii"))

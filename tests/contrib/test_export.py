@@ -331,10 +331,12 @@ def test_folder_without_records_cannot_be_exported(tmp_path):
 
 def test_a_format_without_content_is_named_in_one_line(tmp_path, make_record, scaling_command):
     folder = made_up.write(tmp_path / "made", [make_record("failed", reason="error")])
-    done = scaling_command(["export", str(folder), "--format", "svg"])
-    assert done.returncode == 2 and "no figure: the results contain nothing to show as svg" in done.stderr
+    for name in ("svg", "extrap"):
+        done = scaling_command(["export", str(folder), "--format", name])
+        assert done.returncode == 2 and f"contain nothing to show as {name}, for lack of" in done.stderr
+        assert not (folder / "export").exists()
     done = scaling_command(["export", str(folder), "--format", "csv,png"])
-    assert done.returncode == 0 and "nothing to show as png; " in done.stdout and "records.csv" in done.stdout
+    assert done.returncode == 0 and "nothing to show as png, " in done.stdout and "records.csv" in done.stdout
 
 
 def test_command_writes_several_formats_and_lists_the_files(folder, scaling_command, tmp_path):
