@@ -25,7 +25,7 @@ _Fits = Sequence[tuple[Curve, ScalingFit]]  # curves with their best scaling law
 _RATIO_NAMES = {  # from ratio field of a `CurvePoint` to its name in a figure
     "speedup": "speed-up",
     "efficiency": "efficiency",
-    "against_jit": "speed-up over the best automatic program on one device",
+    "against_jit": "speed-up over the best plain jit program on one device",
 }
 _UNDETERMINED = "Bars are 95 % intervals; of a ratio that is not determined the interval alone is shown."
 _LIMITED = (
