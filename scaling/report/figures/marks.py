@@ -204,7 +204,9 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
     visible = [row for row in rows if low <= row[y["field"]] <= high]
     line = {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.2}
     color = {"value": MUTED}
-    return [make_layer(line, rows, color=color), draw_text(visible[-1:], color=color, dx=-6, dy=-7)]
+    falls = sorted(values.values()) != list(values.values())
+    label = draw_text(visible[-1:], color=color, dx=-10, dy=8 if falls else -7)  # away from the data
+    return [make_layer(line, rows, color=color), label]
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
