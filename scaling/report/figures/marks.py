@@ -205,7 +205,7 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
     line = {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.2}
     color = {"value": MUTED}
     falls = sorted(values.values()) != list(values.values())
-    label = draw_text(visible[-1:], color=color, dx=-10, dy=8 if falls else -7)  # away from the data
+    label = draw_text(visible[-1:], color=color, dx=-10, dy=4 if falls else -7)  # away from the data
     return [make_layer(line, rows, color=color), label]
 
 
