@@ -44,9 +44,7 @@ _LINEAR = {
     "transpose", "unstack",
 }  # fmt: skip
 _BILINEAR = "conv_general_dilated", "dot_general", "mul"
-# Primitives that call a function. Its jaxpr is a parameter of the equation.
-_CALLS = "checkpoint", "closed_call", "core_call", "jit", "pjit", "remat", "remat2"
-_CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
+_CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"  # calls of a function with derivative rules of its own
 
 
 class LaplacianValue(NamedTuple):
@@ -83,7 +81,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
-    closed_jaxpr, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
+    closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def bind_by_jet(equation: Any, operands: list[Any]) -> list[Any]:
         try:
@@ -95,7 +93,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
             ) from None
 
     def inlined(*z: Any) -> Any:
-        return evaluate_inlined(closed_jaxpr, z, calls, bind_by_jet)[0]
+        return evaluate_inlined(closed_jaxpr, z, bind_by_jet)[0]
 
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
@@ -111,7 +109,7 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
     def propagate(V: tuple[Any, ...]) -> Any:
         inputs = [LaplacianValue(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
-        (result,) = evaluate_inlined(closed_jaxpr, inputs, _CALLS, _apply_to_laplacian_values)
+        (result,) = evaluate_inlined(closed_jaxpr, inputs, _apply_to_laplacian_values, _CUSTOM_CALLS)
         return result.second if isinstance(result, LaplacianValue) else jnp.zeros_like(result)
 
     return propagate

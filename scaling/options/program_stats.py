@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.dtypes import issubdtype
-from jax.extend.core import Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from scaling.core.case import CEILING, Case
@@ -181,10 +181,8 @@ def _count_equation(equation: Any) -> tuple[int, int]:
     rule = _RULE_OF.get(name, name)
     if rule == "free":
         return 0, 0
-    inner = [] if rule in _COUNTING_RULES else subjaxprs(equation)
-    arity = len(equation.invars), len(equation.outvars)
-    if len(inner) == 1 and (len(inner[0].invars), len(inner[0].outvars)) == arity:
-        return _count_jaxpr(inner[0])  # a call
+    if (called := called_jaxpr(equation, per_device=True)) is not None:
+        return _count_jaxpr(called)
     operands, results = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
     dtypes = [x.dtype for x in (*operands, *results) if hasattr(x, "dtype")]
     if not any(issubdtype(dtype, np.inexact) for dtype in dtypes):
@@ -195,13 +193,40 @@ def _count_equation(equation: Any) -> tuple[int, int]:
     return (0, count) if rule == "transcendental" else (count, 0)
 
 
+def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
+    """Return the jaxpr that an equation calls, such as a nested `jax.jit`. Return None if it calls none.
+
+    The result at the operands of the equation is the result of the equation. If `per_device` is true, also
+    return the jaxpr that each device runs in `shard_map` or `pmap`, whose arrays may be smaller.
+    """
+    name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
+    if len(jaxprs) != 1 or name == "scan":
+        return None
+    if name in ("shard_map", "xla_pmap"):
+        return jaxprs[0] if per_device else None
+    inner = getattr(jaxprs[0], "jaxpr", jaxprs[0])
+    if inner is jaxprs[0] and inner.constvars:
+        return None
+    shapes = [
+        [getattr(atom.aval, "shape", None) for atom in atoms]
+        for atoms in (equation.invars, equation.outvars, inner.invars, inner.outvars)
+    ]
+    return jaxprs[0] if shapes[:2] == shapes[2:] else None
+
+
 def subjaxprs(equation: Any) -> list[Any]:
     """Return the jaxprs in the parameters of an equation, or the jaxpr to which its primitive expands."""
+    return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in _parameter_jaxprs(equation)]
+
+
+def _parameter_jaxprs(equation: Any) -> list[Any]:
+    """Return the jaxprs as in `subjaxprs`, with their constants if they have any."""
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):
-        return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals).jaxpr]
-    return list(jaxprs_in_params(equation.params))
+        return [jax.make_jaxpr(primitive.expand)(*primitive.in_avals)]
+    groups = (value if isinstance(value, tuple) else (value,) for value in equation.params.values())
+    return [value for group in groups for value in group if isinstance(value, ClosedJaxpr | Jaxpr)]
 
 
 def trip_count(equation: Any) -> int:
@@ -252,19 +277,17 @@ def evaluate(
 
 
 def evaluate_inlined(
-    jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
+    jaxpr: Any, inputs: Sequence[Any], apply: Callable[[Any, list[Any]], list[Any]], kept: Sequence[str] = ()
 ) -> list[Any]:
     """Return the outputs of a jaxpr. Calls of functions are replaced by the equations of the functions.
 
-    `calls` contains the names of the primitives that call a function, such as "jit". For any other equation,
-    `apply(equation, operands)` returns the list of results.
+    For any other equation, `apply(equation, operands)` returns the list of results. It also does so for the
+    calls whose primitive is in `kept`, such as "custom_jvp_call".
     """
 
     def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
-        if equation.primitive.name not in calls:
-            return apply(equation, operands)
-        params = equation.params
-        return evaluate(params.get("jaxpr") or params["call_jaxpr"], operands, inline_or_apply)
+        called = None if equation.primitive.name in kept else called_jaxpr(equation)
+        return apply(equation, operands) if called is None else evaluate(called, operands, inline_or_apply)
 
     return evaluate(jaxpr, inputs, inline_or_apply)
 

@@ -108,7 +108,7 @@ def _may_multiply(jaxpr: Any) -> bool:
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
         is_opaque = name not in ELEMENTWISE and (not inner or name.startswith("custom"))
-        if is_opaque or any(_may_multiply(getattr(each, "jaxpr", each)) for each in inner):
+        if is_opaque or any(map(_may_multiply, inner)):
             return True
     return False
 

@@ -136,6 +136,16 @@ def test_an_expanded_primitive_has_the_operations_and_rounding_of_its_expansion(
     assert not preflight_process._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 
+def test_a_call_is_inlined_and_a_loop_or_a_shard_of_the_same_shapes_is_not():
+    calls = [jax.jit(twice_sine), jax.checkpoint(twice_sine), sine_with_vjp]
+    loops = [lambda x: lax.fori_loop(0, 3, lambda _, x: -x, x), lambda x: lax.while_loop(jnp.any, jnp.cos, x)]
+    functions = [*calls, on_devices(twice_sine, 1), *loops, lambda x: lax.cond(True, jnp.sin, jnp.cos, x)]
+    equations = [jax.make_jaxpr(function)(x35).eqns[-1] for function in functions]
+    for per_device, expected in ((False, 3), (True, 4)):
+        found = [program_stats.called_jaxpr(e, per_device) is not None for e in equations]
+        assert found == [k < expected for k in range(7)]
+
+
 @pytest.mark.parametrize(
     "function",
     [

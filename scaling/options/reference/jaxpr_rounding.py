@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import Literal, Primitive, jaxpr_as_fun
 
-from scaling.options.program_stats import bind, evaluate, subjaxprs, trip_count
+from scaling.options.program_stats import bind, called_jaxpr, evaluate_inlined, subjaxprs, trip_count
 
 _ROUNDINGS = 2  # the largest random error of an intermediate result, in unit roundoffs of its dtype
 # An elementwise operation counts as this fraction of a term, because the tolerance of a term allows sixteen
@@ -93,12 +93,8 @@ def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any])
             primitive = equation.primitive
             if primitive.name.startswith(_CUSTOM_RULES) or id(primitive) not in jax_ids:
                 return True
-            pending += _inner_jaxprs(equation)
+            pending += subjaxprs(equation)
     return False
-
-
-def _inner_jaxprs(equation: Any) -> list[Any]:
-    return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
 
 
 class _JaxprAnalysis:
@@ -150,10 +146,9 @@ class _JaxprAnalysis:
         if name in ("scan", "while"):
             body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
             return [terms_before + self.longest_path(body) * _loop_trips(equation)] * results
-        inner = _inner_jaxprs(equation)
-        if inner and (len(inner[0].invars), len(inner[0].outvars)) == (len(operand_terms), results):
-            return self._terms_to_outputs(inner[0], operand_terms)
-        terms_within = max(map(self.longest_path, inner), default=0.0)
+        if (called := called_jaxpr(equation, per_device=True)) is not None:
+            return self._terms_to_outputs(getattr(called, "jaxpr", called), operand_terms)
+        terms_within = max(map(self.longest_path, subjaxprs(equation)), default=0.0)
         return [terms_before + terms_within + _terms_of_operation(equation)] * results
 
 
@@ -205,14 +200,12 @@ class _Interpreter:
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
         """Return a function that evaluates a jaxpr with random rounding errors and returns the outputs."""
-        return lambda *arguments: evaluate(jaxpr, arguments, self._evaluate_equation)
+        return lambda *arguments: evaluate_inlined(jaxpr, arguments, self._evaluate_equation)
 
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
         name = equation.primitive.name
         if name in self._control_flow:
             return self._control_flow[name](equation, operands)
-        if (called := _called_jaxpr(equation)) is not None:
-            return self.as_function(called)(*operands)
         results = bind(equation, operands)
         is_exact = name in EXACT or not any(map(_is_inexact, operands))
         return results if is_exact else [self._round(result) for result in results]
@@ -285,20 +278,6 @@ def _hash(bits: jax.Array) -> jax.Array:
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
-
-
-def _called_jaxpr(equation: Any) -> Any:
-    """Return the jaxpr that an equation calls, such as a nested `jax.jit`. Return None if it calls none."""
-    jaxprs = [value for value in equation.params.values() if isinstance(value, (ClosedJaxpr, Jaxpr))]
-    if len(jaxprs) != 1 or (isinstance(jaxprs[0], Jaxpr) and jaxprs[0].constvars):
-        return None
-    open_jaxpr = getattr(jaxprs[0], "jaxpr", jaxprs[0])
-    callers: list[Any] = [equation, open_jaxpr]
-    outer, inner = (
-        [[atom.aval.shape for atom in atoms] for atoms in (caller.invars, caller.outvars)]
-        for caller in callers
-    )
-    return jaxprs[0] if outer == inner else None
 
 
 def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
