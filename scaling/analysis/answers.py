@@ -85,9 +85,11 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     sentences = []
     on_more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
     if on_more and ratio:
-        pay = "do not pay" if ratio.above_one else "are not distinguished"
+        pay = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
+        if not _is_timed(findings, first, on_more.case.devices):  # such as a case that failed
+            pay = f"{first.method.name} has no time on {on_more.devices_text}"
         slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, first)
-        sentences.append(f"More devices {pay}: {slower}")
+        sentences.append(f"{pay}: {slower}")
     recommended, doubt = recommend_devices([first, *others])
     curve, point = findings.curves_of(recommended).get("strong", (None, None))
     text = f"Recommended: {recommended.devices_text}"
@@ -103,6 +105,12 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     return [*sentences, text]
 
 
+def _is_timed(findings: Findings, timing: Timing, devices: int) -> bool:
+    """Return whether the method and the problem of a timing were also timed on `devices` devices."""
+    same = (t for t in findings.case_timings if t.problem_key == timing.problem_key)
+    return any(t.case.devices == devices and t.base_method == timing.base_method for t in same)
+
+
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
     """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
     required = findings.efficiency
@@ -114,4 +122,4 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     is_unsure = any((point.efficiency.low or 0.0) < required for point in efficient) or any(
         (point.efficiency.high or math.inf) >= required for point in inefficient
     )
-    return f"efficiency stays at {required:g} or above up to {devices}{', not surely' if is_unsure else ''}"
+    return f"efficiency stays at {required:g} or above up to {devices}{', which is not certain' if is_unsure else ''}"

@@ -192,7 +192,7 @@ def _describe_memory(front: ParetoFront) -> str:
 def _describe_comparison(comparison: SettingComparison) -> str:
     first, last = comparison.first, comparison.timings[-1]
     second, field = comparison.second or last, comparison.field
-    doubts = f", not surely ({', '.join(comparison.doubts)})," if comparison.doubts else ""
+    doubts = f", not sure ({', '.join(comparison.doubts)})," if comparison.doubts else ""
     tied = f"is not distinguished from {_name_setting(second.case, field)},"
     text = f"{_name_setting(first.case, field)} {f'is fastest{doubts}' if comparison.distinguished else tied}"
     text += f" with {format_time(first)}; {describe_slower(_name_setting(second.case, field), second, first)}"

@@ -41,6 +41,12 @@ def test_headline_states_that_more_devices_do_not_pay(ask):
     assert "More devices do not pay: the fastest mode on 2 devices takes 1.20x (" in first
 
 
+def test_more_devices_are_not_called_slower_if_the_fastest_mode_was_not_timed_there(ask):
+    (first, *_) = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 9), ("jacrev", 2, 64, 6))
+    assert "do not pay" not in first
+    assert "jacfwd (vmap) has no time on 2 devices: the fastest mode on 2 devices takes 1.20x (" in first
+
+
 def test_indistinguishable_modes_are_reported_as_tied(ask):
     lines = ask(("jacfwd", 1, 64, 5), ("jacrev", 1, 64, 5.01), spread=0.02)
     assert "jacfwd (vmap) or jacrev (vmap), 5.00 ms" in lines[0] and ", by jacfwd (vmap); " in lines[0]
@@ -340,7 +346,7 @@ def test_too_few_samples_for_an_interval_recommend_no_number_of_devices(tmp_path
     records = [make_record(devices=d, seconds=[8 / d] * 3) for d in (1, 2, 4)]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
     assert "recommended: too few samples to compare 4 devices with 1 device; efficiency stays" in first
-    assert "up to 4 devices, the most measured, not surely" in first and "Recommended" not in first
+    assert "up to 4 devices, the most measured, which is not certain" in first and "Recommended" not in first
 
 
 def test_ratio_that_is_not_determined_recommends_no_number_of_devices(tmp_path, make_record):
@@ -372,4 +378,4 @@ def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_r
         for i, s in enumerate((1 - spread, 1.0, 1 + spread))
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "efficiency stays at 0.5 or above up to 4 devices, not surely" in first
+    assert "efficiency stays at 0.5 or above up to 4 devices, which is not certain" in first
