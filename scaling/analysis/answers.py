@@ -122,4 +122,5 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     is_unsure = any((point.efficiency.low or 0.0) < required for point in efficient) or any(
         (point.efficiency.high or math.inf) >= required for point in inefficient
     )
-    return f"efficiency stays at {required:g} or above up to {devices}{', which is not certain' if is_unsure else ''}"
+    doubt = ", which is not certain" if is_unsure else ""
+    return f"efficiency stays at {required:g} or above up to {devices}{doubt}"
