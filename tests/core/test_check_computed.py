@@ -12,7 +12,7 @@ from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Workload, normal, uniform
-from scaling.options.reference import evaluations, fd_check, rounding_check
+from scaling.options.reference import evaluations, fd_check, rounding_check, sampled_check
 from scaling.study import completion
 from tests.support.devices import run_once
 
@@ -431,6 +431,27 @@ def test_sampled_checks_detect_an_error_in_a_reduction(reduce, monkeypatch, comp
     wrong = got.copy()
     wrong[-1].flat[np.abs(wrong[-1]).argmax()] *= 1.001
     assert check.verdict(derivative, wrong, "cpu").reason == "wrong_answer"
+
+
+@pytest.mark.parametrize("reduce", ["outputs", "inputs", "gram"])
+def test_the_vectors_of_a_sampled_check_do_not_depend_on_the_ranges_of_points(
+    reduce, monkeypatch, compute_result
+):
+    monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
+    built = Workload(
+        lambda x, w: jnp.sin(x[:3] * jnp.sum(w)) * x[1:], {"x": normal(4)}, {"w": normal(3)}, wrt="w+x"
+    )
+    derivative, got = compute_result(built, reduce=reduce, points=6)
+    spec, samples = references.reference_spec(derivative, "cpu"), []
+    for range_elements in (1, 2**16):
+        monkeypatch.setattr(references, "_RANGE_ELEMENTS", range_elements)
+        with spec.computed.session():
+            ranges = list(sampled_check.compare_samples(spec, got))
+        samples.append(
+            np.concatenate([np.c_[c.expected, c.scale] for c in (r.comparisons[0] for r in ranges)])
+        )
+    assert len(ranges) == 1 and np.ptp(samples[0], axis=0).all()
+    np.testing.assert_allclose(*samples, rtol=1e-9)
 
 
 def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):

@@ -88,7 +88,7 @@ def add_reference(
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
     """Return the verified reference of a case, in float64 if possible. Otherwise, use the case's dtype."""
-    arrays = _inputs_at(case, workload, _sample_points(case))
+    arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
@@ -121,6 +121,11 @@ def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Ev
 
 def _sample_points(case: Case) -> np.ndarray:
     return np.unique(np.linspace(0, case.points - 1, min(case.points, _VERIFIED_POINTS)).astype(int))
+
+
+def sample_inputs(case: Case, workload: Workload) -> dict[str, np.ndarray]:
+    """Return the inputs at a few points of a case, as float64 arrays."""
+    return _inputs_at(case, workload, _sample_points(case))
 
 
 def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
@@ -298,7 +303,7 @@ def _screen_points(
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
     blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
-    groups = fd_check.group_inputs(evaluation, _inputs_at(case, workload, _sample_points(case)), generator)
+    groups = fd_check.group_inputs(evaluation, sample_inputs(case, workload), generator)
     by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
     worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _VERIFIED_POINTS // len(difference))]

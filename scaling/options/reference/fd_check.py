@@ -182,16 +182,23 @@ def random_direction(
 ) -> dict[str, np.ndarray]:
     """Return a random direction as a dict from the name of each differentiated input to an array.
 
-    For an input x with the root mean square r, the elements are ±u max(|x|, 0.001 r). The factor u is uniform
-    in [0.5, 1). If r is 0, the elements are ±u.
+    The elements are ±u times the size of an element of the input. The factor u is uniform in [0.5, 1).
     """
     direction = {}
     for name in evaluation.names:
-        x = np.asarray(arrays[name], np.float64)
-        least = _LEAST_RELATIVE_SIZE * float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-        size = np.where(np.abs(x) > least, np.abs(x), least or 1.0)
-        direction[name] = size * generator.choice([-1.0, 1.0], x.shape) * generator.uniform(0.5, 1.0, x.shape)
+        size = element_sizes(np.asarray(arrays[name], np.float64))
+        signs = generator.choice([-1.0, 1.0], size.shape)
+        direction[name] = size * signs * generator.uniform(0.5, 1.0, size.shape)
     return direction
+
+
+def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return max(|x|, 0.001 r) for each element of x, where r is the root mean square over some axes.
+
+    By default, r is the root mean square of all elements. If r is 0, the size is 1.
+    """
+    least = _LEAST_RELATIVE_SIZE * np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
+    return np.where(np.abs(x) > least, np.abs(x), np.where(least > 0, least, 1.0))
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:

@@ -1,26 +1,31 @@
 """Compare random columns, rows and products of a result, if a comparison of all entries takes too long.
 
 At every point (batch element), three samples are compared: some columns of the Jacobian, some rows, and the
-products of random vectors and the derivative with respect to each input. At some points, all entries are
-compared. The error of a product is relative to the root mean square of the expected products.
+products of random vectors and the derivative with respect to each input. The vectors at a point depend only
+on its inputs and its index. At some points, all entries are compared. The error of a product is relative to
+the root mean square of the expected products.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from scaling.core import inputs
+from scaling.core import inputs, workload
 from scaling.core import reference as references
 from scaling.core.check import EntryComparison, PointsComparison, compare_points
 from scaling.core.inputs import InputArrays
 from scaling.core.reductions import Jacobians
 from scaling.core.reference import ReferenceSpec, flatten_inputs, point_ranges, relative_error
 from scaling.options.reference import evaluations, fd_check
+from scaling.options.reference.computed_reference import sample_inputs
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
 from scaling.options.sparse_jacobians import SparseJacobians
+
+Draw = Callable[[str, int], np.ndarray]  # (input name, index of a random vector) -> factors
 
 _RANDOM_VECTORS = 4  # the number of random vectors that multiply the derivative of each input
 _COLUMNS, _ROWS = 8, 4  # the number of columns and rows of each Jacobian that are compared
@@ -32,8 +37,10 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
     """Compare a sample of the result at every point, and all entries at some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
+    typical_inputs = sample_inputs(spec.case, spec.workload)
+    groups = fd_check.group_inputs(spec.computed.evaluation, typical_inputs, generator)
     for start, stop in point_ranges(spec):
-        yield _compare_block(spec, result[start:stop], start, stop)
+        yield _compare_block(spec, result[start:stop], start, stop, groups)
         for point in map(int, complete_points[(start <= complete_points) & (complete_points < stop)]):
             yield compare_points(spec, result[point : point + 1], point, point + 1)
 
@@ -79,15 +86,17 @@ def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarra
     return _sample_indices(_COLUMNS, spec.derivative.inputs, generator), rows
 
 
-def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    generator = np.random.default_rng([spec.case.data_seed, start])
-    compare = _compare_jacobians
+def _compare_block(
+    spec: ReferenceSpec, result: np.ndarray, start: int, stop: int, groups: fd_check.Groups
+) -> PointsComparison:
+    arrays, result = inputs.exact_inputs(spec.case, spec.workload, start, stop), result.astype(np.float64)
+    draw = functools.partial(_draw_factors, spec, start, stop)
     if _is_matrix_vector_product(spec):
-        compare = _compare_products
+        comparisons = [_compare_products(spec, arrays, result, draw)]
     elif spec.reduction.sampling == "columns":
-        compare = _compare_gram
-    comparisons = list(compare(spec, arrays, result.astype(np.float64), generator))
+        comparisons = list(_compare_gram(spec, arrays, result))
+    else:
+        comparisons = list(_compare_jacobians(spec, arrays, result, draw, groups))
     step_error = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
         # One error bound holds for all entries, so that they have the same scale.
@@ -100,8 +109,22 @@ def _compare_block(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     return PointsComparison(start, arrays, comparisons, step_error)
 
 
+def _draw_factors(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
+    """Return random numbers in the shape of an input at the points [start, stop).
+
+    The numbers are ±u, where u is uniform in [0.5, 1). Those of a point depend only on its index, the name of
+    the input and `index`.
+    """
+    is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
+    first, last = (0, 1) if is_shared else (start, stop)
+    uniform = workload.uniform(*shape, low=-1.0)
+    drawn = inputs.draw_rows(uniform, spec.case.data_seed, f"{name} {index}", first, last)
+    factors = np.copysign(0.5 + np.abs(drawn) / 2, drawn)
+    return factors[0] if is_shared else factors
+
+
 def _compare_jacobians(
-    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw, groups: fd_check.Groups
 ) -> Iterator[EntryComparison]:
     """Compare random columns, random rows, and products of the Jacobian and random vectors.
 
@@ -114,8 +137,11 @@ def _compare_jacobians(
     else:
         pattern = spec.pattern
         J, rows, cols = SparseJacobians(result[:, 0], pattern), pattern.rows, pattern.cols
-    random = [fd_check.random_direction(evaluation, arrays, generator) for _ in range(_RANDOM_VECTORS)]
-    groups = fd_check.group_inputs(evaluation, arrays, generator)
+    axes = {
+        x: tuple(range(1, arrays[x].ndim)) if x in evaluation.per_point else None for x in evaluation.names
+    }
+    sizes = {x: fd_check.element_sizes(arrays[x], axes[x]) for x in evaluation.names}
+    random = [{x: sizes[x] * draw(x, k) for x in evaluation.names} for k in range(_RANDOM_VECTORS)]
     directions = [single for each in random for single in fd_check.split_direction(each, groups)]
     measure = _make_measure("jvp", directions, is_summed)
     expected = measure(evaluation, arrays)
@@ -144,8 +170,8 @@ def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
 
 
 def _compare_products(
-    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
-) -> Iterator[EntryComparison]:
+    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw
+) -> EntryComparison:
     """Compare `result`, of shape (points, outputs, 1), with the product J v.
 
     J is the Jacobian. The vector v is the direction of the case. If the result is a sum over the inputs, v
@@ -159,17 +185,16 @@ def _compare_products(
     measure = _make_measure("jvp", [direction])
     expected = measure(evaluation, arrays)
     scale = np.abs(expected)
-    for _ in range(_SIGN_SAMPLES):
-        signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
+    for k in range(_SIGN_SAMPLES):
+        signed = {name: x * np.sign(draw(name, k)) for name, x in direction.items()}
         scale = np.maximum(scale, np.abs(_make_measure("jvp", [signed])(evaluation, arrays)))
-    yield EntryComparison(result, expected, scale, measure)
+    return EntryComparison(result, expected, scale, measure)
 
 
-def _compare_gram(
-    spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, generator: np.random.Generator
-) -> Iterator[EntryComparison]:
+def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
     """Yield two comparisons: J^T J times random vectors, and J^T J times unit vectors."""
     columns, _ = _sample_columns_and_rows(spec)
+    generator = np.random.default_rng([spec.case.data_seed, 2])
     random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
     norm, largest = np.sqrt((result**2).sum(axis=2, keepdims=True)), np.abs(result).max(axis=2, keepdims=True)
     for vectors, scale in ((random_signs, norm), (np.eye(result.shape[2])[columns], largest)):
