@@ -106,7 +106,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     if total < len(bound_cores) and not header["oversubscribe"]:
         raise Refusal(
             f"{len(bound_cores)} cores were requested, but {', '.join(nodes)} have {total} in total; "
-            "oversubscribe=true allows it (results are checked, scaling curves omit them)"
+            f"{environment.OVERSUBSCRIBE_ADVICE}"
         )
     cores = sorted(core for _, core in set(bound_cores)) or None
     return {"hosts": nodes, "cores": cores, "shape": shape} | header["environment"]

@@ -28,6 +28,7 @@ _DIGEST_FIELDS = (
 
 # An empty value of this flag disables a fusion of jaxlib 0.10 that returns wrong numbers on a CPU.
 WRONG_FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+OVERSUBSCRIBE_ADVICE = "oversubscribe=true allows it (results are checked, scaling curves omit them)"
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _VARIABLES_AT_START = dict(os.environ)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scaling.core.case import Refusal
+from scaling.core.environment import OVERSUBSCRIBE_ADVICE
 from scaling.core.formatting import count_of, last_line
 from scaling.workers import cores
 
@@ -95,8 +96,7 @@ class Machine:
         unit = "core" if self.platform == "cpu" else f"{self.platform} device"
         total = count_of(self.devices, unit)
         total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
-        advice = "oversubscribe=true allows it (results are checked, scaling curves omit them)"
-        hint = f"; {advice}" if can_oversubscribe else ""
+        hint = f"; {OVERSUBSCRIBE_ADVICE}" if can_oversubscribe else ""
         raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{hint}")
 
 
