@@ -93,18 +93,16 @@ def advise_case(
     other_machine = local_peaks.read_hardware(hardware) if hardware and hardware != "cpu" else None
     _check_options(budget, devices, other_machine)
     note = note or (lambda text: None)
-    counts = list(map(int, devices))  # the integers may be those of NumPy
-    cases, excluded, derivative = candidates.list_candidates(base, counts, may_split_seeds)
+    cases, excluded, derivative = candidates.list_candidates(base, list(map(int, devices)), may_split_seeds)
     entries = f"{derivative.outputs:,} x {derivative.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
-    stages: Mapping[Case, Stages] = {}
+    stages, records = dict[Case, Stages](), dict[Case, Record]()
     if model := other_machine or local_peaks.find_model():  # without a model, all candidates are measured
         seconds = max(_COMPILING_SECONDS, budget / 2)
         fields, stages = prediction.predict_candidates(cases, model, cores, compiling_cores, note, seconds)
     machine = other_machine.title if other_machine else f"this machine ({jax.devices()[0].platform})"
     warning = "" if other_machine else _warn_of_wrong_fusions()
-    records: Mapping[Case, Record] = {}
     if budget and not other_machine and len(fields) == len(cases):  # not interrupted
         records = measurement.measure_candidates(fields, stages, budget, cores, note)
     return Advice(tuple(cases), excluded, derivative, fields, records, machine, warning)

@@ -115,10 +115,8 @@ def find_blocks(
     if earlier is not None and probe(earlier).fits:
         return earlier, needs
     can_use_host = case.batch == "vmap" and not sums_points
-    for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
-        if (storage == DEVICE or can_use_host) and (largest := find_in_storage(storage)):
-            return largest, needs
-    return None, needs
+    storages = [s for s in (DEVICE, HOST) if case.storage in (None, s) and (s == DEVICE or can_use_host)]
+    return next(filter(None, map(find_in_storage, storages)), None), needs
 
 
 def _first_fitting(

@@ -173,12 +173,7 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         fix = f"; your own is DIR/study/{Path(name).name}.yaml, with --config-dir DIR" * (group == "study")
         return Refusal(f"{unknown_name(group or 'configuration', name, error.options)}{fix}")
     if isinstance(error, OverrideParseException):
-        word = error.override.removeprefix("++")
-        name, _, value = word.partition("=")
-        unquoted = value.strip().strip("'\"").replace("'", "\\'")
-        fix = "quote a value with special characters for the shell and for Hydra"
-        example = f"such as \"{name}='{unquoted}'\"; a list is written 'devices=[1,2]'"
-        return Refusal(f"cannot read {word!r}: {fix}, {example}")
+        return _explain_unreadable(error.override.removeprefix("++"))
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
         return _explain_unknown_key(unknown[1] or unknown[2])
     selected = " ".join(word for word in words if word.lstrip("+").partition("=")[0] in _GROUPS)
@@ -205,6 +200,14 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         (True, f"{prefix}: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))
+
+
+def _explain_unreadable(word: str) -> Refusal:
+    name, _, value = word.partition("=")
+    unquoted = value.strip().strip("'\"").replace("'", "\\'")
+    fix = "quote a value with special characters for the shell and for Hydra"
+    example = f"such as \"{name}='{unquoted}'\"; a list is written 'devices=[1,2]'"
+    return Refusal(f"cannot read {word!r}: {fix}, {example}")
 
 
 def _explain_unknown_key(key: str) -> Refusal:

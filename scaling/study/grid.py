@@ -94,11 +94,10 @@ def expand_study(
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     place = f"in study/{name}.yaml" if name else "in the study"
     grids = list(_expand_grids(study, given, place, dict.fromkeys(given, _COMMAND_LINE)))
-    for fields, _ in grids:
-        if device_counts and fields.get("devices") == EVERY:
-            fields["devices"] = list(device_counts)
     count = 0
     for fields, sources in grids:
+        if device_counts and fields.get("devices") == EVERY:
+            fields["devices"] = list(device_counts)
         with _located(sources):
             count += _count_cells(_swept_values(fields))
     if max_cells is not None and count > max_cells:
