@@ -226,22 +226,26 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
     return selected
 
 
+def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
+    """Import the module at an import path. If that fails, raise a `Refusal` as in `unknown_name`."""
+    try:
+        return importlib.import_module(path)
+    except Refusal as error:
+        raise Refusal(f"{what} {name!r}: {error}") from None
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{path}.".startswith(f"{missing}."):
+            raise unknown_name(what, name, valid_names) from None
+        kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
+        problem = f"{kind}{error}{format_location(error)}"
+        raise Refusal(f"{what} {name!r} cannot be imported: {problem}") from None
+
+
 def module(name: str) -> types.ModuleType:
     """Import and return the module of a workload. `name` is a built-in workload or an import path."""
     names = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in names else name
-    try:
-        imported = importlib.import_module(path)
-    except Refusal as error:
-        raise Refusal(f"workload {name!r}: {error}") from None
-    except Exception as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and (path == missing or path.startswith(f"{missing}.")):
-            valid_names = [*names, "the import path of a module of your own"]
-            raise unknown_name("workload", name, valid_names) from None
-        kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
-        problem = f"{kind}{error}{format_location(error)}"
-        raise Refusal(f"workload {name!r} cannot be imported: {problem}") from None
+    imported = import_named("workload", name, path, [*names, "the import path of a module of your own"])
     if not callable(getattr(imported, "workload", None)):
         text = "has no function workload(case) -> Workload; see README.md, 'A function of your own'"
         raise Refusal(f"workload {name!r} {text}")

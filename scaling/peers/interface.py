@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
-from scaling.core.formatting import format_location
+from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal
+from scaling.core.workload import import_named
 
 if TYPE_CHECKING:
     from scaling.core.derivative import Derivative
@@ -64,16 +64,7 @@ def module(engine: str) -> ModuleType:
     Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
     """
     path = f"scaling.peers.{engine}" if engine in ENGINES else engine
-    try:
-        peer = importlib.import_module(path)
-    except Exception as error:
-        missing_name = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing_name and f"{path}.".startswith(f"{missing_name}."):
-            valid_names = [JAX, *ENGINES, "the import path of a peer of your own"]
-            raise unknown_name("engine", engine, valid_names) from None
-        kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
-        problem = f"{kind}{error}{format_location(error)}"
-        raise Refusal(f"engine {engine!r} cannot be imported: {problem}") from None
+    peer = import_named("engine", engine, path, [JAX, *ENGINES, "the import path of a peer of your own"])
     for function in ("reason_to_skip", "prepare"):
         if not callable(getattr(peer, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
