@@ -122,25 +122,36 @@ def read(
     study = store.read_study(folder, {record.key: record.case for record in records})
     kinds = curves.stated_kinds(study.content)
     timings = pool_processes(records)
-    plans = sorted(folder.glob("plan-*.json"))
-    plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plans}
+    plan_paths = sorted(folder.glob("plan-*.json"))
+    plan_files = {path.stem.removeprefix("plan-"): store.read_json(path) for path in plan_paths}
     studied = [timing for timing in timings if timing.case.kind == "case"]
     fastest = ranking.fastest_methods(studied)
     scaling_curves = curves.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
-        name=str(study.content.get("study") or folder.resolve().name), records=records, damaged=loaded.damaged,
-        missing=_list_missing(study.cases, records), timings=timings, curves=scaling_curves, fastest=fastest,
+        name=str(study.content.get("study") or folder.resolve().name),
+        records=records,
+        damaged=loaded.damaged,
+        missing=_list_missing(study.cases, records),
+        timings=timings,
+        curves=scaling_curves,
+        fastest=fastest,
         size_sweeps=size_series.size_sweeps(studied),
-        fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings), baselines=find_baselines(timings),
+        fastest_mode_maps=size_series.fastest_mode_maps(fastest, timings),
+        baselines=find_baselines(timings),
         weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
         scaling_fits=[(curve, fits) for curve in scaling_curves if (fits := fit_laws(curve))],
-        efficiency_breakdowns=[(c, losses) for c in scaling_curves if (losses := efficiency_breakdowns(c, peaks))],
-        pareto_fronts=ranking.pareto_fronts(studied), comparisons=ranking.compare_settings(timings),
-        coloring_gains=ranking.coloring_gains(timings), forecasts=forecast.forecasts(loaded.plans, plan_files),
-        plan_scores=forecast.plan_scores(loaded.plans, timings), efficiency=efficiency,
+        efficiency_breakdowns=[
+            (curve, losses) for curve in scaling_curves if (losses := efficiency_breakdowns(curve, peaks))
+        ],
+        pareto_fronts=ranking.pareto_fronts(studied),
+        comparisons=ranking.compare_settings(timings),
+        coloring_gains=ranking.coloring_gains(timings),
+        forecasts=forecast.forecasts(loaded.plans, plan_files),
+        plan_scores=forecast.plan_scores(loaded.plans, timings),
+        efficiency=efficiency,
         study_problem=study.problem,
-    )  # fmt: skip
+    )
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
