@@ -89,6 +89,14 @@ def test_points_are_screened_in_every_part_of_the_batch(factor, is_wrong, monkey
     assert bool(verify(lambda x: ruled(x), {"x": InputSpec((2,), draw)}, points=1000).wrong) == is_wrong
 
 
+@pytest.mark.parametrize("function", [jnp.arccos, lambda x: jnp.log(1 - x)])
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
+def test_a_wrong_rule_is_found_close_to_the_end_of_the_domain(factor, is_wrong, function):
+    points = {"x": InputSpec((), lambda generator, rows: np.where(rows == 321, 0.99995, rows / 600))}
+    ruled = with_rule(function, lambda x: jax.grad(function)(x) * jnp.where(x > 0.9999, factor, 1.0))
+    assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
+
+
 @pytest.mark.parametrize("spacing", [2.0**-12, 2.0**-20, 2.0**-26])
 def test_a_function_of_small_jumps_refutes_no_derivative_that_is_right_between_them(spacing):
     jumps = lambda x: jax.nn.relu(x) + jnp.floor(x / spacing) * spacing  # noqa: E731

@@ -150,9 +150,9 @@ def screen(
 
     `groups` is the result of `group_inputs`. An error is |derivative - difference| / (|derivative| +
     |difference|), with the effect of rounding subtracted from the numerator. For each output, the smallest
-    error at any step is used, of the steps with a small rounding error. The largest error at a point is
-    returned. NaN and infinity are ignored. If the function has a kink within the shortest of these steps, a
-    derivative between the one-sided slopes is correct.
+    error at any step is used, of the steps with a small rounding error and finite differences. The largest
+    error at a point is returned. An output without such a step is ignored. If the function has a kink within
+    the shortest of these steps, a derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
@@ -167,13 +167,14 @@ def screen(
                 mean, nearest = np.mean(slopes, axis=0), np.clip(derivative, *slopes)
                 size = np.abs(mean) + np.abs(derivative)
                 excess = np.abs([mean - derivative, nearest - derivative]) - noise / step
-                error, error_to_slopes = np.nan_to_num(excess / size, nan=0.0, posinf=0.0)
+                errors = excess / np.where(size > 0, size, 1.0)  # of two zeros, the error is 0
+                error, error_to_slopes = np.where(np.isfinite(errors), errors, np.inf)
                 is_kink = distance > previous / 2  # the one-sided slopes do not approach each other
                 is_precise = (step == _SCREENING_STEPS[0]) | (noise / step <= SCREENING_THRESHOLD * size)
             smallest_error = np.where(is_precise, np.minimum(smallest_error, error), smallest_error)
             error_at_kink = np.where(is_precise, np.where(is_kink, error_to_slopes, np.inf), error_at_kink)
-        smallest_error = np.minimum(smallest_error, error_at_kink)
-        errors_by_group.append(np.max(smallest_error, axis=1, initial=0.0))
+        error = np.minimum(smallest_error, error_at_kink)
+        errors_by_group.append(np.max(error, axis=1, initial=0.0, where=np.isfinite(error)))
     return np.array(errors_by_group)
 
 
