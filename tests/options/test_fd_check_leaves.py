@@ -96,6 +96,19 @@ def test_a_wrong_rule_is_found_close_to_the_end_of_the_domain(factor, is_wrong, 
     ruled = with_rule(function, lambda x: jax.grad(function)(x) * jnp.where(x > 0.9999, factor, 1.0))
     assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
 
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
+def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_elsewhere(factor, is_wrong):
+    ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(x > 0.9999, factor, 1.0))
+    cancelling = lambda x: jax.nn.log_softmax(jnp.arange(30.0) ** 2 * x)  # noqa: E731
+    points = {"x": InputSpec((), lambda generator, rows: np.where(rows == 321, 0.99995, rows / 600))}
+    assert bool(verify(lambda x: jnp.append(cancelling(x), ruled(x)), points, points=500).wrong) == is_wrong
+
+
+def test_a_derivative_at_several_kinks_that_coincide_is_neither_right_nor_wrong():
+    points = {"x": InputSpec((), lambda generator, rows: np.where(rows == 3, 0.0, np.cos(rows)))}
+    computed = verify(lambda x: 2 * jax.nn.relu(x) - jax.nn.relu(-x), points)
+    assert computed.wrong is None and "do not confirm the derivative" in computed.unsure
+
 
 @pytest.mark.parametrize("spacing", [2.0**-12, 2.0**-20, 2.0**-26])
 def test_a_function_of_small_jumps_refutes_no_derivative_that_is_right_between_them(spacing):

@@ -26,7 +26,8 @@ from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
 from scaling.options.reference.jaxpr_rounding import RoundingProperties, has_custom_rules, rounding_properties
 
-_VERIFIED_POINTS = 16  # the number of sample points, and of screened points, that are verified
+_VERIFIED_POINTS = 16  # the number of sample points, and of the most suspicious points, that are verified
+_MAX_VERIFIED_ELEMENTS = 2**18  # limit on these elements at the less suspicious points
 _MAX_ELEMENTS_PER_CALL = 2**20  # limit on the elements of the intermediate results of all points of a call
 _MAX_SCREENED_ELEMENTS = 2**26  # limit on these elements in all calls, which are spread over all points
 _MIN_CONFIRMED_SHARE = 0.1  # the minimum fraction of confirmed outputs; the others may be too small
@@ -286,11 +287,18 @@ def _confirm_at_points(
     is_inexact = roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
     if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
         return result
-    screened = _screen_points(evaluation, case, workload, roundoff, generator)
-    if not screened.size:
+    suspicious = _screen_points(evaluation, case, workload, roundoff, generator)
+    if not suspicious.size:
         return result
-    points = np.union1d(_sample_points(case), screened)  # the sampled inputs are of typical size
-    recheck = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
+    verify = functools.partial(fd_check.confirm, evaluation, roundoff=roundoff, generator=generator)
+    # The sampled inputs are of typical size.
+    points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
+    recheck = verify(_inputs_at(case, workload, points))
+    # A point is also suspicious if an output cancels, so that a wrong derivative may rank behind many others.
+    others = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
+    if others.size and not recheck.is_wrong.any():
+        among_others = verify(_inputs_at(case, workload, others))
+        recheck = among_others if among_others.is_wrong.any() else recheck
     # The screened points are no random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 
@@ -298,7 +306,10 @@ def _confirm_at_points(
 def _screen_points(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the indices of the points at which the derivative differs most from finite differences."""
+    """Return the indices of the points at which the derivative differs from finite differences, worst first.
+
+    The points at which it differs most along the directions of each group of inputs come first.
+    """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
@@ -306,9 +317,9 @@ def _screen_points(
     groups = fd_check.group_inputs(evaluation, sample_inputs(case, workload), generator)
     by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
-    worst = np.argsort(-difference, axis=1, kind="stable")[:, : max(1, _VERIFIED_POINTS // len(difference))]
-    is_suspicious = np.take_along_axis(difference, worst, axis=1) > fd_check.SCREENING_THRESHOLD
-    return np.unique(points[worst[is_suspicious]])
+    order = np.argsort(-difference, axis=1, kind="stable")
+    is_suspicious = np.take_along_axis(difference, order, axis=1) > fd_check.SCREENING_THRESHOLD
+    return np.array(list(dict.fromkeys(points[order].T[is_suspicious.T])), int)
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:

@@ -125,13 +125,15 @@ def _compare_along(
     changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
     jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
     is_finite = np.isfinite(center)
-    differs = is_finite & (is_refuted | ~(agrees | agrees_twice))
+    differs, has_kink = is_finite & (is_refuted | ~(agrees | agrees_twice)), np.zeros(center.shape, bool)
     if differs.any():
-        differs &= ~_is_between_one_sided_slopes(values_at, measured, derivative, allowed)
+        is_between, has_kink = _compare_one_sided_slopes(values_at, measured, derivative, allowed)
+        differs &= ~is_between
     unresolved = differs & (error > np.abs(difference))
     if unresolved.any():
         unresolved &= _oscillates(values_at, measured)
     unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
+    unresolved |= differs & has_kink  # of several kinks at one point, the slopes give no bounds
     is_wrong = differs & ~unresolved
     is_confirmed = (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
     is_counted = is_wrong & (size > 0)
@@ -321,11 +323,15 @@ def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarra
     return (noise > _ROUNDINGS_OF_VALUE * least_noise) & (16 * noise > change)
 
 
-def _is_between_one_sided_slopes(
+def _compare_one_sided_slopes(
     values_at: ValuesAtStep, measured: _MeasuredValues, derivative: np.ndarray, allowed: np.ndarray
-) -> np.ndarray:
-    """Return whether each output has a kink, like `abs`, and a derivative between the one-sided slopes."""
-    is_between = np.zeros(derivative.shape, bool)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (whether the derivative is between the one-sided slopes, whether they differ) for each output.
+
+    They differ at a kink, as of `abs` at 0. A kink that a long step reaches excuses no difference from the
+    slopes of a short step.
+    """
+    is_between, has_kink = np.zeros((2, *derivative.shape), bool)
     for step in _KINK_STEPS:
         slopes = []
         for signed_step in (step, -step):
@@ -335,7 +341,7 @@ def _is_between_one_sided_slopes(
         error = allowed + rounding
         lower, upper = np.minimum(*slopes) - error, np.maximum(*slopes) + error
         is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
-        is_inside = (derivative >= lower) & (derivative <= upper)
-        # A kink that a long step reaches excuses no difference from the slopes of a short step.
-        is_between = np.where(rounding <= allowed, is_inside, is_between | is_kink & is_inside)
-    return is_between
+        is_inside, is_precise = (derivative >= lower) & (derivative <= upper), rounding <= allowed
+        is_between = np.where(is_precise, is_inside, is_between | is_kink & is_inside)
+        has_kink = np.where(is_precise, is_kink, has_kink)
+    return is_between, has_kink
