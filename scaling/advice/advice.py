@@ -67,9 +67,12 @@ class Advice:
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
-        reasons = list(filter(None, map(self.reason, [*self.records, *self.cases, *self.excluded])))
-        unpredicted = [reason for reason in reasons if reason.startswith("not predicted")]
-        text = reasons[0] if reasons else "none is known"
+        cases = [*self.records, *self.cases, *self.excluded]
+        reasons = {case: reason for case in cases if (reason := self.reason(case))}
+        unpredicted = [reason for reason in reasons.values() if reason.startswith("not predicted")]
+        first, text = next(iter(reasons.items()), (None, "none is known"))
+        if first and first in self.records:
+            text = f"{self.describe(first)}: {text}"
         if unpredicted and not self.records:
             text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
         if "is not finite" in text:
@@ -137,7 +140,8 @@ class Advice:
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
             text = text or "not measured: no time was left, or predicted to be slow"
-        if record and record.reason == "wrong_answer" and self.warning:
+        # If the function's own derivative is wrong, no result was compared, so that the record has no error.
+        if record and record.reason == "wrong_answer" and record.error is not None and self.warning:
             text = f"{text}; {self.warning}"
         return name_user_function(self.excluded.get(case) or text or "") or None
 

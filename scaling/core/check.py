@@ -91,7 +91,10 @@ class CheckProgress:
             self.undecided_entries += int(np.count_nonzero(is_unproved))
             by_point = np.where(is_unproved, 0.0, error).reshape(len(error), -1).max(axis=1)
             is_wrong = ~(by_point <= self.spec.tolerance + points.step_error)
-            if not is_wrong.any() or not spec.repeatable:
+            if is_wrong.any() and not spec.repeatable:
+                text = load_option("rounding_check").describe_first_wrong(spec, comparison, is_wrong)
+                self.record_errors(points._replace(note=text + points.note), by_point, is_wrong)
+            elif not is_wrong.any():
                 self.record_errors(points, by_point, is_wrong)
             elif sum(suspect.expected.size for _, suspect in self.suspects) < _MAX_SUSPECT_ELEMENTS:
                 self.suspects.append((points, dataclasses.replace(comparison, scale=scale)))
@@ -115,7 +118,10 @@ class CheckProgress:
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
             reason, text = "no_digits", "a finite difference with this step and dtype has no correct digit"
         elif self.first_wrong is not None:
-            reason, error = "wrong_answer", f"the largest error is {self.largest_error:.3g}"
+            error = (
+                f"the largest relative error is {self.largest_error:.3g}, the tolerance {self.allowed:.2g}"
+            )
+            reason = "wrong_answer"
             text = f"{_point_or_copy(spec)} {self.first_wrong} is wrong; {error}{self.note}"
         elif self.skipped_entries:
             skipped = f"{self.skipped_entries} entries with an error over the tolerance"

@@ -96,6 +96,7 @@ def test_a_wrong_rule_is_found_close_to_the_end_of_the_domain(factor, is_wrong, 
     ruled = with_rule(function, lambda x: jax.grad(function)(x) * jnp.where(x > 0.9999, factor, 1.0))
     assert bool(verify(lambda x: ruled(x), points, points=500).wrong) == is_wrong
 
+
 @pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.3, True)])
 def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_elsewhere(factor, is_wrong):
     ruled = with_rule(jnp.sin, lambda x: jnp.cos(x) * jnp.where(x > 0.9999, factor, 1.0))

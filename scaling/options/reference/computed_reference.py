@@ -19,6 +19,7 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
+from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
 from scaling.core.workload import Workload, cached
@@ -237,9 +238,9 @@ def _verify_reference(
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
-    for differentiable in differentiated:
-        result = _confirm_at_points(differentiable, case, workload, arrays, roundoff)
-        if objection := _describe_objection(computed, case, workload, result, roundoff, float64_obstacle):
+    for differentiable, of in zip(differentiated, ("output", "gradient element"), strict=False):
+        result = _confirm_at_points(differentiable, case, workload, roundoff)
+        if objection := _describe_objection(computed, case, workload, result, of, roundoff, float64_obstacle):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
 
@@ -249,10 +250,14 @@ def _describe_objection(
     case: Case,
     workload: Workload,
     result: fd_check.Confirmation,
+    of: str,
     roundoff: float,
     float64_obstacle: str | None,
 ) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message}. Return {} if there is no objection."""
+    """Return {"wrong": message} or {"unsure": message}. Return {} if there is no objection.
+
+    `of` names what is differentiated, such as "output".
+    """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
     if not (is_unsure or is_wrong):
@@ -262,13 +267,8 @@ def _describe_objection(
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
     structs = point_structs(case, workload)
     may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
-    if is_refuted and may_be_wrong:
-        text = (
-            "the function's own derivative differs from finite differences of its values by "
-            f"{result.largest_difference:.3g}: a custom derivative rule (custom_jvp, custom_vjp, "
-            "stop_gradient, primitive) may be wrong, or a solver in the function may stop at a tolerance"
-        )
-        return {"wrong": text}
+    if is_refuted and may_be_wrong and result.worst is not None:
+        return {"wrong": _describe_wrong_rule(result.worst, of)}
     if not (is_refuted or may_be_wrong):  # only a rule of the function can be wrong, and it has none
         return {}
     outcome = "refute" if is_refuted else "do not confirm"
@@ -277,12 +277,30 @@ def _describe_objection(
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
+def _describe_wrong_rule(worst: fd_check.WrongDerivative, of: str) -> str:
+    """Return the message of a wrong derivative. `of` names what is differentiated, such as "output"."""
+    return (
+        "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong, or a "
+        f"solver in it stops at a tolerance: at point {worst.point}, the derivative of {of} {worst.output} "
+        f"with respect to {list_first(worst.names, 3)} in a random direction is {worst.computed:.7g}, but "
+        f"finite differences give {worst.expected:.7g} (relative error {worst.error:.3g}, tolerance "
+        f"{worst.tolerance:.2g})"
+    )
+
+
 def _confirm_at_points(
-    evaluation: Evaluation, case: Case, workload: Workload, arrays: InputArrays, roundoff: float
+    evaluation: Evaluation, case: Case, workload: Workload, roundoff: float
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at the points of `arrays`, and then at screened points."""
+    """Compare a derivative with finite differences at sampled points, and then at screened points."""
     generator = np.random.default_rng(case.data_seed)
-    result = fd_check.confirm(evaluation, arrays, roundoff, generator)
+
+    def confirm(points: np.ndarray) -> fd_check.Confirmation:
+        """Return a `Confirmation` in which the index of the worst point is its index in the batch."""
+        result = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
+        worst = result.worst and result.worst._replace(point=int(points[result.worst.point]))
+        return dataclasses.replace(result, worst=worst)
+
+    result = confirm(_sample_points(case))
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
     is_inexact = roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
     if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
@@ -290,15 +308,12 @@ def _confirm_at_points(
     suspicious = _screen_points(evaluation, case, workload, roundoff, generator)
     if not suspicious.size:
         return result
-    verify = functools.partial(fd_check.confirm, evaluation, roundoff=roundoff, generator=generator)
     # The sampled inputs are of typical size.
-    points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
-    recheck = verify(_inputs_at(case, workload, points))
+    recheck = confirm(np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS]))
     # A point is also suspicious if an output cancels, so that a wrong derivative may rank behind many others.
     others = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
-    if others.size and not recheck.is_wrong.any():
-        among_others = verify(_inputs_at(case, workload, others))
-        recheck = among_others if among_others.is_wrong.any() else recheck
+    if others.size and not recheck.is_wrong.any() and (among_others := confirm(others)).is_wrong.any():
+        recheck = among_others
     # The screened points are no random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 

@@ -6,7 +6,7 @@ and AD mode. It can be detected only from the function values.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,8 +49,31 @@ class Confirmation:
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
-    largest_difference: float  # the largest difference of a wrong derivative, relative to its size, or 0
+    worst: "WrongDerivative | None"  # the wrong derivative with the largest relative error
     is_unresolved: bool  # whether an oscillation or jumps make finite differences contradict each other
+
+
+class WrongDerivative(NamedTuple):
+    """A directional derivative that differs from a finite difference."""
+
+    names: Sequence[str]  # the inputs that change along the direction
+    point: int  # index of the point in the arrays
+    output: int  # index of the output
+    computed: float
+    expected: float  # the finite difference
+    error: float  # relative to the size of the derivative
+    tolerance: float  # relative to the size of the derivative
+
+
+class _Comparison(NamedTuple):
+    """The comparison of derivatives with finite differences. Each array has the shape (points, outputs)."""
+
+    is_wrong: np.ndarray
+    is_confirmed: np.ndarray
+    is_unresolved: np.ndarray
+    expected: np.ndarray  # the finite difference
+    size: np.ndarray  # the size of the derivative
+    allowed: np.ndarray  # the error that is allowed
 
 
 class _MeasuredValues(NamedTuple):
@@ -73,8 +96,10 @@ def confirm(
     wrong nor confirmed where a value is infinite, such as a log density outside of its support.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
+    names: list[Sequence[str]] = [evaluation.names] * _DIRECTIONS
     if len(evaluation.names) > 1:
-        directions += split_direction(directions[0], group_inputs(evaluation, arrays, generator))
+        names += (groups := group_inputs(evaluation, arrays, generator))
+        directions += split_direction(directions[0], groups)
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
@@ -93,10 +118,31 @@ def confirm(
     for direction, derivative, size in zip(directions, derivatives, typical_sizes, strict=True):
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
         comparisons.append(_compare_along(values_at, derivative, size, measured, value_rounding, rounding))
-    is_wrong, is_confirmed, is_unresolved, differences = map(np.array, zip(*comparisons, strict=True))
-    share = float(np.mean(is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
-    largest = float(np.max(differences, initial=0.0))
-    return Confirmation(is_wrong.max(axis=(0, 2)), share, largest, bool(is_unresolved.any()))
+    stacked = _Comparison(*map(np.array, zip(*comparisons, strict=True)))
+    share = float(np.mean(stacked.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
+    worst = _find_worst(names, derivatives, stacked) if stacked.is_wrong.any() else None
+    return Confirmation(stacked.is_wrong.max(axis=(0, 2)), share, worst, bool(stacked.is_unresolved.any()))
+
+
+def _find_worst(
+    names: Sequence[Sequence[str]], derivatives: np.ndarray, comparison: _Comparison
+) -> WrongDerivative:
+    """Return the wrong derivative with the largest relative error. Each array begins with a direction axis.
+
+    `names` are the names of the inputs that change along each direction. Directions with few inputs come last
+    and are preferred.
+    """
+    is_wrong, size = comparison.is_wrong, comparison.size
+    first = _DIRECTIONS if is_wrong[_DIRECTIONS:].any() else 0
+    errors, tolerances = (
+        np.divide(x, size, out=np.zeros_like(size), where=size > 0)
+        for x in (np.abs(derivatives - comparison.expected), comparison.allowed)
+    )
+    ranked = np.where(is_wrong, np.nan_to_num(errors, nan=np.inf), -1.0)
+    ranked[:first] = -1.0
+    k, point, output = (int(index) for index in np.unravel_index(np.argmax(ranked), ranked.shape))
+    arrays = (derivatives, comparison.expected, errors, tolerances)
+    return WrongDerivative(names[k], point, output, *(float(array[k, point, output]) for array in arrays))
 
 
 def _compare_along(
@@ -106,13 +152,11 @@ def _compare_along(
     measured: _MeasuredValues,
     value_rounding: np.ndarray,
     rounding: np.ndarray,
-) -> tuple[np.ndarray, ...]:
+) -> _Comparison:
     """Compare the derivative along one direction with finite differences of `values_at`.
 
-    Return (is wrong, is confirmed, is unresolved, relative difference) as arrays of shape (points, outputs).
-    The difference is 0 where the derivative is not wrong. `value_rounding` is the error of the derivative due
-    to rounding of the function value. `rounding` is the error due to rounding in the program of the
-    derivative.
+    `value_rounding` is the error of the derivative due to rounding of the function value. `rounding` is the
+    error due to rounding in the program of the derivative.
     """
     center, least_noise, noise = measured
     differences = _central_differences(values_at)
@@ -136,9 +180,7 @@ def _compare_along(
     unresolved |= differs & has_kink  # of several kinks at one point, the slopes give no bounds
     is_wrong = differs & ~unresolved
     is_confirmed = (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
-    is_counted = is_wrong & (size > 0)
-    relative = np.divide(np.abs(derivative - difference), size, out=np.zeros_like(size), where=is_counted)
-    return is_wrong, is_confirmed, unresolved, relative
+    return _Comparison(is_wrong, is_confirmed, unresolved, difference, size, allowed)
 
 
 def screen(

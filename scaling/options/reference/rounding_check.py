@@ -7,18 +7,21 @@ multiple of the range of the reevaluated values.
 
 import dataclasses
 import functools
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
-from scaling.core.inputs import InputArrays
-from scaling.core.reductions import Jacobians
+from scaling.core.inputs import InputArrays, point_structs
+from scaling.core.reductions import WHOLE, Jacobians
 from scaling.core.reference import ReferenceSpec, reduce_reference, relative_error
 from scaling.options.reference import evaluations
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluations import Evaluation
+from scaling.options.reference.jaxpr_rounding import has_custom_rules
 
 _REEVALUATIONS = 16  # the number of evaluations with random rounding errors
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
@@ -96,7 +99,43 @@ def _reevaluate_suspect(
         is_allowed = ~is_hidden & (errors > tolerance)
         progress.allowed = max(progress.allowed, float(np.max(allowed, where=is_allowed, initial=0.0)))
         error[block], is_pending[block] = np.where(is_excluded, 0.0, errors), False
+    if is_wrong.any():
+        points = points._replace(note=describe_first_wrong(spec, comparison, is_wrong) + points.note)
     progress.record_errors(points, *(x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong)))
+
+
+def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wrong: np.ndarray) -> str:
+    """Return the name and the values of the wrong entry with the largest error at the first wrong point.
+
+    `is_wrong` has the shape of the entries, or the shape (points,).
+    """
+    expected = comparison.expected
+    is_wrong = is_wrong.reshape(is_wrong.shape + (1,) * (expected.ndim - is_wrong.ndim))
+    point = int(np.argmax(is_wrong.any(axis=tuple(range(1, expected.ndim)))))
+    error = relative_error(np.abs(comparison.result - expected), comparison.scale)
+    ranked = np.where(is_wrong, np.nan_to_num(error, nan=np.inf), -1.0)[point]
+    index = [int(k) for k in np.unravel_index(np.argmax(ranked), ranked.shape)]
+    entry = f"entry {index}{_name_input(spec, index)}" if comparison.measure is None else "a sampled entry"
+    values = (array[(point, *index)] for array in (comparison.result, expected))
+    text = "; {} is {:.7g}, expected {:.7g}".format(entry, *values)
+    structs = point_structs(spec.case, spec.workload)
+    if not spec.case.ad_mode.is_value and has_custom_rules(spec.workload.function, structs):
+        text += "; a custom_jvp or custom_vjp of the function may be wrong in this mode or dtype"
+    return text
+
+
+def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
+    """Return the element of an input to which the column of an entry belongs, such as " (x[3])"."""
+    is_jacobian = spec.pattern is None and spec.reduction is WHOLE
+    if not is_jacobian or spec.case.ad_mode.is_value or len(index) != 2:
+        return ""
+    column = index[1]
+    for name in spec.workload.names:
+        shape = spec.workload.inputs[name].shape
+        if column < math.prod(shape):
+            return f" ({name}{[int(k) for k in np.unravel_index(column, shape)] if shape else ''})"
+        column -= math.prod(shape)
+    return ""
 
 
 def _rounding_of_block(
