@@ -1,4 +1,4 @@
-"""Describe the fastest AD mode of each function (`FastestAnswer`), its speed-up and recommended devices."""
+"""Describe the recommended AD mode and device count of each function (`FastestAnswer`), and its speed-up."""
 
 import itertools
 import math
@@ -8,15 +8,20 @@ from typing import NamedTuple
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.ranking import FastestMethod, find_runner_up, largest_problems
-from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks, recommend_devices
+from scaling.analysis.ranking import FastestMethod, find_runner_up, largest_problems, recommend_row
+from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks
 
 
 class FastestAnswer(NamedTuple):
-    """The fastest AD mode for the largest problem of a function, as pieces of text for a page."""
+    """The fastest AD mode for the largest problem of a function, as pieces of text for a page.
+
+    It is the fastest mode on the recommended number of devices: the fewest whose time is not significantly
+    longer than the shortest time.
+    """
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
+    recommended: str  # the recommended number of devices, such as '1 device', or '' if there is none
     time: str  # the time of one call with its 95 % interval
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
@@ -43,7 +48,8 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 
 def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> FastestAnswer:
     """Return the answer for one problem. `rows` is sorted by time, with one row per device count."""
-    fastest, first = rows[0], rows[0].first
+    fastest, doubt = recommend_row(rows)
+    first, recommended = fastest.first, ""
     mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
     if fastest.second is not None and not fastest.empty:
         runner_up = fastest.second.method.name
@@ -52,11 +58,12 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
             mode, layout = f"{mode} or {runner_up}", f"{layout}, by {mode}"
     parts = []
     if first.honest and not fastest.empty:
-        parts += [*_describe_speedup(findings, first), *_describe_devices(findings, rows)]
+        recommended = first.devices_text if len(rows) > 1 and not doubt else ""
+        parts = _describe_devices(findings, rows, first, doubt)
     if fastest.by_hand is not None:
         parts.append(format_time_ratio("the derivative by hand", *fastest.by_hand.inverse).capitalize())
-    texts = (problem_name(findings, fastest), mode, format_time(first), layout, ratio, fastest.certainty)
-    return FastestAnswer(*texts, tuple(parts), fastest.distinguished)
+    texts = (mode, recommended, format_time(first), layout, ratio, fastest.certainty)
+    return FastestAnswer(problem_name(findings, fastest), *texts, tuple(parts), fastest.distinguished)
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
@@ -77,12 +84,27 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
     return [text]
 
 
-def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return sentences on the best device count. `rows` is sorted by time, with one row per device count."""
+def _describe_devices(
+    findings: Findings, rows: Sequence[FastestMethod], recommended: Timing, doubt: str
+) -> list[str]:
+    """Return sentences on the speed-up and on other device counts.
+
+    `rows` is sorted by time, with one row per device count. `recommended` and `doubt` are from these rows.
+    """
     first, *others = [row.first for row in rows]
     if not others:
         return [f"Measured on {first.devices_text} only"]
+    curve, point = findings.curves_of(recommended).get("strong", (None, None))
     sentences = []
+    if recommended is not first:
+        shortest = f"The shortest time, {format_time(first)} of {first.method.name} on {first.devices_text},"
+        slower = describe_slower(
+            f"{recommended.method.name} on {recommended.devices_text}", recommended, first
+        )
+        sentences.append(f"{shortest} is not distinguished: {slower}")
+        if point and not point.is_baseline:
+            sentences[0] += f", efficiency {format_ratio(*point.efficiency, sign='')}"
+    sentences += _describe_speedup(findings, first)
     on_more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
     if on_more and ratio:
         pay = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
@@ -90,19 +112,12 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
             pay = f"{first.method.name} has no time on {on_more.devices_text}"
         slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, first)
         sentences.append(f"{pay}: {slower}")
-    recommended, doubt = recommend_devices([first, *others])
-    curve, point = findings.curves_of(recommended).get("strong", (None, None))
-    text = f"Recommended: {recommended.devices_text}"
     if doubt:
-        text = f"No number of devices can be recommended: {doubt}"
-    elif recommended is not first:
-        slower = describe_slower(recommended.method.name, recommended, first)
-        text += f", not distinguished from {first.devices_text} ({slower})"
-        if point and not point.is_baseline:
-            text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
+        sentences.append(f"No number of devices can be recommended: {doubt}")
     if curve and len(curve.points) > 1:
-        text += f"; {describe_efficiency(findings, curve)}"
-    return [*sentences, text]
+        efficiency = describe_efficiency(findings, curve)
+        sentences.append(efficiency[0].upper() + efficiency[1:])
+    return sentences
 
 
 def _is_timed(findings: Findings, timing: Timing, devices: int) -> bool:

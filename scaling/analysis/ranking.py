@@ -8,7 +8,6 @@ from scaling.analysis.cases import (
     Subject,
     group_by,
     is_candidate,
-    least_by,
     with_fields,
     without_memory_setting,
 )
@@ -19,6 +18,7 @@ from scaling.analysis.timings import (
     is_empty_call,
     least_time,
     reasons_for_doubt,
+    recommend_devices,
     time_ratio,
 )
 from scaling.core.case import defaults
@@ -115,8 +115,21 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 
 
 def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return one row for each problem, which has the shortest time among all device counts."""
-    return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
+    """Return one row for each problem: on the recommended number of devices, or else the fastest."""
+    return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
+
+
+def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
+    """Return the row with the recommended number of devices, and '' or why no number is recommended.
+
+    `rows` is of one problem, with one row for each device count. See `recommend_devices`. If no number is
+    recommended, the row with the shortest time is returned.
+    """
+    fastest = min(rows, key=lambda row: row.first.median)
+    if fastest.empty or not fastest.honest:
+        return fastest, ""
+    recommended, doubt = recommend_devices([row.first for row in rows])
+    return next(row for row in rows if row.first is recommended), doubt
 
 
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:

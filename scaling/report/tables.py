@@ -27,9 +27,10 @@ from scaling.report.text import Table, TerminalReport, file_stem, make_table
 Row = dict[str, object]  # a table row, from column name to cell
 _MAX_VALUES = 6  # largest number of values shown per property of an environment, such as its jobs
 _NOTES = {  # first word of a table's HTML anchor -> text above the table
-    "fastest": "The fastest automatic mode, on its best number of devices. Time: of one call. Runner-up: the "
-    "fastest of the other modes on as many devices, or of those that are not distinguished, if any. Ratio: "
-    "time of the runner-up over that of the fastest, from the processes where they alternated, if any. "
+    "fastest": "The fastest automatic mode, on the recommended number of devices: the fewest whose time is "
+    "not distinguished from the shortest. Time: of one call. Runner-up: the fastest of the other modes on as "
+    "many devices, or of those that are not distinguished, if any. Ratio: time of the runner-up over that of "
+    "the fastest, from the processes where they alternated, if any. "
     "Intervals are at 95 %. Certainty is about the mode, not the devices.",
     "each": "The same for each number of devices.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
