@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from scaling.core.formatting import format_interval, format_number
 
-_UNDETERMINED = "not determined"
+UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # largest quotient of the limits of the interval of a ratio
 _WIDEST_EXPONENT = 1.0  # largest width of the interval of an exponent
 _WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
     """Return a ratio such as '1.77x (1.70 to 1.81)'. A wide interval gives 'not determined (0.6 to 37)'."""
-    text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else _UNDETERMINED
+    text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
     return text + format_interval(low, high)
 
 
@@ -69,7 +69,7 @@ def format_share(value: float, low: float | None, high: float | None, widest: fl
     """Return a fraction such as '0.12 (0.1 to 0.15)'. A wide interval gives 'not determined (0.1 to 0.9)'."""
     if low is None or high is None:
         return f"{value:.3g}"
-    text = f"{value:.3g}" if high - low <= widest else _UNDETERMINED
+    text = f"{value:.3g}" if high - low <= widest else UNDETERMINED
     return f"{text} ({low:.3g} to {high:.3g})"
 
 

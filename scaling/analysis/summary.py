@@ -9,7 +9,13 @@ from scaling.analysis import forecast
 from scaling.analysis.answers import describe_efficiency, measured_answers
 from scaling.analysis.cases import Subject, group_by, is_candidate, least_by
 from scaling.analysis.curves import KINDS, Curve, derivative_curves
-from scaling.analysis.estimate import format_exponent, format_percentage, format_ratio, format_share
+from scaling.analysis.estimate import (
+    UNDETERMINED,
+    format_exponent,
+    format_percentage,
+    format_ratio,
+    format_share,
+)
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.lint import NOTE, lint_findings
 from scaling.analysis.ranking import FastestMethod, ParetoFront, SettingComparison, find_runner_up
@@ -87,10 +93,16 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _describe_exponents(sweep: SizeSweep) -> str:
+    """Return a sentence on the exponents of the modes of a sweep. Exponents that are not determined come last."""
     rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
     texts = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
-    powers = list_first(texts, _MOST_METHODS)
-    return f"Time of {sweep.family} grows with {sweep.swept} on {sweep.devices_text} to the power of {powers}"
+    known = [text for text in texts if not text.startswith(UNDETERMINED)]
+    unknown = [text.removeprefix(f"{UNDETERMINED} ") for text in texts if text not in known]
+    growth, on = f"of {sweep.family} grows with {sweep.swept}", f"on {sweep.devices_text}"
+    if not known:
+        return f"How the time {growth} {on} is not determined: power {list_first(unknown, _MOST_METHODS)}"
+    text = f"Time {growth} {on} to the power of {list_first(known, _MOST_METHODS)}"
+    return text + (f"; {UNDETERMINED}: {list_first(unknown, _MOST_METHODS)}" if unknown else "")
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:

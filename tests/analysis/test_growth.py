@@ -86,12 +86,17 @@ def test_constant_time_has_the_exponent_zero_exactly(exponents_of):
 
 
 def test_exponent_with_a_wide_interval_is_reported_as_not_determined(make_record, tmp_path):
-    records = [
-        make_record(mode=mode, points=n, seconds=[ms * 1e-3 * (1 + 1e-4 * i) for i in range(9)])
-        for mode, times in (("jacfwd", (16, 32, 64)), ("jacrev", (10, 200, 90)))
-        for n, ms in zip((16, 32, 64), times, strict=True)
-    ]
-    study = findings.read(made_up.write(tmp_path / "made", records, scaling=("strong",)))
-    (sentence,) = summary.describe_growth(study)
-    assert "to the power of 1 (" in sentence
-    assert re.search(r", not determined \(-[\d.]+ to [\d.]+\) in jacrev \(vmap\)", sentence)
+    def describe(**times):
+        records = [
+            make_record(mode=mode, points=n, seconds=[ms * 1e-3 * (1 + 1e-4 * i) for i in range(9)])
+            for mode, column in times.items()
+            for n, ms in zip((16, 32, 64), column, strict=True)
+        ]
+        folder = made_up.write(tmp_path / "-".join(times), records, scaling=("strong",))
+        (sentence,) = summary.describe_growth(findings.read(folder))
+        return sentence
+
+    both, unknown = describe(jacfwd=(16, 32, 64), jacrev=(10, 200, 90)), describe(jacrev=(10, 200, 90))
+    interval = r"\(-[\d.]+ to [\d.]+\) in jacrev \(vmap\)"
+    assert re.search(rf"to the power of 1 \(.*\) in jacfwd \(vmap\); not determined: {interval}\.", both)
+    assert re.search(rf"^How the time of linear grows with .* is not determined: power {interval}\.", unknown)
