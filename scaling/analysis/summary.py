@@ -93,7 +93,7 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _describe_exponents(sweep: SizeSweep) -> str:
-    """Return a sentence on the exponents of the modes of a sweep. Exponents that are not determined come last."""
+    """Return a sentence on the exponent of each mode of a sweep."""
     rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
     texts = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
     known = [text for text in texts if not text.startswith(UNDETERMINED)]
