@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaling.analysis.curves import Curve
-from scaling.analysis.estimate import format_ratio, format_time_ratio
+from scaling.analysis.estimate import Estimate, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.ranking import FastestMethod, find_runner_up, largest_problems, recommend_row
 from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks
@@ -61,9 +61,17 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
         recommended = first.devices_text if len(rows) > 1 and not doubt else ""
         parts = _describe_devices(findings, rows, first, doubt)
     if fastest.by_hand is not None:
-        parts.append(format_time_ratio("the derivative by hand", *fastest.by_hand.inverse).capitalize())
+        parts.append(_describe_by_hand(fastest.by_hand.inverse))
     texts = (mode, recommended, format_time(first), layout, ratio, fastest.certainty)
     return FastestAnswer(problem_name(findings, fastest), *texts, tuple(parts), fastest.distinguished)
+
+
+def _describe_by_hand(ratio: Estimate) -> str:
+    """Return a sentence on the time of the derivative by hand, divided by that of the fastest mode."""
+    faster = "a faster derivative" if (ratio.high or math.inf) < 1 else "the derivative"
+    is_tied = ratio.is_determined and (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
+    text = format_time_ratio(f"{faster} by hand", *ratio).capitalize()
+    return text + (", which is not distinguished" if is_tied else "")
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
@@ -127,7 +135,7 @@ def _is_timed(findings: Findings, timing: Timing, devices: int) -> bool:
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
+    """Return a clause such as 'for an efficiency of at least 0.5, use up to 8 devices'."""
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with an efficiency of at least {required:g} is not determined"
@@ -138,4 +146,4 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
         (point.efficiency.high or math.inf) >= required for point in inefficient
     )
     doubt = ", which is not certain" if is_unsure else ""
-    return f"efficiency stays at {required:g} or above up to {devices}{doubt}"
+    return f"for an efficiency of at least {required:g}, use up to {devices}{doubt}"

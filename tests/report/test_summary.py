@@ -115,11 +115,11 @@ def test_an_answer_names_both_modes_of_a_tie(tmp_path):
         ({1: 4.0}, ["Measured on 1 device only"]),
         ({1: 4.0, 2: 2.0}, [
             "Its speed-up over the same program on one device is 2.00x (2.00 to 2.00), efficiency 1.00 (1.00 to 1.00)",
-            "Efficiency stays at 0.5 or above up to 2 devices, the most measured",
+            "For an efficiency of at least 0.5, use up to 2 devices, the most measured",
         ]),
         ({1: 2.0, 2: 4.0}, [
             "More devices do not pay: the fastest mode on 2 devices takes 2.00x (2.00 to 2.00) as long",
-            "Efficiency stays at 0.5 or above up to 1 device",
+            "For an efficiency of at least 0.5, use up to 1 device",
         ]),
     ],
 )  # fmt: skip
