@@ -47,15 +47,15 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """An exception for invalid user input. Its message states the value, the valid values and a fix."""
+    """An exception for invalid user input, whose message states the value, the valid values and a fix."""
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs too much memory. The dict `needs` maps `Record` fields to bytes."""
+    """An exception for a case that needs more memory than there is."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
-        self.needs = dict(needs or {})
+        self.needs = dict(needs or {})  # `Record` field, such as "temp_bytes" -> bytes
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
@@ -79,10 +79,9 @@ def _field(view: str, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """The settings of one run: a function, a way to differentiate it, and the devices.
+    """The settings of one run, such as the function, the AD mode and the devices.
 
-    Each field belongs to one group of `VIEWS`. The expected result depends only on the group `problem` and on
-    `formulation`. If `target`, `variant`, `wrt` or `formulation` is None, the workload's default is used.
+    If `target`, `variant`, `wrt` or `formulation` is None, the workload's default is used.
     """
 
     workload: str = field(metadata={"view": "problem"})
@@ -151,7 +150,7 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the `Mode` of the case. For mode=auto, return a mode that can compute the target."""
+        """Return the `Mode` of the case, or for mode=auto a mode that can compute the target."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
@@ -187,6 +186,7 @@ OPTIONS: dict[str, Collection[str]] = {  # None is valid too
 }  # fmt: skip
 FIELDS = tuple(f.name for f in dataclasses.fields(Case))
 _FIELD_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Case)} | {"sizes": {}}
+# Group -> fields. The expected result depends only on the group `problem` and on `formulation`.
 VIEWS: dict[str, tuple[str, ...]] = {
     view: tuple(f.name for f in dataclasses.fields(Case) if f.metadata["view"] == view)
     for view in ("problem", "method", "layout", "memory")

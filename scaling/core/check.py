@@ -36,16 +36,14 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result, and the expected entries. Both arrays have the shape (points, ...).
+    """Entries of a result, and the expected entries."""
 
-    An error is a difference divided by `scale`. An entry is undecided if its error is within the tolerance,
-    but its difference exceeds `provable`. `measure(evaluation, inputs, points=indices)` recomputes entries.
-    """
-
-    result: np.ndarray
-    expected: np.ndarray
-    scale: np.ndarray  # broadcasts to the shape of the entries
-    measure: Callable[..., np.ndarray] | None = None  # None if the whole result is compared
+    result: np.ndarray  # of shape (points, ...)
+    expected: np.ndarray  # of the same shape
+    scale: np.ndarray  # divides a difference to give an error; broadcasts to the shape of the entries
+    # measure(evaluation, inputs, points=indices) recomputes entries. None if the whole result is compared.
+    measure: Callable[..., np.ndarray] | None = None
+    # An entry is undecided if its error is within the tolerance, but its difference exceeds this limit.
     provable: np.ndarray | None = None  # None for `max_tolerance` times `scale`
 
 
@@ -75,7 +73,7 @@ class CheckProgress:
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries at some points. Add entries with large errors to `suspects` if possible."""
+        """Compare the entries at some points, and update the state of the check."""
         least_scale = reference.least_scale(self.spec.case)
         for comparison in points.comparisons:
             spec, difference = self.spec, np.abs(comparison.result - comparison.expected)
@@ -102,7 +100,7 @@ class CheckProgress:
                 self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error and the first wrong point. `error` and `is_wrong` have shape (points,)."""
+        """Update the largest error and the first wrong point from arrays of shape (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -137,10 +135,7 @@ class CheckProgress:
 
 
 def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdict:
-    """Compare the result of a case with its reference, and return the `Verdict`.
-
-    `result` is an array on the host. The tolerance depends on `platform`, such as "cpu".
-    """
+    """Compare `result`, an array on the host, with its reference, and return the `Verdict`."""
     spec = reference.reference_spec(derivative, platform)
     _require_shape(spec, result)
     if (point := _first_not_finite(result)) is not None:
@@ -170,7 +165,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point with NaN or infinity. Return None if all points are finite."""
+    """Return the index of the first point with NaN or infinity, or None if all points are finite."""
     # The result may fill half of the memory. These two values need no array of its size.
     if np.isfinite(float(result.min())) and np.isfinite(float(result.max())):
         return None

@@ -61,20 +61,20 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return a dict from `Record` field to bytes per device. A value is None if it is unknown."""
+        """Return a dict from `Record` field to bytes per device (None if unknown)."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Return the bytes that the program needs on each device. Return None if they are unknown."""
+        """Return the bytes that the program needs on each device, or None if they are unknown."""
         # With storage=host, one result is copied to the host while the next is computed.
         return bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """Return the bytes that a device must read and write at least. Return None if they are unknown."""
+        """Return the minimum of bytes that a device must read and write, or None if it is unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.offload is not None and arguments is not None:
             return arguments + int(self.offload.moved_bytes)
@@ -90,8 +90,7 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and measure the time of each stage.
 
-    A function that is not wrapped by `jax.jit` or a similar function is not compiled. `options` are compiler
-    options for XLA in addition to XLA_FLAGS.
+    A function without `jax.jit` or a similar wrapper is not compiled. `options` are compiler options of XLA.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -107,7 +106,7 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case. For seeds=colored, first color the sparsity pattern.
+    """Return the `Derivative` of a case, with a coloring of the sparsity pattern for seeds=colored.
 
     Raise `TooLarge` before the coloring if the inputs do not fit into memory.
     """
@@ -127,10 +126,9 @@ def compile_case(
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:
-    """Compile a case. With chunk=auto, use the largest chunk that fits into memory.
+    """Compile a case, for chunk=auto with the largest chunk that fits into memory.
 
-    Raise `TooLarge` if nothing fits. `describe_shortage` returns an error message if a case does not fit.
-    chunk=auto first tries `known_blocks`, which is the field `blocks` of an earlier record.
+    Raise `TooLarge` if nothing fits. `known_blocks` is the field `blocks` of an earlier record, to try first.
     """
     if derivative.case.chunk == AUTO:
         compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
@@ -146,7 +144,7 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk. If the case exceeds a limit of XLA or JAX, only set `overflow`."""
+    """Compile a case with a fixed chunk, or only set `overflow` if it exceeds a limit of XLA or JAX."""
     uncompiled = lower_bound(derivative)
     if uncompiled.overflow:
         return uncompiled
@@ -182,7 +180,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(derivative: Derivative) -> CompiledCase:
-    """Return an uncompiled case. Its `needs` are lower bounds: the bytes of the inputs and the result."""
+    """Return an uncompiled case, whose `needs` are the bytes of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -223,7 +221,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def require_addressable(jaxpr: Any) -> None:
-    """Raise `OverflowError` if an array of a program has 2**63 bytes or more. XLA would abort the process."""
+    """Raise `OverflowError` for an array of 2**63 bytes or more, because XLA would abort the process."""
     from jax.extend.core import jaxprs_in_params
 
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
@@ -236,10 +234,7 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the bytes on each device of a program's arguments, temporaries and outputs.
-
-    The keys are names of `Record` fields, such as "temp_bytes". A value is None if XLA does not report it.
-    """
+    """Return a dict from a `Record` field, such as "temp_bytes", to bytes per device (None if unknown)."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)
@@ -248,7 +243,7 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 
 
 def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: str) -> str | None:
-    """Return text such as 'needs 96.0 GB, has 80.0 GB' if a case does not fit. Otherwise, return None."""
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if a case does not fit, or None if it fits."""
     needed, limit, available = compiled.bytes_while_running, compiled.derivative.case.memory_limit, None
     if needed is None:
         return None
@@ -266,7 +261,7 @@ def describe_shortage(compiled: CompiledCase, devices: Sequence[Any], platform: 
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the maximum of the statistic `name` over the devices. Return None if no device reports it."""
+    """Return the maximum of the memory statistic `name` over the devices, or None if no device reports it."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 

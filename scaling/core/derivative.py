@@ -36,7 +36,7 @@ class LinearMapPart:
 
     @property
     def computes_columns(self) -> bool:
-        """Return whether the map computes columns of the Jacobian. Otherwise, it computes rows."""
+        """Return whether the map computes columns of the Jacobian instead of rows."""
         return MODES[self.mode].seed == TANGENT
 
 
@@ -80,7 +80,7 @@ class Derivative:
 
     @property
     def result_shape(self) -> tuple[int, int, int]:
-        """Return the shape of the result on the host. An axis that a reduction removes has length 1.
+        """Return the shape of the result on the host, with length 1 for an axis that a reduction removes.
 
         Jacobians               (points, outputs, inputs)
         function values         (points, outputs, 1)
@@ -102,7 +102,7 @@ class Derivative:
 
 
 def describe_derivative(case: Case, workload: Workload, coloring: Any = None) -> Derivative:
-    """Return the `Derivative` of a case. No device is used. `coloring` defines the colored seeds."""
+    """Return the `Derivative` of a case. `coloring` is the `Coloring` of the sparsity pattern, or None."""
     one_point = point_structs(case, workload)
     output = evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -223,8 +223,8 @@ class Slices(NamedTuple):
 def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
     """Return a function f(points, shared, position) that computes a derivative on one device.
 
-    `points` and `shared` are dicts of the inputs on this device. f returns a tuple with one item for each
-    linear map. An item is an array or a list of arrays. If the mode has no seeds, f returns one array.
+    `points` and `shared` are dicts from input name to array. For a mode with seeds, f returns a tuple with an
+    array or a list of arrays for each linear map. For any other mode, f returns one array.
     """
     case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
@@ -324,7 +324,7 @@ def apply_linear_map(
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
     """Return row `index` of the identity matrix as a seed, a tuple of arrays like the arrays in `like`.
 
-    If `colors` is given, return the sum of all rows with the color `index`.
+    If `colors` contains the color of each row, return the sum of all rows with the color `index`.
     """
     seed, start = [], 0
     for a in like:
@@ -344,7 +344,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over all chunks of seeds. Sum in float32 or a wider dtype."""
+    """Return the sum of `sum_of(indices)` over all chunks of seeds, accumulated in at least float32."""
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count
@@ -366,7 +366,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Apply a reduction to slices of the Jacobian. If `batch` is None, they belong to a single point."""
+    """Apply a reduction to the slices of the Jacobian at one point, or at `batch` points if it is given."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -407,7 +407,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the `outputs` rows of the Jacobian at each of `batch` points. Return an array for each input."""
+    """Sum the rows of the Jacobian at each point, and return an array (batch, ...) for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

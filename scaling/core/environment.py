@@ -44,10 +44,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the environment variables XLA_FLAGS and GLIBC_TUNABLES for a worker process.
-
-    The user's XLA flags are kept and extended. If the user sets GLIBC_TUNABLES, the value is not changed.
-    """
+    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process, without overriding settings of the user."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -70,12 +67,11 @@ def describe(
     more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the environment of a run as a dict with two hashes, `digest` and `setting`.
+    """Return the environment of a run as a dict, with a hash "digest" that is equal for comparable runs.
 
-    Two runs are comparable if their `digest` is equal. `setting` excludes `engine`, the versions of a peer.
-    Both hashes exclude `more`, a dict of additional items. `started_with` contains the environment variables
-    at the start of the process. `bound_to` lists the CPU cores of the process. `hardware` describes the
-    machine of a plan. It is None if the case is run.
+    `started_with` contains the environment variables at the start of the process. `bound_to` lists its CPU
+    cores. `hardware` describes the machine of a plan, and is None for a run. `engine` contains the versions
+    of a peer, which the hash "setting" excludes. `more` contains items that both hashes exclude.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -100,7 +96,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether a run has the planned environment. Only fields known before the run are compared."""
+    """Return whether all fields that were known before a run have their planned values."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -129,7 +125,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last git commit of the package, and whether its files have changed since then.
+    """Return the last git commit of the package, and whether files of the package have changed since then.
 
     Return (None, None) if the package is not in a git repository.
     """
@@ -143,7 +139,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Return the standard output of git. Return None if git fails. `variables` extend the environment."""
+    """Return the standard output of git, or None if git fails. `variables` extend the environment."""
     env = os.environ | variables
     try:
         process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
@@ -158,20 +154,20 @@ def node_name() -> str:
 
 
 def processor() -> str:
-    """Return the model name of the processor. If it is unknown, return the architecture."""
+    """Return the model name of the processor, or the architecture if the name is unknown."""
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the cores `bound_to`, joined by "+". Return None if unknown."""
+    """Return the frequency governors of the cores `bound_to`, joined by "+", or None if they are unknown."""
     cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
 
 
 def contents(path: str) -> str | None:
-    """Return the stripped text of a file. Return None if the file cannot be read."""
+    """Return the stripped text of a file, or None if the file cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -179,7 +175,7 @@ def contents(path: str) -> str | None:
 
 
 def available_bytes() -> int | None:
-    """Return the bytes of memory that this process can still allocate. Return None if they are unknown."""
+    """Return the bytes of memory that this process can still allocate, or None if they are unknown."""
     host_free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     free_bytes = [int(host_free.group(1)) * 1024] if host_free else []
     for folder in cgroup_folders():  # Slurm limits a job in a parent folder
@@ -191,7 +187,7 @@ def available_bytes() -> int | None:
 
 
 def cgroup_folders() -> list[Path]:
-    """Return the cgroup (v2) folder of this process, followed by its parent folders. Some may not exist."""
+    """Return the cgroup (v2) folder of this process and all parent folders, some of which may not exist."""
     cgroup = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
     folder = _CGROUPS / (cgroup.group(1) if cgroup else "")  # missing in a container without a namespace
     return [folder, *folder.parents]
@@ -219,10 +215,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Remove passwords in URLs and the values of secret environment variables from text.
-
-    Values in assignments to such variables, as in `export HF_TOKEN=abcdef`, are removed too.
-    """
+    """Remove passwords in URLs and the values of secret variables, as in HF_TOKEN=abcdef, from text."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     for name, value in _ASSIGNMENT.findall(text):
@@ -232,7 +225,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return a pair (text, variable name) for each form of each secret, the longest text first."""
+    """Return pairs (text, variable name) for the secrets in plain and quoted form, longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

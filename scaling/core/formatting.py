@@ -14,7 +14,7 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with at most two decimals, such as '1.50'. Use "%.3g" if it is tiny or huge."""
+    """Format a number with at most two decimals, such as '1.50', or as "%.3g" if it is tiny or huge."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -30,19 +30,19 @@ def format_duration(seconds: float, low: float | None = None, high: float | None
 
 
 def format_bytes(value: float) -> str:
-    """Format a number of bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
+    """Format a number of bytes in a suitable decimal unit, such as '3.20 GB' or '512 B'."""
     units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
     unit, size = next(((unit, size) for unit, size in units if value >= 0.9995 * size), ("B", 1))
     return f"{format_number(value / size)} {unit}"
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as " (1.70 to 1.81)". Return "" if one of its limits is None."""
+    """Format an interval as " (1.70 to 1.81)", or as "" if a limit is None."""
     return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
 def format_wait(seconds: float) -> str:
-    """Format a waiting time in seconds: '45 s', '3 min', '2 h 05 min'."""
+    """Format a waiting time in seconds, such as '45 s', '3 min' or '2 h 05 min'."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -55,13 +55,13 @@ def count_of(count: int, noun: str) -> str:
 
 
 def list_first(names: Sequence[str], count: int) -> str:
-    """Join the first `count` names, and count the other names: 'a, b and 3 more'."""
+    """Join the first `count` names and the number of other names, such as 'a, b and 3 more'."""
     remaining = len(names) - count
     return ", ".join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of an output after `scrub`. Return `otherwise` if the output is blank."""
+    """Return the last line of an output after `scrub`, or `otherwise` if the output is blank."""
     lines = text.strip().splitlines()
     return scrub(lines[-1].strip()) if lines else otherwise
 
@@ -76,13 +76,13 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Return the last line of user code in a traceback as ' (model.py:12)'. Return "" if there is none."""
+    """Return the last line of user code in a traceback as ' (model.py:12)', or "" if there is none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Format the traceback of an error with "| " before each line. Show only user code if there is any."""
+    """Format a traceback, without library code if it contains user code, with "| " before each line."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

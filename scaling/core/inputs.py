@@ -40,12 +40,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return an input at the points [start, stop). Its dtype is int32 or the dtype of the case."""
+    """Return an input at the points [start, stop) as int32 or in the dtype of the case."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return an input that all points share. Its dtype is int32 or the dtype of the case."""
+    """Return an input that all points share, as int32 or in the dtype of the case."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -79,14 +79,14 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 
 def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | None = None) -> InputArrays:
-    """Return a dict of the inputs at the points [start, stop). By default, these are all points."""
+    """Return a dict of the inputs at the points [start, stop), by default at all points."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs as float64 arrays. Their values are rounded to the dtype of the case."""
+    """Return the inputs, rounded to the dtype of the case, as float64 arrays."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
@@ -99,7 +99,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two dicts of abstract arrays: the per-point inputs at all points, and the shared inputs."""
+    """Return a dict of abstract per-point inputs (at all points), and a dict of abstract shared inputs."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

@@ -50,7 +50,7 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` of a derivative. If `has_start`, one argument is the index of the first seed."""
+    """Return the `Program` of a derivative. If `has_start`, the index of the first seed is an argument."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -94,7 +94,7 @@ def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]
 
 
 def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
-    """Return a function f(position, arrays) that each device runs. `names` are the names of the arrays."""
+    """Return the function f(position, arrays) that each device runs, for arrays with the given names."""
     compute, workload = local_derivative(derivative), derivative.workload
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -143,7 +143,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over the devices. Unless split=data, it changes nothing."""
+    """Return a function that sums a pytree over the devices for split=data, or else leaves it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -152,9 +152,9 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 def place_inputs(
     program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
-    """Place the arguments of a program on its devices, and return the arrays.
+    """Place the arguments of a program, by default all, on the devices, and return the arrays.
 
-    By default, place all arguments. If `host` is None, each process generates its own per-point inputs.
+    `host` contains the per-point inputs. If it is None, each process generates its own.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -268,6 +268,6 @@ def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the columns of Jacobians into a list by input. Each element of an input has `points` columns."""
+    """Split the columns of Jacobians by input, where each element of an input has `points` columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

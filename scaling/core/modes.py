@@ -26,7 +26,7 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """A mode of automatic differentiation: the order of the derivative, the seeds and the linear map."""
+    """A mode of automatic differentiation, such as jacfwd."""
 
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
@@ -69,7 +69,7 @@ class Mode:
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return a function that sums v^T H v over seeds v. H is the Hessian of f at x."""
+        """Return a function that sums v^T H v over seeds v, where H is the Hessian of f at x."""
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
@@ -84,7 +84,7 @@ def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function w -> w^T J, the VJP in reverse mode. Its forward pass runs once for all calls."""
+    """Return the function w -> w^T J (the VJP in reverse mode), with one forward pass for all calls."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -92,7 +92,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v of `jax.linearize`. Its forward pass runs once for all calls."""
+    """Return the function v -> J v of `jax.linearize`, with one forward pass for all calls."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -114,7 +114,7 @@ def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]
 
 
 def gradient_in_any_mode(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function like `gradient(f)`. It uses forward mode if reverse mode fails."""
+    """Return a function like `gradient(f)` that uses forward mode if reverse mode fails."""
 
     def evaluate(*x: Any) -> Any:
         try:

@@ -52,7 +52,7 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and the measurements of one run of a case. An unknown or inapplicable field is None."""
+    """The outcome and measurements of one run of a case, with None for an unknown or inapplicable field."""
 
     case: Case
     status: str
@@ -137,7 +137,7 @@ class Record:
 
     @property
     def compulsory(self) -> int | None:
-        """Return the bytes that a device must read and write at least. Return None if they are unknown."""
+        """Return the minimum of bytes that a device must read and write, or None if it is unknown."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
@@ -149,14 +149,14 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Return whether scaling curves may use the times. On a CPU, each device must have its own core."""
+        """Return whether scaling curves may use the times, which on a CPU requires one core per device."""
         cores = self.environment.get("cores")
         has_core_per_device = isinstance(cores, list) and len(cores) == self.case.devices
         return has_core_per_device or self.environment.get("platform") != "cpu"
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes per device for a program and `results` outputs. Return None if they are unknown."""
+    """Return the bytes per device for a program with `results` outputs, or None if they are unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -164,19 +164,19 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that a record can store. A bool or NaN is not."""
+    """Return whether a value is a number (no bool, no NaN) that a record can store."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
 
 def end_fields(record: Record) -> dict[str, Any]:
-    """Return the fields of the event "end" of a case. "seconds" is a list with the median, or empty."""
+    """Return the status, reason, text and median time of a record for the event "end" of a case."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON. NaN and other invalid numbers become null."""
+    """Return a record as one line of strict JSON, with null for NaN and other invalid numbers."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     case_fields = {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return dumps(_without_invalid_numbers(fields) | case_fields, allow_nan=False)
@@ -192,7 +192,7 @@ def _without_invalid_numbers(value: Any) -> Any:
 
 
 class Writer:
-    """A writer of records with its own JSON Lines file. If the file is deleted, the writer makes another."""
+    """A writer that appends records to a JSON Lines file of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

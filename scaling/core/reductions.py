@@ -39,7 +39,7 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the scale by which errors are divided. core/reference.py defines both arguments."""
+        """Return the magnitude by which an error is divided, as defined in core/reference.py."""
         import numpy as np
 
         entry_scale = influence * np.sqrt(self.terms / self.longest_sum)
@@ -48,16 +48,16 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The dense Jacobians at some points. The subclass `SparseJacobians` stores only nonzeros."""
+    """The dense Jacobians at some points."""
 
-    values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
+    values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum an array like `self.values` over the outputs. Return an array of shape (points, inputs)."""
+        """Sum an array like `self.values` over the outputs to the shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Return `values` @ x at each point, of shape (points, outputs). If x is None, its elements are 1."""
+        """Return `values` @ x at each point, of shape (points, outputs), with x = 1 if x is None."""
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:
@@ -106,7 +106,7 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction of the Jacobian J at a point, such as a sum of its rows. J has shape (outputs, inputs)."""
+    """A reduction of the Jacobian J, of shape (outputs, inputs), at a point, such as the sum of the rows."""
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
@@ -155,7 +155,7 @@ def _reference_whole(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_points(entries: SizedEntries) -> ReferenceTerms:
-    """Return the terms of the sums over the outputs. options/data_parallel.py then sums over the points."""
+    """Return the `ReferenceTerms` of the sums over the outputs at each point."""
     arrays = (entries.J.values, entries.size, entries.magnitude)
     return ReferenceTerms(*(entries.J.by_input(values)[:, None, :] for values in arrays))
 
@@ -166,7 +166,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the products J x. If x is None, its elements are 1."""
+    """Return the `ReferenceTerms` of the products J x, with x = 1 if x is None."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

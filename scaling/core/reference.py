@@ -75,7 +75,7 @@ _RESET_FIELDS: dict[str, Any] = defaults(
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
     """Return the unit roundoff of the least precise operation in a program.
 
-    `inner_roundoff` is the unit roundoff of the narrowest dtype in the function. 0 means unknown.
+    `inner_roundoff` is the unit roundoff of the narrowest dtype in the function, or 0 if it is unknown.
     """
     product = PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0) if case.dtype == "float32" else 0.0
     return max(ROUNDOFF[case.dtype], product, inner_roundoff)
@@ -87,19 +87,19 @@ def tolerance(roundoff: float, terms: int) -> float:
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest scale of an error. Smaller results may lose digits by underflow."""
+    """Return the magnitude below which results in the dtype of a case may lose digits by underflow."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
 def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return difference / scale elementwise. 0 / 0 is 0, and any other division by 0 is infinite."""
+    """Return difference / scale elementwise, with 0 for 0 / 0 and infinity for other divisions by 0."""
     difference, scale = np.broadcast_arrays(difference, scale)
     without_scale = np.where(difference == 0, 0.0, np.inf)
     return np.asarray(np.divide(difference, scale, out=without_scale, where=scale > 0))
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return max(scale, floor). `floor` has one element for each point. None means no limit."""
+    """Return max(scale, floor), where `floor` has the shape (points,) or is None for no limit."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
@@ -122,10 +122,10 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale by which its errors are divided.
+    """Return the reduced Jacobian of each point, and the magnitude by which an error in it is divided.
 
-    Both arrays have an axis of points. The scale is at least `floor`, of shape (points,). `x` contains the
-    points, of shape (points, inputs).
+    `floor`, of shape (points,), is the minimum magnitude of an entry at each point. `x` contains the points,
+    of shape (points, inputs).
     """
     magnitude = np.abs(J.values)
     entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
@@ -164,7 +164,7 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """Return the largest useful tolerance. With a larger tolerance, a comparison proves nothing."""
+        """Return the tolerance above which a comparison proves nothing."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
@@ -181,7 +181,7 @@ class ReferenceSpec:
 
 
 def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
-    """Return the `ReferenceSpec` of a case. The tolerance depends on `platform`, such as "cpu"."""
+    """Return the `ReferenceSpec` of a case, with the tolerance for a platform such as "cpu"."""
     case, workload = derivative.case, derivative.workload
     reduction = _result_reduction(derivative)
     input_specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
@@ -222,7 +222,7 @@ def _result_reduction(derivative: Derivative) -> Reduction:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the fastest closed form of the function values. Return None if the workload has none."""
+    """Return the fastest closed form of the function values, or None if the workload has none."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
@@ -245,7 +245,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result at the points [start, stop), and the scale of its errors.
+    """Return the expected result at the points [start, stop), and the magnitude by which an error is divided.
 
     Both arrays broadcast to the shape of the result at these points. If `spec.common` is set, they contain
     only the nonzeros of the reference, in the shape (points, 1, nonzeros).
@@ -286,16 +286,13 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and a lower limit for their scale.
-
-    The limit has the shape (points,). None means no limit.
-    """
+    """Return the function values at the points [start, stop), and the `value_terms` of the reference."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and a limit as in `reference_values`."""
+    """Return the Jacobians at the points [start, stop), and the minimum magnitude of an entry (or None)."""
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
@@ -318,7 +315,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form at the points [start, stop). Raise `Refusal` if its arrays are invalid."""
+    """Evaluate a closed form at the points [start, stop), or raise `Refusal` if its arrays are invalid."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     compared = "value" if derivative_shape is None else "derivative"
@@ -341,7 +338,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: InputArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point and its scale. The scale is at least `floor`."""
+    """Return the result of `reduce_jacobians` or, for target=hvp, the products H v and their magnitude."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.direction_names, spec.workload.points, arrays, len(J.values))
@@ -354,6 +351,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Concatenate inputs to one array of shape (points, inputs). Repeat inputs that all points share."""
+    """Concatenate inputs, with shared inputs repeated, to one array of shape (points, inputs)."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

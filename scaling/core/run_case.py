@@ -109,8 +109,8 @@ def prepare_case(
     """Compile the case of `blank`, a record without measurements, and check the result of one call.
 
     If an error occurs, the returned attempt has ended. `known_blocks` is the field `blocks` of an earlier
-    record. `expected_digest` is the hash that the workload's source had when the case was requested. `stages`
-    contains a program that is already compiled for these devices.
+    record. `expected_digest` is the hash of the workload's source at the time when the case was requested.
+    `stages` contains a program that is already compiled for these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
@@ -133,7 +133,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn. Return whether the case needs no further turn."""
+    """Take the samples of one turn, and return whether the case needs no further turn."""
     began = time.perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -144,7 +144,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, unless the attempt has ended. Return the record."""
+    """Check the result of one more call unless the attempt has ended, and return the record."""
     if not attempt.ended:
         with _end_on_error(attempt):
             _check_another_call(attempt)
@@ -284,7 +284,7 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
 
 
 def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return an error message if the memory of a process is too small. Otherwise, return None."""
+    """Return an error message if the memory of a process is too small, or None if it suffices."""
     shortage = compile_case.describe_shortage(compiled, group.devices, group.platform)
     return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
 

@@ -53,7 +53,7 @@ class Samples:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`. This is the `Gather` function for a single process."""
+    """Return `[values]`, as a `Gather` function for a single process."""
     return [values]
 
 
@@ -97,9 +97,8 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Warm up a program, and return an iterator that takes one turn in each iteration.
 
-    The iterator yields all samples so far, and never ends. Stop it when the samples have a `stop_reason`. A
-    sample of a short program is the mean of several calls. `floor_seconds` is the time of an empty call.
-    `wait` blocks until the result of a call is ready.
+    The iterator yields all samples so far. It never ends, so stop it when the samples have a `stop_reason`.
+    `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(time_calls, sampling.warm_up, gather), 1e-9)
@@ -122,7 +121,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn to `samples`. Return the duration of the turn in seconds."""
+    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -153,7 +152,7 @@ def _add_turn(
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster. Return the median time of a call in seconds."""
+    """Call a program until its calls get no faster, and return the median time of a call in seconds."""
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -184,9 +183,9 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the rank k of the narrowest confidence interval of the median. Return 0 if there is none.
+    """Return the largest k such that the k-th smallest and k-th largest of the samples enclose the median.
 
-    The interval is from the k-th smallest to the k-th largest of `count` samples.
+    Return 0 if `count` samples are too few for the given confidence.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count
@@ -200,13 +199,13 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the confidence interval (low, high) of the median. Return None for too few samples."""
+    """Return the confidence interval (low, high) of the median, or None for too few samples."""
     k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)  # sign test
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of two medians and its 95 % interval. Return None for too few samples."""
+    """Return the ratio of two medians and the limits of its 95 % interval, or None for too few samples."""
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

@@ -41,7 +41,7 @@ _cached_values: dict[str, dict[Hashable, Any]] = {}
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input of a function: its shape at one point, and a generator of random values."""
+    """An input of a function, with its shape at one point and a generator of random values."""
 
     shape: tuple[int, ...]  # the shape of one row, the value at one point
     # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
@@ -120,8 +120,9 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms, derivative_terms: the magnitude of the terms whose sum is a value or a derivative, of
-            shape (points,). An error is divided by at least this magnitude. None if no terms cancel.
+        value_terms: the magnitude of the terms whose sum is a value, of shape (points,). The error of a value
+            is divided by at least this magnitude. None if no terms cancel.
+        derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
     value: np.ndarray
@@ -141,7 +142,7 @@ class Workload:
             of `InputSpec`. Each leaf of a pytree becomes an input named by its path, such as `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
         wrt: the inputs to differentiate with respect to by default, joined by "+". For a pytree, `params`
-            means all floating-point leaves of the input `params`, in tree order; `params.w` means one leaf.
+            means all floating-point leaves of the input `params`, in tree order. `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
@@ -189,7 +190,7 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs. A pytree has one name for each nonempty leaf."""
+        """Return the names of the differentiated inputs, with one name for each nonempty leaf of a pytree."""
         return self._list_leaves(self.wrt)
 
     @property
@@ -211,10 +212,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the leaves of the inputs that the names in `joined` select.
+    """Return the input leaves with the names in `joined`, where the name of a pytree means all its leaves.
 
-    The names are separated by "+". The name of a pytree selects all its leaves. Raise `Refusal` if a name is
-    unknown, or if a leaf is selected twice. `what` describes a name in the message.
+    The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. `what`
+    describes a name in the message.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -227,7 +228,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import the module at an import path. If that fails, raise a `Refusal` as in `unknown_name`."""
+    """Import the module at an import path, or raise a `Refusal` if that fails."""
     try:
         return importlib.import_module(path)
     except Refusal as error:
@@ -242,7 +243,7 @@ def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) ->
 
 
 def module(name: str) -> types.ModuleType:
-    """Import and return the module of a workload. `name` is a built-in workload or an import path."""
+    """Import and return the module of a workload, given its built-in name or its import path."""
     names = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in names else name
     imported = import_named("workload", name, path, [*names, "the import path of a module of your own"])
@@ -253,7 +254,7 @@ def module(name: str) -> types.ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of a user's workload and the modules it imports. Return None for a built-in workload."""
+    """Return a hash of a user's workload and the modules it imports, or None for a built-in workload."""
     if name in built_in("workloads") or not (file := getattr(module(name), "__file__", None)):
         return None
     helpers = load_option("workload_sources").imported_sources(name)
@@ -266,11 +267,11 @@ def make_from_module(case: Case) -> Any:
 
 
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
-    """Make the workload of a case, and apply the fields `wrt`, `reduce` and `target` of the case.
+    """Make the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
     `make_workload(case)` returns the `Workload` that the module defines. In the result, each leaf of a pytree
-    is an input, and every function returns one array. If the target is a second derivative, `second` replaces
-    `reference`. `whole_modes` is empty unless it computes the derivative and reduction of the case.
+    is an input, and every function returns one array. `reference` and `whole_modes` contain only functions
+    that compute the requested derivative.
     """
     workload = _flatten_pytrees(case, make_workload(case))
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -350,7 +351,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the abstract result of a function. Raise `Refusal` or `TooLarge` if the function fails."""
+    """Return the abstract result of a function, or raise `Refusal` or `TooLarge` if the function fails."""
     import jax
 
     try:
@@ -378,7 +379,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
 
 
 def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int) -> Any:
-    """Return the cached value of a key, or compute and cache it. Keep at most `max_values` of each `kind`."""
+    """Return the cached or computed value of a key, and keep at most `max_values` values of each `kind`."""
     values = _cached_values.setdefault(kind, {})
     if key not in values:
         value = compute()
@@ -394,7 +395,7 @@ def clear_cache() -> None:
 
 
 def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
-    """Return a hashable cache key. Functions with equal code and equal captured values have equal keys."""
+    """Return a hashable cache key that is equal for functions with equal code and equal captured values."""
     import jax  # here, because commands that only name workloads do not need JAX
 
     for depth, outer in enumerate(enclosing):
