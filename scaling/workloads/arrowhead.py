@@ -37,10 +37,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians at a batch of points x of shape (points, n).
-
-    If `colored` is true, return only the nonzeros of each Jacobian.
-    """
+    """Return the Jacobians, or only the nonzeros if `colored`, at points x of shape (points, n)."""
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
@@ -50,7 +47,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian at one point x of shape (n,). If `colored` is true, return only its nonzeros."""
+    """Return the Jacobian, or only the nonzeros if `colored`, at one point x of shape (n,)."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
     entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))
@@ -74,10 +71,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a function whose Jacobian is an n x n arrowhead matrix.
-
-    Raise `Refusal` if n is less than 2.
-    """
+    """Return the `Workload` with an n x n arrowhead matrix as its Jacobian, or raise `Refusal` if n < 2."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

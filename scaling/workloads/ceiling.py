@@ -44,10 +44,7 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x):
-    """Return the sum of `terms` terms for each element of x.
-
-    `target` names the formula of a term, such as "division" for 1 / (x + s) with 0 < s <= 1.
-    """
+    """Return the sum of `terms` terms for each element of x, where `target` is a key of `_TERM`."""
     return sum(_TERM[target](x, j / terms) for j in range(1, terms + 1))
 
 

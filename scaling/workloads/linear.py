@@ -23,7 +23,7 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return X @ W. X is one point of shape (p,) or a batch of shape (n, p)."""
+    """Return X @ W for X of shape (p,) or (n, p)."""
     return X @ W
 
 

@@ -32,7 +32,7 @@ def _sum_of_products(a, b):
 
 
 def _residual(dot, d, m):
-    """Return the residual at one point. `dot(a, b)` computes the scalar product of two vectors."""
+    """Return the residual at one point, where `dot(a, b)` is the scalar product of two vectors."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (dot(d, f) / dot(f, f)) * f
 
@@ -44,8 +44,7 @@ def _dot(a, b):
 def _fit(d, m):
     """Return (f, df/dm, d^2f/dm^2, h, a, da/dm) at n points.
 
-    f is the Gaussian on the grid, h is sum(f f), and a is the amplitude. The shapes are (n, 21) for f and its
-    derivatives, and (n, 1) for the others.
+    f is the Gaussian on the grid, of shape (n, 21). h = sum(f f) and the amplitude a have the shape (n, 1).
     """
     xp = d.__array_namespace__()
     offset = xp.asarray(_GRID, dtype=d.dtype) - m[:, None]
@@ -87,8 +86,7 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 def _second_derivatives(d, m):
     """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) for L = sum(rs^2) at n points.
 
-    f is the Gaussian, h is sum(f f), and a is the amplitude. `magnitude` is the sum of the absolute values of
-    the terms of d^2 L / dm^2, which cancel.
+    f, h and a are those of `_fit`. `magnitude` is the sum of the absolute terms of d^2 L / dm^2.
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
@@ -137,7 +135,7 @@ def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the residual rs. With variant=scalar, the function is sum(rs^2)."""
+    """Return the `Workload` of the residual rs, or of sum(rs^2) for variant=scalar."""
     residual = functools.partial(_residual, jnp.dot if case.formulation == "dot" else _sum_of_products)
     names = tuple((case.wrt or "m").split("+"))
 

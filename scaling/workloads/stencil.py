@@ -62,15 +62,12 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return (off-diagonal value, diagonal value) of each column of the Jacobian.
-
-    The four off-diagonal nonzeros of a column are equal.
-    """
+    """Return the value of all off-diagonal nonzeros and the diagonal value of each Jacobian column."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians at a batch of states u. If `colored` is true, return only their nonzeros."""
+    """Return the Jacobians, or only the nonzeros if `colored`, at a batch of states u."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -85,7 +82,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the Jacobian at one state u. If `colored` is true, return only its nonzeros."""
+    """Return the Jacobian, or only the nonzeros if `colored`, at one state u."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
