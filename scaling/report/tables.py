@@ -35,7 +35,7 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "each": "The same for each number of devices.",
     "measured": "One row for each case; its link opens its samples, stages and memory. Speed-up and "
     "efficiency are relative to the same program on the fewest devices; with several processes, a time is "
-    "the geometric mean of theirs. One-device program: the speed-up over the fastest plain jit program on "
+    "the geometric mean of theirs. One-device program: the speed-up over the best plain jit program on "
     "one device. By hand: the time divided by that of the handwritten derivative. Of the roof: the shortest "
     "time that the peak rates of the machine allow, divided by the measured time. table.csv has one row for "
     "each record in full precision.",

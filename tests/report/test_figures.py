@@ -17,7 +17,7 @@ from scaling.analysis import findings, ranking
 from scaling.analysis.size_series import size_sweeps
 from scaling.analysis.timings import memory_of, pool_processes
 from scaling.report import figures
-from scaling.report.figures import files, over_devices, theme
+from scaling.report.figures import files, marks, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
 from tests.support import made_up
 from tests.support.paths import TOP
@@ -309,6 +309,11 @@ def test_figures_of_hundreds_of_sizes_are_legible(read):
     crossover = sizes.draw_crossover(found)
     assert crossover.panels[0].height < 1500 and len(rows(crossover, "rect")) == 200
     assert "have no text" in crossover.caption
+
+
+def test_an_axis_over_14_decades_has_at_most_nine_ticks():
+    axis = marks.log_axis("seconds", "time", [2e-12, 5e2], "s")["axis"]
+    assert 4 < len(axis["values"]) <= 9
 
 
 def test_undetermined_ratio_has_an_interval_and_no_mark(read):

@@ -102,14 +102,14 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", co
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between `low` and `high` for a logarithmic axis, usually at most nine."""
+    """Return at most nine round numbers between `low` and `high` for a logarithmic axis."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     for mantissas in ((1.0, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1,)):
         ticks = [mantissa * 10.0**exponent for exponent in exponents for mantissa in mantissas]
         ticks = [float(f"{tick:.2g}") for tick in ticks if low <= tick <= high]
         if len(ticks) <= _MAX_ROUND_TICKS:
             return ticks
-    return ticks[:: len(ticks) // _MAX_ROUND_TICKS]
+    return ticks[:: math.ceil(len(ticks) / _MAX_ROUND_TICKS)]
 
 
 def linear_axis(field: str, title: str, high: float) -> Spec:

@@ -58,7 +58,7 @@ def draw_times(findings: Findings) -> Figure | None:
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
         "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and "
-        "the same program, the fastest plain jit program on one device that is not written by hand. "
+        "the same program, the best plain jit program on one device that is not written by hand. "
         f"{_UNDETERMINED} {_SELECTION} {_LIMITED}"
     )
     title = "Time and speed-up against devices"

@@ -35,8 +35,8 @@ def draw_sizes(findings: Findings) -> Figure | None:
         chart = marks.make_chart(rows, x, y, styles, marks.draw_series(rows, y, styles))
         panels.append(Panel(title, chart))
     caption = (
-        "Median time of one call; bars are 95 % intervals. A mark tells the exponent of its line. The "
-        "sweeps with the most modes and sizes are drawn."
+        "Median time of one call; bars are 95 % intervals. The tooltip of a mark gives the exponent of its "
+        "line. The sweeps with the most modes and sizes are drawn."
     )
     return make_figure("size", "Time against size", caption, panels, styles, len(sweeps))
 
