@@ -148,6 +148,16 @@ def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     ]
 
 
+def _most_frequent_reason(findings: Findings) -> str:
+    reasons = [record.reason for record in findings.newest_records if record.reason]
+    if not reasons:
+        return f"{findings.name}: no record of a case"
+    ((reason, count),) = Counter(reasons).most_common(1)
+    return (
+        f"{findings.name}: {count} of {count_of(len(reasons), 'case')} ended as {reason}: {REASONS[reason]}"
+    )
+
+
 def _skipped_cases(findings: Findings) -> list[str]:
     reasons = (record.reason for record in findings.newest_records if record.status == "skipped")
     return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
@@ -197,7 +207,8 @@ _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured",
-     lambda f: [] if f.case_timings or f.forecasts else [f.name], "`scaling status` lists the reasons"),
+     lambda f: [] if f.case_timings or f.forecasts else [_most_frequent_reason(f)],
+     "`scaling status` lists all reasons; fix the cause, then repeat the command"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
@@ -214,12 +225,12 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      lambda f: [] if f.case_timings else [each.title for each in f.forecasts],
      "`scaling run study=...` on a machine of that kind"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
-     "fix the cause, then the same command; on a cluster with retry=true"),
-    (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
+     "fix the cause, then repeat the command; on a cluster with retry=true"),
+    (WARNING, "cases without a record", lambda f: f.missing, "repeat the command, which runs them"),
     (WARNING, "study.json that cannot be read", lambda f: [f.study_problem] if f.study_problem else [],
-     "the same `scaling run` writes study.json again"),
+     "repeat the `scaling run` command, which writes study.json again"),
     (WARNING, "damaged lines", lambda f: f.damaged,
-     "the same command runs their cases again; delete the lines to end this warning"),
+     "repeat the command to run their cases, and delete the lines to end this warning"),
     (WARNING, f"times {timings.SHORT}", _check_each(_short_time), "larger sizes, or more points"),
     (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),

@@ -42,7 +42,10 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     sentences = [sentence for describe_topic in topics for sentence in describe_topic(findings)]
     if findings.timings or findings.forecasts:
         return sentences
-    return ["Nothing has been measured: no record in the folder has a time.", *sentences]
+    nothing = (
+        "Nothing has been measured: no record in the folder has a time. `scaling status` lists each case."
+    )
+    return [nothing, *sentences]
 
 
 def _describe_fastest(findings: Findings) -> list[str]:

@@ -28,7 +28,8 @@ def print_lines(console: "Console", lines: Iterable[str], style: str | None = No
 def damaged_notes(damaged: Sequence[str]) -> list[str]:
     """Return a list with one note about the damaged lines of record files, or [] if there are none."""
     more = f" and {count_of(len(damaged) - 1, 'more line')}" if len(damaged) > 1 else ""
-    return [f"damaged, ignored: {damaged[0]}{more}"] if damaged else []
+    fix = "repeat the `scaling run` command to run their cases, and delete the lines to end this note"
+    return [f"damaged, ignored: {damaged[0]}{more}; {fix}"] if damaged else []
 
 
 def prepare() -> None:

@@ -39,7 +39,8 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "one device. By hand: the time divided by that of the handwritten derivative. Of the roof: the shortest "
     "time that the peak rates of the machine allow, divided by the measured time. table.csv has one row for "
     "each record in full precision.",
-    "unmeasured": "Cases without a time, and why. The same command runs failed and missing ones again.",
+    "unmeasured": "Cases without a time, and why. Repeat the command to run failed and missing ones again, "
+    "on a cluster with retry=true.",
     "planned": "Predicted, not measured. Times have the 95 % interval of the prediction; the efficiency is "
     "relative to the fewest devices that were planned.",
     "laws": "Fitted to the logarithms of the times; the best law is drawn. The largest speed-up is relative "
@@ -50,7 +51,7 @@ _NOTES = {  # first word of a table's HTML anchor -> text above the table
     "evaluations after which colored seeds are faster in total, with detection, coloring and compilation.",
     "systems": "PyTorch and others, compared with the fastest mode of JAX.",
     "machine": "Peak rates of a device, and the latency of an empty call.",
-    "damaged": "These lines are ignored; their cases run again.",
+    "damaged": "Ignored. Repeat the command to run their cases, and delete the lines to end this remark.",
 }
 
 

@@ -59,15 +59,18 @@ def load(folder: Path) -> Loaded:
                 damaged.append(f"{path.name}:{number}: {_describe(error)}")
     for path in folder.glob("plan-*.json"):
         if not isinstance(read_json(path), dict):
-            damaged.append(f"{path.name}: no mapping in JSON; the same `scaling plan` writes it again")
+            damaged.append(
+                f"{path.name}: no mapping in JSON; repeat the `scaling plan` command, which writes it again"
+            )
     plans = [record for record in records if record.is_prediction]
     return Loaded([record for record in records if not record.is_prediction], damaged, plans)
 
 
 def _describe(error: Exception) -> str:
-    """Return the message of an exception, without a file name or a position."""
-    text = getattr(error, "strerror", None) or getattr(error, "msg", None) or str(error)
-    return (text or type(error).__name__)[:120]
+    """Return why a line or a file cannot be read, without a file name or a position."""
+    if isinstance(error, UnicodeDecodeError | json.JSONDecodeError | RecursionError):
+        return "not a complete line of JSON, as after an interrupted write or copy"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:120]
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
@@ -121,7 +124,7 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
     entries = content.get("cases", []) if isinstance(content, dict) else None
-    fix = "the same `scaling run` writes it again"
+    fix = "repeat the `scaling run` command, which writes it again"
     if not isinstance(entries, list):
         return Study({}, {}, f"study.json cannot be read: missing cases are unknown; {fix}")
     cases, unreadable = dict[str, tuple[Case, int]](), set[str]()

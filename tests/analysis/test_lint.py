@@ -10,7 +10,7 @@ import scipy.stats
 from scaling.analysis import findings, lint
 from scaling.analysis.ratios import interval_widening, trend
 from scaling.core.case import to_dict
-from scaling.core.record import to_line
+from scaling.core.record import REASONS, to_line
 from scaling.report import write_report
 from scaling.results.store import write_json
 
@@ -186,8 +186,13 @@ def test_missing_records_and_damaged_lines_are_reported(study, clean, remarks_on
     assert set(remarks) == {"cases without a record", "damaged lines"}
     assert "points=99" in remarks["cases without a record"].text
     assert "one.jsonl:" in remarks["damaged lines"].text
+    reasons = ("too_large", "error", "error")
+    failed = [clean(status="failed", reason=r, seconds=[], replicate=i) for i, r in enumerate(reasons)]
+    text = remarks_on(failed)["nothing measured"].text
+    assert text == f"made up: 2 of 3 cases ended as error: {REASONS['error']}"
     (remark,) = remarks_on([]).values()
     assert (remark.rule, remark.severity) == ("nothing measured", "error")
+    assert remark.text == "made up: no record of a case"
 
 
 def test_weak_scaling_requires_constant_work_on_several_device_counts(study, clean, remarks_on):

@@ -149,7 +149,7 @@ def test_status_report_and_lint_say_that_the_study_cannot_be_read(content, folde
         path.mkdir()
     else:
         path.write_bytes(content)
-    line = "study.json cannot be read: missing cases are unknown; the same `scaling run` writes"
+    line = "study.json cannot be read: missing cases are unknown; repeat the `scaling run` command"
     for verb, text in (("status", line), ("lint", line), ("report", "study.json that cannot be read (1)")):
         assert text in scaling_command([verb, "DIR"]).stdout, verb
 
@@ -168,7 +168,16 @@ def test_export_and_publish_list_damaged_lines(verb, folders, scaling_command):
     folder, _ = folders
     (folder / "damaged.jsonl").write_text('{"half\n')
     done = scaling_command(verb)
-    assert "damaged, ignored: damaged.jsonl:1: " in done.stdout and done.returncode == 0, done.stderr
+    assert "damaged, ignored: damaged.jsonl:1: not a complete line of JSON, as after" in done.stdout
+    assert "delete the lines to end this note" in done.stdout and done.returncode == 0, done.stderr
+
+
+def test_publish_refuses_a_folder_in_which_it_may_not_write(folders, scaling_command):
+    folder, _ = folders
+    (folder / "wandb").touch()  # not a folder, so that root may not write into it either
+    done = scaling_command(["publish", "DIR", "--mode", "offline"])
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert "cannot write to" in done.stderr and "publish a copy of the folder" in done.stderr
 
 
 def test_a_plan_file_that_cannot_be_read_is_reported(folders):
@@ -176,7 +185,9 @@ def test_a_plan_file_that_cannot_be_read_is_reported(folders):
     (folder / "plan-mine.json").write_text("[1]")
     assert store.load(folder).records == [record]
     (problem,) = store.load(folder).damaged
-    assert problem.startswith("plan-mine.json: ") and "`scaling plan` writes it again" in problem
+    assert (
+        problem.startswith("plan-mine.json: ") and "`scaling plan` command, which writes it again" in problem
+    )
 
 
 def test_all_damaged_lines_are_one_note(folders, scaling_command):
@@ -184,7 +195,7 @@ def test_all_damaged_lines_are_one_note(folders, scaling_command):
     (folder / "train.jsonl").write_text('{"loss": 1}\n' * 500)
     (folder / "half.jsonl").write_text('{"half\n')
     (note,) = status.load_status(folder).notes
-    assert note.startswith("damaged, ignored: half.jsonl:1: ") and note.endswith(" and 500 more lines")
+    assert note.startswith("damaged, ignored: half.jsonl:1: ") and " and 500 more lines; repeat the" in note
     assert scaling_command(["export", "DIR"]).stdout.count("damaged, ignored") == 1
 
 
