@@ -108,8 +108,7 @@ def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
-    ordered = sorted(records, key=lambda r: r.started_at or "")
-    environments = {r.case.workload: r.setting for r in ordered}  # workload -> its newest environment
+    environments = store.newest_environments(records)
     newest = [record for record in records if record.setting == environments[record.case.workload]]
     by_case = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
     omitted = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}

@@ -18,7 +18,7 @@ from scaling.analysis.timings import Timing, format_time, near_floor
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record, is_number
-from scaling.results.store import latest
+from scaling.results.store import latest, newest_environments
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
@@ -65,13 +65,10 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the newest environment of each workload, sorted from new to old environments."""
-    newest_first = sorted(records, key=lambda record: record.started_at or "", reverse=True)
-    newest: dict[str, str] = {}  # workload -> environment
-    for record in newest_first:
-        newest.setdefault(record.case.workload, record.setting)
-    environments = [record.setting for record in newest_first]
-    selected = (record for record in records if newest[record.case.workload] == record.setting)
-    return sorted(selected, key=lambda record: environments.index(record.setting))
+    newest = newest_environments(records)
+    selected = [record for record in records if newest[record.case.workload] == record.setting]
+    starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
+    return sorted(selected, key=lambda record: starts[record.setting], reverse=True)
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:

@@ -102,6 +102,12 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
     return {(record.key, record.replicate): record for record in ordered}
 
 
+def newest_environments(records: Iterable[Record]) -> dict[str, str]:
+    """Return the digest of the newest environment of each workload. Of equal start times, the last is used."""
+    ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
+    return {record.case.workload: record.setting for record in ordered}
+
+
 def count_replicates(entry: Mapping[str, Any]) -> int:
     """Return the number of replicates of a case from its entry in study.json. The default is 1."""
     count = entry.get("replicates")

@@ -84,6 +84,8 @@ def test_latest_plan_of_a_hardware_replaces_earlier_plans():
     new = [plan(1.0, n, setting="new", started="2026-02-01T00:00:00Z") for n in (1, 2)]
     for plans in ([*old, *new], [*new, *old]):
         assert [p.seconds for p in only(predict(*plans).curves).points] == [1.0, 1.0]
+    same_start = [plan(2.0, n, setting="last") for n in (1, 2)]
+    assert [p.seconds for p in only(predict(*old, *same_start).curves).points] == [2.0, 2.0]
     again = plan(5.0, 1, setting="new", started="2026-03-01T00:00:00Z")
     assert [p.seconds for p in only(predict(*new, again).curves).points] == [5.0, 1.0]
 
