@@ -103,7 +103,7 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
 
 
 def newest_environments(records: Iterable[Record]) -> dict[str, str]:
-    """Return the digest of the newest environment of each workload. Of equal start times, the last is used."""
+    """Return a dict from workload to the digest of its newest environment, the last of equally new ones."""
     ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
     return {record.case.workload: record.setting for record in ordered}
 
