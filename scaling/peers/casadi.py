@@ -91,8 +91,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
     """Return an input as a float64 array with `count` rows, one per point.
 
-    The last point is repeated as padding. Every row contains a copy of a shared input. With `batch: whole`,
-    the result has a single row, which contains all points.
+    The last point is repeated as padding. With batch=whole, the result has one row with all points.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -108,8 +107,7 @@ def _trace(
 ) -> tuple[dict[str, Any], Any]:
     """Return (symbols of each input by name, symbolic outputs) of the function of a case.
 
-    The symbols and the outputs are column vectors in row-major order. With `batch: whole`, they contain all
-    points, otherwise one point.
+    They are column vectors, in row-major order, of one point or, with batch=whole, of all points.
     """
     import casadi as ca
 
@@ -127,10 +125,7 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes `y` or its derivative, and the number of sweeps.
-
-    A sweep is one forward or reverse differentiation of the graph. For the value, the number is None.
-    """
+    """Return a CasADi function for `y` or its derivative, and the number of sweeps (None for the value)."""
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -150,10 +145,7 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return the derivative of `y` with respect to `x` as a CasADi matrix, and the number of sweeps.
-
-    A sweep is one forward or reverse differentiation of the graph.
-    """
+    """Return the derivative dy/dx as a CasADi matrix, and the number of forward or reverse sweeps."""
     ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})
     pattern = jacobian.sparsity()

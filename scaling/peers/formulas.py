@@ -24,7 +24,7 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
     """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
 
-    `checks` are further (condition, reason) pairs. A reason applies if its condition is true.
+    `checks` are further (condition, reason) pairs, as in `first_reason`.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -35,10 +35,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return (condition, reason) pairs for a peer that supports neither bfloat16 nor the option `chunk`.
-
-    They are passed to `reason_to_skip` as `checks`.
-    """
+    """Return `checks` for `reason_to_skip` of a peer without bfloat16 and without the option `chunk`."""
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -58,25 +55,21 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points that share a cotangent. With batch=whole, the number is 1."""
+        """Return the number of points that share a cotangent, which is 1 for batch=whole."""
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points that share a tangent of the input `x[index]`.
-
-        The number is 1 if all points share the input, or if the function is a sum over the points.
-        """
+        """Return the number of points that share a tangent of the input `x[index]`."""
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(
         self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
     ) -> list[numpy.ndarray]:
-        """Return the columns of the Jacobian with respect to each input, computed with one JVP per column.
+        """Return the columns of the Jacobian for each input, or their sums if the workload has a reduction.
 
-        Each array has the shape (columns, points, outputs). `compute_jvp(index, tangent)` returns the tangent
-        of the outputs. `tangent` has the shape of `x[index]`, and its nonzero elements equal `scale`. If the
-        workload sums the Jacobian over its outputs, the outputs are summed.
+        An array has the shape (columns, points, outputs), or (columns, points) for sums.
+        `compute_jvp(index, v)` returns the JVP with a tangent v of `x[index]`, a unit vector times `scale`.
         """
         columns_by_input = []
         for index, array in enumerate(self.x):
@@ -90,11 +83,10 @@ class Batch:
     def rows(
         self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
-        """Return the rows of the Jacobian with respect to each input, computed with one VJP per row.
+        """Return the rows of the Jacobian for each input, or their sums if the workload has a reduction.
 
-        Each array has the shape (rows, *shape of the input). `compute_vjp` maps a cotangent of the outputs to
-        a cotangent of each input. `like` has the shape and dtype of the outputs. If the workload sums the
-        Jacobian over its outputs, the rows of each point are summed.
+        An array has the shape (rows, *shape of the input). `compute_vjp` maps a cotangent of the outputs to a
+        cotangent of each input. `like` has the shape and dtype of the outputs.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []
@@ -118,10 +110,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case.
-
-    `np` is the array library, such as numpy. `log_gamma` is its function log(Gamma(x)).
-    """
+    """Return the `Batch` of a case, given an array library `np` and its function log(Gamma(x))."""
     point_function = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
     arrays = dict(inputs)
     if case.ad_mode.uses_reverse and case.batch == "vmap":
@@ -147,7 +136,7 @@ def prepare(
 ) -> Prepared:
     """Return the value or derivative of a case as a `Prepared`.
 
-    `differentiate` computes the derivative. It returns the result of `Batch.columns` or `Batch.rows`.
+    `differentiate` returns the result of `Batch.columns` or `Batch.rows`.
     """
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
@@ -158,10 +147,9 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield every unit vector of a point as a seed, repeated for all points.
+    """Yield every unit vector of a point, times `scale`, as a seed that is repeated for all points.
 
-    A seed has the shape and dtype of `like`, and its nonzero elements equal `scale`. Every seed is the same
-    array, whose elements are overwritten.
+    A seed has the shape and dtype of `like`. All seeds are the same array, which is overwritten.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)
@@ -172,10 +160,7 @@ def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function to differentiate. Its keyword arguments are the inputs of the workload.
-
-    Only the value of `poisson` needs `log_gamma`, because the derivative does not depend on log(c!).
-    """
+    """Return the function to differentiate, with the inputs of the workload as keyword arguments."""
     if case.workload == "rbf":
         default = "rowwise" if case.variant == "squared" else "product"
         return partial(_RBF[case.variant or "source", case.formulation or default], np)
@@ -217,10 +202,10 @@ def _linear(np, X, W):
 
 
 def _residual(np, is_dot, is_scalar, d, m):
-    """Return the data d minus a Gaussian fitted to them by least squares.
+    """Return the data d minus a * exp(-1.5 (x - m)^2), with the amplitude a fitted by least squares.
 
-    If `is_scalar` is true, return the sum of squares instead. d has shape (..., 21), and m has shape (...).
-    The Gaussian is exp(-1.5 (x - m)^2) on x = -10, -9, ..., 10. Only its amplitude is fitted.
+    If `is_scalar`, return the sum of squares instead. d has the shape (..., 21), with one value for each
+    x = -10, -9, ..., 10. m has the shape (...).
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
@@ -231,9 +216,6 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the logarithm of the Poisson probability of the count c with the rate lam.
-
-    Without `log_gamma`, the term log(c!) is omitted.
-    """
+    """Return the log-probability of the count c with the rate lam, without log(c!) if `log_gamma` is None."""
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

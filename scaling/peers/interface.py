@@ -59,7 +59,7 @@ class Prepared:
 
 
 def module(engine: str) -> ModuleType:
-    """Import the module of a peer. `engine` is a name in `ENGINES` or an import path.
+    """Import the module of a peer, given its name in `ENGINES` or its import path.
 
     Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
     """
@@ -73,12 +73,11 @@ def module(engine: str) -> ModuleType:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return the version of each package that a peer needs. A missing package has the version None.
+    """Return a dict from each package of a peer to its version, or to None if it is not installed.
 
-    For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty,
-    because every record contains the version of JAX.
+    For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty.
     """
-    if engine == JAX:
+    if engine == JAX:  # every record contains the version of JAX
         return {}
     peer = module(engine)
     by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
@@ -105,11 +104,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return new values for the fields of a case that a peer cannot use as they are.
-
-    A peer computes all points with threads in one process. Options that only JAX has get their default
-    values.
-    """
+    """Return new values for the fields of a case that a peer cannot use as they are."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -119,10 +114,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
-    """Return (reason, explanation) if a peer cannot run a case, otherwise None.
-
-    The reason is "not_offered" or "not_installed".
-    """
+    """Return a key of `record.SKIPPED` and an explanation if a peer cannot run a case, otherwise None."""
     case = derivative.case
     peer = module(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
@@ -145,10 +137,9 @@ def first_reason(*checks: tuple[bool, str]) -> str | None:
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Return the program of a peer, in the form in which JAX programs are timed and checked.
+    """Return the program of a peer as a `PlacedProgram`, and record the compile time and passes.
 
-    The compile time and the number of passes are added to the record of `attempt`. Raise `TooLarge` if the
-    inputs and the result do not fit into memory.
+    Raise `TooLarge` if the inputs and the result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case  # import JAX
     from scaling.core.derivative import describe_derivative

@@ -22,17 +22,14 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the value or the finite differences of a case as a `Prepared`. Nothing is compiled."""
+    """Return the value or the finite differences of a case as a `Prepared`."""
     from scipy.special import gammaln
 
     return formulas.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e.
-
-    The step h depends on the dtype.
-    """
+    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e, with h from `STEPS`."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

@@ -84,7 +84,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a derivative by calling it once. Return the compiled function and the seconds of this call."""
+    """Compile a derivative by calling it once, and return it with the duration of the call in seconds."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -100,8 +100,8 @@ def _compile(
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
     """Return a function f(*x) that computes the value, or the columns or rows of the Jacobian.
 
-    f returns (value,), (columns,), or a tuple with the rows for each input. Columns and rows have the shape
-    (seeds, points, ...). With a single seed, they have no axis of seeds.
+    f returns (value,), (columns,), or the rows for each input as a tuple. Columns and rows have a leading
+    axis of seeds if there are several seeds.
     """
     # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -117,9 +117,9 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return the unit tangents or cotangents for each tensor in `like`.
+    """Return the unit tangents or cotangents for each tensor in `like`, of shape (seeds, *tensor shape).
 
-    The shape is (seeds, *shape of the tensor). Each seed of `like[i]` is repeated for `repeats[i]` points.
+    Each seed of `like[i]` is repeated for `repeats[i]` points.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -130,20 +130,14 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Return the results of a linear map for all seeds.
-
-    If there are several seeds, the results have a leading axis of seeds.
-    """
+    """Return the results of a linear map for all seeds, with a leading axis if there are several seeds."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return the columns of the Jacobian, computed with one JVP per seed.
-
-    If the workload sums the Jacobian over its outputs, the outputs are summed.
-    """
+    """Return the columns of the Jacobian, summed over the outputs if the workload has a reduction."""
     from torch.autograd import forward_ad
 
     def jvp(v: Tensors) -> Any:
@@ -159,10 +153,7 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian, computed with one VJP per seed.
-
-    If the workload sums the Jacobian over its outputs, the rows of each point are summed.
-    """
+    """Return the rows of the Jacobian, summed over the outputs of a point if the workload has a reduction."""
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]
