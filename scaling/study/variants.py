@@ -31,6 +31,8 @@ def name_variant(text: str) -> Variant:
         raise Refusal(f"unknown versus={text!r}: choose from {', '.join(FORMS)}")
     if kind == "jax" and not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", value):
         raise Refusal(f"versus=jax:{value} is not a version: use one on PyPI, such as versus=jax:0.10.0")
+    if kind == "python" and not (Path(value).is_file() and os.access(value, os.X_OK)):
+        raise Refusal(f"versus={text}: no such program; name a Python interpreter that has JAX")
     if kind == "commit":
         value = _find_revision(value)[1][:10]
     elif kind in ("python", "xla"):
