@@ -15,6 +15,7 @@ from scaling.core.record import Record
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is preferred to a larger one
 # Fields of a case that trade memory for time and change neither the result nor the AD mode. Default: None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
@@ -153,6 +154,10 @@ class Subject:
     def volume(self) -> int:
         """Return the product of the number of points and all sizes."""
         return math.prod(self.all_sizes.values())
+
+    def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
+        """Return a key that is largest for the problem to show: with enough device counts, then by volume."""
+        return min(device_counts, ENOUGH_COUNTS), self.volume
 
     @property
     def family(self) -> str:

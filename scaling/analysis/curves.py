@@ -20,7 +20,6 @@ from scaling.core.formatting import count_of
 
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
-ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is preferred
 
 
 @dataclass(frozen=True)
@@ -219,8 +218,8 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
     problems_by_family = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
 
-    def rank(problem: Sequence[Curve]) -> tuple[bool, int]:
-        return max(len(curve.points) for curve in problem) >= ENOUGH_COUNTS, problem[0].volume
+    def rank(problem: Sequence[Curve]) -> tuple[int, int]:
+        return problem[0].rank_among_problems(max(len(curve.points) for curve in problem))
 
     largest = (max(problems, key=rank) for problems in problems_by_family)
     return sorted(largest, key=lambda problem: problem[0].case.ad_mode.is_value)

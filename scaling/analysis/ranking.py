@@ -135,12 +135,12 @@ def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
     """Return one list of rows for the largest problem of each function, sorted by time.
 
-    A problem that was measured on more device counts is preferred to a larger problem.
+    A problem measured on at least three device counts is preferred to a larger problem.
     """
     largest = []
     for family in group_by(fastest, lambda row: row.family_key).values():
         problems = group_by(family, lambda row: row.problem_key).values()
-        rows = max(problems, key=lambda rows: (len(rows), rows[0].volume))
+        rows = max(problems, key=lambda rows: rows[0].rank_among_problems(len(rows)))
         largest.append(sorted(rows, key=lambda row: row.first.median))
     return largest
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.analysis import answers, findings, lint, summary
+from scaling.analysis import answers, curves, findings, lint, summary
 from tests.support import made_up
 
 
@@ -137,6 +137,19 @@ def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_devic
     lines = ask(*strong, *weak, scaling=("strong", "weak"), flops=1e6, compulsory_bytes=1000000)
     assert lines[0].startswith("linear o=3 p=5 points=64: ") and "on 4 devices" in lines[0]
     assert "on one device is 4.00x" in lines[0]
+
+
+def test_headline_is_of_the_largest_problem_on_enough_device_counts_as_the_figure_is(tmp_path, make_record):
+    counts = {16: (1, 2, 4, 8), 64: (1, 2, 4), 256: (1, 2)}
+    records = [
+        make_record(points=points, devices=d, seconds=[points / d] * 9, api="shard_map")
+        for points, devices in counts.items()
+        for d in devices
+    ]
+    study = findings.read(made_up.write(tmp_path, records, scaling=["strong"]))
+    assert "points=64" in summary.answer_sentences(study)[0]
+    ((curve, *_), *_) = curves.curves_of_largest_problems(study.curves)
+    assert curve.case.points == 64
 
 
 def test_indistinguishable_times_have_no_crossover(ask):

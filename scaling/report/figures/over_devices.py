@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from scaling.analysis.cases import group_by
-from scaling.analysis.curves import ENOUGH_COUNTS, Curve, curves_of_largest_problems
+from scaling.analysis.cases import ENOUGH_COUNTS, group_by
+from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast
