@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_bytes
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device computes at a time, and the memory for its arrays."""
+    """How many points and seeds a device processes at a time, and which memory stores its arrays."""
 
     block: int | None = None  # points (batch elements); None: all points of the device
     chunk: int | None = None  # seeds (tangents or cotangents); None: all seeds of the device
@@ -43,8 +43,7 @@ def compile_largest(
 ) -> CompiledCase:
     """Compile a case with the largest `BlockSizes` that fit into memory, and return the compiled case.
 
-    Raise `TooLarge` if no candidate fits. For a case that does not fit, `describe_shortage` returns an error
-    message. `known_blocks` is the field `blocks` of an earlier record. These sizes are tried first.
+    Raise `TooLarge` if no sizes fit. `known_blocks` is the field `blocks` of an earlier record, to try first.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None
@@ -80,12 +79,9 @@ def compile_largest(
 def find_blocks(
     derivative: Derivative, measure: Callable[[BlockSizes], MemoryNeed], earlier: BlockSizes | None = None
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Return the largest block sizes that fit into memory, and a dict of all measured candidates.
+    """Return the largest block sizes that fit into memory (or None), and a dict of all measured candidates.
 
-    The sizes are None if no candidate fits. `measure` compiles a candidate and returns its `MemoryNeed`. If
-    the candidate `earlier` fits, it is returned. `case.storage` selects device memory or host memory. If it
-    is None, host memory is tried only if no candidate fits into device memory. Host memory requires
-    `batch=vmap` and a reduction that does not sum over the points.
+    `measure` compiles a candidate and returns its `MemoryNeed`. If the candidate `earlier` fits, return it.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
@@ -114,6 +110,7 @@ def find_blocks(
 
     if earlier is not None and probe(earlier).fits:
         return earlier, needs
+    # If `case.storage` is None, host memory is tried only if no candidate fits into device memory.
     can_use_host = case.batch == "vmap" and not sums_points
     storages = [s for s in (DEVICE, HOST) if case.storage in (None, s) and (s == DEVICE or can_use_host)]
     return next(filter(None, map(find_in_storage, storages)), None), needs
@@ -122,10 +119,9 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits into memory, enlarged by half if that also fits.
+    """Return the first candidate that fits into memory (or None), enlarged by half if that also fits.
 
-    Return None if no candidate fits. The candidates must be in decreasing order of size. They must differ
-    only in the number of points, or only in the number of seeds.
+    The candidates differ only in `block`, or only in `chunk`, and must be in decreasing order.
     """
     too_large = None
     for blocks in candidates:

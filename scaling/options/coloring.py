@@ -40,14 +40,11 @@ _MAX_CONFLICTS = 5 * 10**10  # the maximum number of pairs of conflicting entrie
 
 @dataclass(frozen=True)
 class Coloring:
-    """A coloring of the columns and rows of a sparsity pattern, and the times to compute it.
-
-    `columns` is None if no column has a color. `rows` is None if no row has a color.
-    """
+    """A coloring of the columns and rows of a sparsity pattern, and the times to compute it."""
 
     pattern: Pattern
-    columns: np.ndarray | None  # the color of each column, or -1: an int32 array of shape (inputs,)
-    rows: np.ndarray | None  # the same for the rows, an array of shape (outputs,)
+    columns: np.ndarray | None  # the int32 color of each column, or -1; None if no column has a color
+    rows: np.ndarray | None  # the same for the rows
     column_count: int  # the number of colors of columns
     row_count: int  # the number of colors of rows
     by_row: np.ndarray  # shape (nonzeros,): whether a nonzero is read from a compressed row, not a column
@@ -71,10 +68,7 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return a coloring that is valid for the Jacobian or Hessian of a case at every point.
-
-    Columns are colored in forward mode, rows in reverse mode, and both with `mode=mixed`.
-    """
+    """Return a coloring that is valid for the Jacobian or Hessian of a case at every point."""
     mode, structs = case.ad_mode, point_structs(case, workload)
     undifferentiated = [name for name in structs if name not in workload.names]
     names = [*workload.names, *undifferentiated]
@@ -96,10 +90,10 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
 def find_coloring(
     key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
 ) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x.
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to x, cached under `key`.
 
-    x and y are tuples of abstract arrays. `compress` is "columns", "rows" or "both", as in `color`. The
-    coloring is cached under `key`, which must identify the function and the shapes of its arguments.
+    `x` and `y` are tuples of abstract arrays. `compress` is "columns", "rows" or "both". `key` must identify
+    the function and the shapes of its arguments.
     """
 
     def detect_and_color() -> Coloring:
@@ -119,7 +113,7 @@ def find_coloring(
 def _prepare_libraries() -> None:
     """Import asdex and compile the numba functions, so that times measured later exclude both.
 
-    Raise `Refusal` if asdex or numba cannot be imported, or if numba has no folder for its cache.
+    Raise `Refusal` if asdex or numba cannot be imported or initialized.
     """
     try:
         import asdex
@@ -138,10 +132,9 @@ def _prepare_libraries() -> None:
 def detect_pattern(
     function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
 ) -> tuple[Pattern, float]:
-    """Detect the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x.
+    """Return the sparsity pattern of the Jacobian with respect to x, and the seconds that the detection took.
 
-    Return the pattern and the detection time in seconds. Raise `Refusal` if asdex cannot analyze the
-    function, or if the Jacobian has no nonzeros.
+    Raise `Refusal` if asdex cannot analyze `function(*x, *y)`, or if the Jacobian has no nonzeros.
     """
     import asdex
 
@@ -174,10 +167,9 @@ def detect_pattern(
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Return a coloring of a sparsity pattern.
+    """Return a coloring of a sparsity pattern with few colors.
 
-    `compress` states what gets colors: "columns", "rows" or "both". With "both", several divisions of the
-    nonzeros between columns and rows are tried. The coloring with the fewest colors is returned.
+    `compress` states whether "columns", "rows" or "both" get colors.
     """
     if compress != "both":
         return _color_division(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -192,10 +184,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield pairs (lower_bound, by_row), one for each division of the nonzeros between rows and columns.
+    """Yield pairs (lower_bound, by_row) that divide the nonzeros between rows and columns.
 
-    `lower_bound` is a lower bound on the number of colors. `by_row` is true for each nonzero that is read
-    from a row.
+    `lower_bound` is a lower bound on the number of colors. `by_row` is true for a nonzero that is read from a
+    compressed row.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         entries_in_line = np.bincount(lines)[lines]
@@ -214,9 +206,9 @@ def _color_division(pattern: Pattern, by_row: np.ndarray) -> Coloring:
 
 
 def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.ndarray | None, int]:
-    """Return the color of each column, and the number of colors. Without nonzeros, the colors are None.
+    """Return the color of each column, or -1 for a column without a nonzero, and the number of colors.
 
-    `rows` and `cols` are the positions of the nonzeros. A column without a nonzero has the color -1. Raise
+    `rows` and `cols` are the positions of the nonzeros. If there are none, the colors are None. Raise
     `Refusal` if coloring would take minutes.
     """
     if not len(cols):
@@ -244,8 +236,7 @@ def _color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int) -> tuple[np.
 def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if a nonzero of the pattern cannot be read from its compressed column or row.
 
-    To be read from a column, a nonzero must be in a column with a color. No other column with this color may
-    have a nonzero in the same row. For rows, the conditions are the same.
+    The column or row must have a color, and compression must not add another nonzero to this one.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     for name, colors, count, lines, positions, is_read in (

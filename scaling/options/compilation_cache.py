@@ -18,9 +18,8 @@ jax.monitoring.register_event_listener(
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
     """Compile a program with JAX's persistent compilation cache in a new temporary folder.
 
-    If `state` is "cold", the cache is empty. If it is "warm", the program is compiled twice, so that the
-    second compilation finds it in the cache. At the end, the previous cache settings of JAX are restored.
-    Raise `CaseEnded` if JAX finds a program in a cold cache, or finds none in a warm cache.
+    If `state` is "cold", the cache is empty. If it is "warm", the cache contains the program. Raise
+    `CaseEnded` if JAX finds a program in a cold cache, or finds none in a warm cache.
     """
     _hits.clear()
     with tempfile.TemporaryDirectory() as folder:

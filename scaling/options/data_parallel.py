@@ -47,18 +47,18 @@ _REEVALUATED_POINTS = 64  # the maximum number of points at which a sum is reeva
 def sum_derivative(
     derivative: Derivative, points: NamedArrays, shared: NamedArrays, position: DevicePosition
 ) -> Any:
-    """Return the gradient of the loss summed over points. If `mode=value`, return the summed loss.
+    """Return the gradient of the loss summed over points, or the summed loss for mode=value.
 
-    With `split=data`, the sum is over all points, otherwise over the `points` of this device. The gradient
-    has one element for each linear map. In forward mode, the element is an array with one derivative for each
-    tangent of this device. In reverse mode, it is a sequence of one array per differentiated input.
+    With split=data, the sum is over the points of all devices, otherwise over the `points` of this device.
+    The gradient is a tuple with one item for each linear map. In forward mode, an item has the shape
+    (seeds,). In reverse mode, it contains one array for each differentiated input.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks. With `split=data`, also sum over devices."""
+        """Return the sum of `transform(loss)` over all blocks and, for split=data, over all devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -82,7 +82,7 @@ def sum_derivative(
 
 
 def _loss(derivative: Derivative, points: NamedArrays, shared: NamedArrays, valid: Any) -> Any:
-    """Return the sum of all outputs at the points where `valid` is true. If it is None, use all points."""
+    """Return the sum of all outputs at the points where `valid` is true, or at all points if it is None."""
     workload = derivative.workload
     if derivative.case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -99,10 +99,7 @@ def _derivative_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed in pieces with an all-reduce after each piece.
-
-    The all-reduce of one piece can overlap the computation of the next piece.
-    """
+    """Compute the gradient of the summed loss in pieces, so that all-reduces and computation can overlap."""
 
     def piece_for_seeds(start: int, stop: int, loss: Loss) -> Any:
         slices = apply_linear_map(case, part, loss, shared, position)
@@ -134,11 +131,10 @@ def _derivative_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Sum the results of all point devices. Return an array of shape (copies, ...).
+    """Sum the results of all point devices, and return an array of shape (copies, ...).
 
-    The shape of `x` is (point devices, seed devices, ...). Only the first seed device is used. With
-    `split=data`, all point devices have a copy of the sum, and all copies are returned. Otherwise, there is
-    one copy.
+    `x` has the shape (point devices, seed devices, ...). With split=data, `x` contains the sum on each point
+    device, and all copies are returned. Otherwise, there is one copy.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -147,11 +143,10 @@ def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over points: for each input, an array (copies, 1, elements).
+    """Return the derivative of a sum over points as an array (copies, 1, elements) for each input.
 
-    With `split=data`, there is one copy for each point device. Otherwise, there is one copy. `arrays`
-    contains the results of all devices, of shape (point devices, seed devices, ...). In forward mode, it
-    contains one array. In reverse mode, it contains one array for each input.
+    `arrays` contains one array in forward mode, or one for each input in reverse mode. They have the shape
+    (point devices, seed devices, ...). The copies are those of `sum_over_point_devices`.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -162,11 +157,7 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare a sum over points with the expected sum. If `mode=value`, values are summed, not gradients.
-
-    `result` has the shape (copies, 1, inputs). The error scale includes the rounding errors of the largest
-    partial sum, and the errors of the terms.
-    """
+    """Compare a sum over points, of shape (copies, 1, inputs), with the expected sum."""
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
     expected = largest_sum = scale = step_bound = np.zeros(())
@@ -195,9 +186,9 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected terms of a sum at the points [start, stop), and the error scale of each term.
+    """Return the terms of the expected sum at some points, and the magnitudes by which errors are divided.
 
-    Both arrays have the shape (points, inputs). If `mode=value`, the shape is (points, 1).
+    Both arrays have the shape (points, inputs), or (points, 1) for mode=value.
     """
     if spec.case.ad_mode.is_value:
         value, floor = references.reference_values(spec, start, stop)

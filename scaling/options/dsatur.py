@@ -8,10 +8,10 @@ import numpy as np
 
 
 def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: int) -> np.ndarray | None:
-    """Return a color for each column. No row has entries in two columns of the same color.
+    """Return a color for each column, such that no row has entries in two columns of the same color.
 
-    The colors have the shape (inputs,). A column without an entry has the color -1. Return None if
-    `max_colors` colors do not suffice. The memory is linear in `inputs * max_colors`.
+    The colors have the shape (inputs,), with -1 for a column without an entry. Return None if `max_colors`
+    colors do not suffice. The memory is linear in `inputs * max_colors`.
     """
     by_column, by_row = np.argsort(cols, kind="stable"), np.argsort(rows, kind="stable")
     column_start, row_start = (np.cumsum(np.bincount(lines + 1)) for lines in (cols, rows))
@@ -25,7 +25,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert `node` after `head` in a doubly linked list. `links` has arrays of next and previous nodes."""
+    """Insert `node` after `head` in a doubly linked list, given as arrays of next and previous nodes."""
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -39,11 +39,10 @@ def _remove(links, node):
 
 @numba.njit(cache=True)
 def _color_by_saturation(graph, colors, is_used):
-    """Write the color of each column to `colors`. Return false if `is_used` has too few colors.
+    """Write the color of each column to `colors`, and return whether there are enough colors.
 
-    The saturation of a column is the number of distinct colors that conflict with it. The column with the
-    highest saturation is colored next. Of several such columns, the next is the one whose saturation
-    increased last. A column gets the lowest color that no conflicting column has.
+    The next column is always the one that conflicts with the most distinct colors (its saturation). It gets
+    the lowest color that no conflicting column has.
     """
     order, column_start, row_of, row_start, column_of = graph
     n, max_colors = is_used.shape

@@ -12,24 +12,20 @@ from scaling.core.reductions import Jacobians, ReferenceTerms, SizedEntries
 
 
 def count_passes(derivative: Derivative) -> int:
-    """Return the total number of JVPs that all devices compute for J^T J in forward mode.
-
-    Each device multiplies its own columns of J by all columns of J. One device with one chunk computes each
-    column once. Otherwise, a device computes all columns again for each chunk of its own columns.
-    """
+    """Return the total number of JVPs that all devices compute for J^T J in forward mode."""
     case, seed_devices = derivative.case, derivative.case.mesh_shape[1]
     seeds_per_device = ceil_div(derivative.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
     if seed_devices == 1 and chunk >= seeds_per_device:
         return derivative.seeds
+    # Each device computes all columns again for each chunk of its own columns.
     return derivative.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
 
 
 def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
     """Return the rows of J^T J for the seeds of one device, as an array of shape (seeds, inputs).
 
-    Each row contains the inner products of one column with all columns. `column(k)` returns column k of J.
-    Unless one chunk contains all columns, all columns are computed again for each chunk of seeds.
+    `column(k)` returns column k of J.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         chunk_columns = jax.vmap(column)(seeds.indices)
@@ -67,7 +63,7 @@ def reference_gram(entries: SizedEntries) -> ReferenceTerms:
 
 
 def step_bound(J: Jacobians, bound: Any) -> Any:
-    """Return a bound on the change of J^T J at each point. J[p, o, i] changes by at most bound[p, i]."""
+    """Return a bound on the change of J^T J at each point if J[p, o, i] changes by at most bound[p, i]."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + np.max(J.entries_by_input()) * pairs).max(axis=(1, 2))

@@ -46,12 +46,10 @@ Computations = Mapping[str, Instructions]
 
 
 class HloInstruction(NamedTuple):
-    """An instruction of an HLO computation.
-
-    For an asynchronous start, such as "copy-start", the sizes exclude operands that are part of the result.
-    """
+    """An instruction of an HLO computation."""
 
     name: str
+    # For an asynchronous start, such as "copy-start", the sizes exclude operands that are in the result.
     bytes: int  # the bytes of the result in device memory, with the padding of its layout
     unpadded_bytes: int  # the bytes of the result in all memory spaces, without padding
     dims: tuple[int, ...]  # the dimensions of the result, or of the first array of a tuple
@@ -75,7 +73,7 @@ class HloInstruction(NamedTuple):
         return self.opcode.removesuffix("-start")
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}". Return None if absent."""
+        """Return the axes in an attribute, such as (0, 2) for "dimensions={0,2}", or None if it is absent."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return parse_integers(match[1]) if match else None
 
@@ -112,12 +110,12 @@ class HloProgram:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write. Return None if they are unknown."""
+        """Return the bytes that all kernels read and write, or None if they are unknown."""
         return _known_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives. Return None if they are unknown."""
+        """Return the bytes of all collectives, or None if they are unknown."""
         return _known_bytes(self.messages)
 
 
@@ -133,8 +131,8 @@ def _known_bytes(executed: Iterable[Kernel | Message] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    For a conditional, only the branch with the most bytes is counted. If the trip count of a loop is unknown,
-    its kernels and collectives have an infinite number of executions.
+    A conditional counts as the branch with the most bytes. A loop with an unknown trip count has infinitely
+    many iterations.
     """
     computations, entry = parse(text)
     opcodes = Counter(x.kind for instructions in computations.values() for x in instructions.values())
@@ -175,7 +173,7 @@ def _list_executed(computations: Computations, entry: str, devices: int) -> list
 
 
 def _count_trips(loop: HloInstruction, instructions: Instructions, computations: Computations) -> float:
-    """Return the trip count of a loop in the computation `instructions`. Return infinity if it is unknown."""
+    """Return the trip count of a loop in the computation `instructions`, or infinity if it is unknown."""
     condition, body = (computations[name] for name in loop.called)
     if reported := _TRIP_COUNT.search(loop.attributes):
         return float(reported[1])
@@ -196,12 +194,12 @@ def _count_trips(loop: HloInstruction, instructions: Instructions, computations:
 
 
 def _tuple_index(instruction: HloInstruction) -> int:
-    """Return the index of a get-tuple-element. Raise `ValueError` for any other instruction."""
+    """Return the index of a get-tuple-element, or raise `ValueError` for any other instruction."""
     return int(instruction.attributes.partition(", index=")[2].partition(",")[0])
 
 
 def _constant_value(constant: HloInstruction) -> int:
-    """Return the value of an integer constant. Raise `ValueError` for any other instruction."""
+    """Return the value of an integer constant, or raise `ValueError` for any other instruction."""
     return int(constant.argument_text if constant.opcode == "constant" else "")
 
 
@@ -212,14 +210,14 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Wrap `instruction` in a fusion, whose parameters are its operands. Return the fused instructions."""
+    """Return the instructions of a fusion of only `instruction`, with the operands as parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
 def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion. Replace each nested fusion by its own instructions."""
+    """Return the instructions of a fusion, with each nested fusion replaced by its own instructions."""
     flat = dict[str, HloInstruction]()
     for instruction in body.values():
         if instruction.opcode != "fusion":
@@ -240,7 +238,7 @@ def _flatten(body: Instructions, computations: Computations) -> dict[str, HloIns
 
 
 def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
-    """Yield a `Message` for each collective of a fusion. Without `replica_groups`, all devices take part."""
+    """Yield a `Message` for each collective of a fusion, between all devices unless it has replica groups."""
     for instruction in body.values():
         if instruction.kind in COLLECTIVES:
             match = _GROUPS.search(instruction.attributes)
@@ -261,7 +259,7 @@ def _count_kernel_bytes(body: Instructions) -> int:
 
 
 def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
-    """Return the instructions that compute the results of a computation. Skip bitcasts."""
+    """Return the instructions, other than bitcasts, that compute the results of a computation."""
     root = _root(instructions)
     names = root.operands if root.opcode == "tuple" else [root.name]
     return [source_of(name, instructions) for name in names]
@@ -273,7 +271,7 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes `name`. Skip instructions whose opcode is in `opcodes`."""
+    """Return the instruction that computes `name`, where instructions with the given opcodes are skipped."""
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
@@ -338,7 +336,7 @@ def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
 
 
 def _count_array_bytes(array: tuple[str, ...], padded: bool) -> int:
-    """Return the size in bytes of an array. `array` is a match of the regular expression `_ARRAY`.
+    """Return the size in bytes of an array, given as a match of the regular expression `_ARRAY`.
 
     If `padded` is true, the axes are padded to whole tiles. Arrays in on-chip memory then have size 0.
     """

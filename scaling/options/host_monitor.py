@@ -31,17 +31,13 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host and of this process at one moment.
-
-    The monitored cores are the cores that this process is bound to. If it is not bound, they are the cores
-    that it may run on. Times are summed over the monitored cores.
-    """
+    """Counters of this process, and of the monitored cores (all that it may run on), at one moment."""
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
     bound_to: tuple[int, ...] | None  # the cores that this process is bound to, or None if it is not bound
     core_count: int  # the number of monitored cores that /proc/stat contains
-    idle_seconds: float  # the idle time, including waiting for I/O
-    stolen_seconds: float  # the time that the hypervisor used
+    idle_seconds: float  # the idle time of all monitored cores, including waiting for I/O
+    stolen_seconds: float  # the time of all monitored cores that the hypervisor used
     process_seconds: float  # the CPU time of all threads of this process, without child processes
     clock_seconds: float  # the value of `time.perf_counter` at the reading
     preemptions: int  # the number of involuntary context switches of this process
@@ -61,10 +57,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the current counters of the monitored cores, of this process and the visible GPUs.
-
-    `bound_to` contains the cores that this process is bound to. It is None if the process is not bound.
-    """
+    """Return the current counters of this process, the cores `bound_to` (or all allowed) and the GPUs."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -85,22 +78,21 @@ def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the disturbances since the reading `start`: "throttled", "foreign_load", both or none.
+    """Return the disturbances since the reading `start`, as a list of names from `MARKS`.
 
-    The foreign load is the time in which the cores were neither idle nor used by this process. It is at least
-    the time of the hypervisor, which Linux may attribute to this process. The threshold is a tenth of the
-    time of all cores. If this process is bound to cores, it is a tenth of the time of one core. The reason is
-    that devices wait for the slowest core. A load below the resolution of the idle times is ignored. On a
-    single core, such a load counts if this process was preempted.
+    The foreign load is the time in which the cores were neither idle nor used by this process.
     """
     now = read_counters(start.platform, start.bound_to)
     cores, elapsed = start.core_count, now.clock_seconds - start.clock_seconds
     idle = now.idle_seconds - start.idle_seconds
     process = now.process_seconds - start.process_seconds
+    # Linux may attribute the time of the hypervisor to this process.
     foreign = max(elapsed * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
+    # A load below the resolution of the idle times counts only if it preempted this process on a single core.
     was_preempted = cores == 1 and now.preemptions > start.preemptions
     is_significant = foreign > _TICK_SECONDS * math.sqrt(cores) or was_preempted
     is_throttled = start.throttled or now.throttled or now.slowdowns > start.slowdowns
+    # If this process is bound to cores, a tenth of one core suffices: devices wait for the slowest core.
     is_loaded = is_significant and foreign > _FOREIGN_SHARE * elapsed * (1 if start.bound_to else cores)
     return [mark for mark, is_set in zip(MARKS, (is_throttled, is_loaded), strict=True) if is_set]
 
@@ -123,7 +115,7 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 
 def driver_version() -> str | None:
-    """Return the version of the NVIDIA driver. Return None if it is unknown."""
+    """Return the version of the NVIDIA driver, or None if it is unknown."""
     version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
     return version.value.decode() if _nvml("nvmlSystemGetDriverVersion", version, 80) else None
 
@@ -145,10 +137,9 @@ def _nvml_library() -> Any:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return the NVML handles of the visible GPUs.
+    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
 
-    If CUDA_VISIBLE_DEVICES is not set, all GPUs are visible. MIG instances are not supported. As in CUDA, the
-    first invalid entry and all entries after it are ignored.
+    MIG instances are not supported.
     """
     gpus: list[tuple[str, ctypes.c_void_p]] = []  # (UUID, or "" if it is unknown; handle)
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
@@ -166,19 +157,19 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
         matching = gpus[int(entry) :][:1] if entry.isdigit() else []
         matching += [gpu for gpu in gpus if entry.startswith("GPU-") and gpu[0].startswith(entry)]
         if len(matching) != 1:
-            break
+            break  # as in CUDA, the first invalid entry and all entries after it are ignored
         selected.append(matching[0][1])
     return tuple(selected)
 
 
 def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
-    """Return the number that an NVML function writes to its last argument. Return None if the call fails."""
+    """Return the number that an NVML function writes to its last argument, or None if the call fails."""
     number = ctype()
     return number.value if _nvml(function, *arguments, ctypes.byref(number)) else None
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the reasons why a GPU is throttled, such as ["thermal"]. Return None if they are unknown."""
+    """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
     for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
         reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:

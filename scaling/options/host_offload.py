@@ -34,11 +34,7 @@ class StepPlan:
 
 
 def plan_offload(derivative: Derivative) -> StepPlan:
-    """Divide a case with `storage=host` into steps, and return the `StepPlan`.
-
-    In each step, a device computes `case.block` points. If seeds can be divided, it computes `case.chunk`
-    seeds.
-    """
+    """Divide a case with storage=host into steps of `case.block` points and `case.chunk` seeds per device."""
     case = derivative.case
     points = case.points if case.block is None else min(case.points, case.mesh_shape[0] * case.block)
     step_count, seeds = ceil_div(case.points, points), _seeds_per_step(derivative)
@@ -59,7 +55,7 @@ def plan_offload(derivative: Derivative) -> StepPlan:
 
 
 def _seeds_per_step(derivative: Derivative) -> int | None:
-    """Return the number of seeds in each step. Return None if the seeds are not divided among steps."""
+    """Return the number of seeds in each step, or None if the seeds are not divided among steps."""
     case, part = derivative.case, derivative.parts[0]
     seeds = case.mesh_shape[1] * case.chunk if isinstance(case.chunk, int) else 0
     reduction = derivative.workload.reduction
@@ -70,7 +66,7 @@ def _seeds_per_step(derivative: Derivative) -> int | None:
 
 
 def _result_dtype(derivative: Derivative) -> np.dtype:
-    """Return the dtype of the result. It is float64 if the host sums partial results."""
+    """Return the dtype of the result, which is float64 if the host sums partial results."""
     is_summed = any(is_summed_on_host(derivative.workload, part) for part in derivative.parts)
     if is_summed and derivative.case.mesh_shape[1] > 1:
         return np.dtype(np.float64)
@@ -78,9 +74,9 @@ def _result_dtype(derivative: Derivative) -> np.dtype:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield the first point and seed of each step. A step has `block` points and `chunk` seeds.
+    """Yield the first point and the first seed of each step of `block` points and `chunk` seeds.
 
-    If the last step would be smaller, it starts earlier and repeats some points or seeds.
+    All steps have the same size, so that the last step may repeat some points or seeds.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
@@ -130,7 +126,7 @@ def _place_arguments(
 ) -> dict[str, Any]:
     """Copy the arguments `names` of a program to the devices, and return a dict from name to array.
 
-    `rows` contains the values of the per-point inputs in `names`. It is None if there are no such inputs.
+    `rows` contains the values of the per-point inputs in `names`, if there are any.
     """
     return dict(zip(names, layout.place_inputs(program, rows, names), strict=True))
 

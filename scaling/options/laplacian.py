@@ -61,7 +61,7 @@ def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
 
 
 def sum_products(column: LinearMap) -> LinearMap:
-    """Return a function of V that sums v^T H v over the directions v in V. `column(v)` returns H v.
+    """Return a function of V that sums v^T H v over the directions v in V, given `column(v)` = H v.
 
     V is a tuple of arrays like those in v, with an additional leading axis of directions.
     """
@@ -69,15 +69,15 @@ def sum_products(column: LinearMap) -> LinearMap:
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V by nested JVPs. H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over v in V by nested JVPs, for the Hessian H of f at x."""
     return _sum_over_directions(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V by `jet`. H is the Hessian of f at x.
+    """Return a function of V that sums v^T H v over v in V by `jet`, for the Hessian H of f at x.
 
-    The returned function raises `Refusal` if `jax.experimental.jet` has no rule for an operation of f, or if
-    the rule fails. Custom derivative rules of f are ignored.
+    The function raises `Refusal` if `jax.experimental.jet` has no working rule for an operation of f. Custom
+    derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -104,7 +104,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return a function of V that sums v^T H v over all v in V in one pass. H is the Hessian of f at x."""
+    """Return a function of V that sums v^T H v over v in V in one pass, for the Hessian H of f at x."""
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
     def propagate(V: tuple[Any, ...]) -> Any:
@@ -116,9 +116,9 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation. Operands and results are arrays or `LaplacianValue`.
+    """Return the results of a jaxpr equation whose operands are arrays or `LaplacianValue`.
 
-    A result is a `LaplacianValue` if an operand is one, and if the dtype of the result is float or complex.
+    A float or complex result is a `LaplacianValue` if an operand is one. Any other result is an array.
     """
     positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
     arguments = list({id(operands[k]): operands[k] for k in positions}.values())
@@ -151,10 +151,10 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Apply a function g to inputs with derivatives, and return the results with derivatives.
+    """Return the results of a function g for inputs with derivatives.
 
-    `is_inexact` is true for each result that becomes a `LaplacianValue`. The other results are arrays.
-    `is_linear` states whether g is jointly linear in all inputs.
+    A result is a `LaplacianValue` where `is_inexact` is true, and an array otherwise. `is_linear` states
+    whether g is jointly linear in all inputs.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
     inexact_results = lambda *z: [y for y, keep in zip(g(*z), is_inexact, strict=True) if keep]  # noqa: E731

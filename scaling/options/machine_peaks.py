@@ -37,11 +37,7 @@ def enables_peaks(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the peak benchmarks that bound the run times of the given cases from below.
-
-    Each benchmark runs on as many devices as the case that it bounds. The benchmark `call` also uses the API
-    of the case, because the dispatch latency depends on the API.
-    """
+    """Return the peak benchmarks that give lower bounds on the run times of the given cases."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -49,6 +45,7 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
         for target in (*PEAKS, "collective"):
             if not (single_device and target in _MULTI_DEVICE):
                 peaks |= dict.fromkeys(_cases_of_target(target, case, api, platform))
+        # The dispatch latency, which `call` measures, depends on the API.
         if case.engine == JAX and (single_device or case.api != "jit"):
             peaks |= dict.fromkeys(_cases_of_target("call", case, case.api, platform))
     return list(peaks)

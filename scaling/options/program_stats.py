@@ -45,17 +45,14 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 class OperationCounts(NamedTuple):
-    """The numbers of flops and transcendental evaluations of one device. Both are None if unknown."""
+    """The numbers of flops and transcendental evaluations of one device, or None if they are unknown."""
 
     flops: int | None
     transcendentals: int | None
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[str, Any], str | None]:
-    """Count the work of a compiled case, and check its collectives.
-
-    Return the record fields with the work, and an error message if a collective is unexpected.
-    """
+    """Return the record fields with the work of a case, and an error message for unexpected collectives."""
     executable = compiled.stages.compiled
     program = None if executable is None else hlo.read(executable.as_text())
     unexpected = unexpected_collectives(compiled.derivative.case, program.collectives) if program else None
@@ -65,10 +62,9 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[dict[s
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], program: hlo.HloProgram | None
 ) -> dict[str, Any]:
-    """Return record fields with the work that each device does to compute one result.
+    """Return the record fields with the operations, memory traffic and collectives per device and result.
 
-    The fields contain the operation counts, the bytes of memory traffic, and the collectives. A value is None
-    if it is unknown. If `compiled` has no jaxpr, the program is traced for `devices`.
+    A value is None if it is unknown. If `compiled` has no jaxpr, the program is traced for `devices`.
     """
     operations = count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, Any] = {
@@ -80,7 +76,7 @@ def program_work(
 
 
 def padding_share(derivative: Derivative) -> float | None:
-    """Return the padded fraction of all (point, seed) pairs. Return None without split=both or a coloring."""
+    """Return the padded fraction of all (point, seed) pairs, or None without split=both or a coloring."""
     case = derivative.case
     if case.split != "both" and derivative.coloring is None:
         return None
@@ -91,10 +87,9 @@ def padding_share(derivative: Derivative) -> float | None:
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program has unexpected collectives or lacks required collectives.
+    """Return an error message if collectives are unexpected, or if required ones are missing, otherwise None.
 
-    Otherwise return None. Cases with `split=data` on more than one device require collectives. Some targets
-    of the workload `ceiling` also do. `collectives` is a dict from kind of collective to number.
+    `collectives` is a dict from kind of collective to number.
     """
     communicates = any(collectives.values())
     is_data_parallel = case.split == "data" and case.devices > 1
@@ -106,14 +101,14 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
 
 
 def _count_convolution(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the number of operations of a convolution. Products with zeros from dilation do not count."""
+    """Return the number of operations of a convolution, without products with zeros from dilation."""
     kernel = operands[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * results[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], operands: list[Any], results: list[Any]) -> int:
-    """Return the operations of an LU factorization: s^2 (l - s / 3) for a matrix with sides s <= l."""
+    """Return the operations of an LU factorization, s^2 (l - s / 3) for a matrix with sides s <= l."""
     a = operands[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // max(1, 3 * long)
@@ -143,15 +138,18 @@ _COUNTING_RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]
 def count_operations(jaxpr: Any) -> OperationCounts:
     """Return the numbers of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
-    A matrix product has 2 * batch * M * N * K operations. A reduction or a cumulative sum has one operation
-    per input element. A scatter has one operation per update. Other arithmetic has one operation per result
-    element. A function such as exp, a root or a power has one transcendental evaluation per result element. A
-    power with a constant integer exponent is counted as multiplications. Integer arithmetic, comparisons,
-    data movement and collectives are not counted. Only the most expensive branch of a conditional is counted.
-    Inside `shard_map` and `pmap`, the operations of one device are counted.
+    matrix product                                2 * batch * M * N * K operations
+    reduction, cumulative sum                     one operation per input element
+    scatter-add and similar                       one operation per update
+    power with a constant integer exponent        the multiplications of repeated squaring
+    exp, root, other power and similar            one transcendental evaluation per result element
+    any other floating-point arithmetic           one operation per result element
+    comparison, data movement, collective         not counted, like integer arithmetic
+    conditional                                   only the most expensive branch
+    `shard_map`, `pmap`                           the operations of one device
 
-    Both counts are None if the jaxpr contains complex numbers or a loop with an unknown trip count. They are
-    also None for a primitive without a counting rule, such as most factorizations and custom kernels.
+    Both counts are None if one is unknown, as for complex numbers, a loop with an unknown trip count, or a
+    primitive without a counting rule.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))
@@ -160,7 +158,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
 
 
 def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
-    """Return the numbers of flops and transcendentals of a jaxpr. Ignore equations with unused results."""
+    """Return the numbers of flops and transcendentals of a jaxpr, without equations with unused results."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0].eqns
     flops, transcendentals = zip((0, 0), *map(_count_equation, used), strict=True)
@@ -194,10 +192,10 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 
 
 def called_jaxpr(equation: Any, per_device: bool = False) -> Any:
-    """Return the jaxpr that an equation calls, such as a nested `jax.jit`. Return None if it calls none.
+    """Return the jaxpr that an equation calls, such as a nested `jax.jit`, or None if it calls none.
 
-    The result at the operands of the equation is the result of the equation. If `per_device` is true, also
-    return the jaxpr that each device runs in `shard_map` or `pmap`, whose arrays may be smaller.
+    The jaxpr has the operands and results of the equation. If `per_device` is true, this includes the jaxpr
+    of one device in `shard_map` or `pmap`, whose arrays may be smaller.
     """
     name, jaxprs = equation.primitive.name, _parameter_jaxprs(equation)
     if len(jaxprs) != 1 or name == "scan":
@@ -232,8 +230,7 @@ def _parameter_jaxprs(equation: Any) -> list[Any]:
 def trip_count(equation: Any) -> int:
     """Return the trip count of a `while` equation of the form `while counter < end: counter += step`.
 
-    Raise `KeyError` for any other form. The values `end`, `step` and the first `counter` must be integer
-    literals.
+    Raise `KeyError` for any other form, or if one of the values is not an integer literal.
     """
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -265,7 +262,7 @@ def evaluate(
 ) -> list[Any]:
     """Return the outputs of a jaxpr for the given arguments. An open jaxpr must have no constants.
 
-    `apply(equation, operands)` returns the sequence of results of one equation.
+    `apply(equation, operands)` returns the results of one equation.
     """
     constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
@@ -279,10 +276,9 @@ def evaluate(
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], apply: Callable[[Any, list[Any]], list[Any]], kept: Sequence[str] = ()
 ) -> list[Any]:
-    """Return the outputs of a jaxpr. Calls of functions are replaced by the equations of the functions.
+    """Return the outputs of a jaxpr like `evaluate`, with each called function replaced by its equations.
 
-    For any other equation, `apply(equation, operands)` returns the list of results. It also does so for the
-    calls whose primitive is in `kept`, such as "custom_jvp_call".
+    `apply` is used for all other equations, and for calls whose primitive is in `kept`.
     """
 
     def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
@@ -293,7 +289,7 @@ def evaluate_inlined(
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a jaxpr equation, evaluated by JAX. The operands are arrays or tracers."""
+    """Return the results of a jaxpr equation for operands that are arrays or tracers of JAX."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]

@@ -21,8 +21,7 @@ Trees = dict[str, tuple[Any, tuple[str, ...]]]
 def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
-    The functions of the copy take the leaves as keyword arguments, and its references take a dict of the
-    leaves. Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`.
+    Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -114,9 +113,8 @@ def describe(value: Any) -> str:
 def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any:
     """Return the result of a function, an array or a pytree of arrays, as one array.
 
-    A single leaf is returned unchanged. Several leaves are raveled and concatenated, but keep the first
-    `leading` axes. Raise `Refusal` if a leaf is not an array of real numbers, or if the leading axes differ.
-    The message contains `function_name`.
+    Several leaves are raveled, except for the first `leading` axes, and concatenated. Raise `Refusal` if a
+    leaf is not an array of real numbers, or if the leading axes differ. The message contains `function_name`.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -149,11 +147,11 @@ def concatenate_leaves(result: Any, function_name: str, leading: int = 0) -> Any
 def concatenate_blocks(
     result: Any, function_name: str, input_sizes: Sequence[int], per_point: bool = True
 ) -> Any:
-    """Return a derivative as one array, given the blocks that `jax.jacrev` returns for pytrees.
+    """Return the blocks of a derivative, in the form of `jax.jacrev` for pytrees, as one array.
 
-    A block is the derivative of one output leaf with respect to one input leaf. `input_sizes` are the numbers
-    of elements of the input leaves. The array has the shape (points, outputs, inputs). If `per_point` is
-    false, it has the shape (1, inputs). Raise `Refusal` if the shapes of the blocks are inconsistent.
+    The array has the shape (points, outputs, inputs), or (1, inputs) if `per_point` is false. `input_sizes`
+    are the numbers of elements of the input leaves. Raise `Refusal` if the shapes of the blocks are
+    inconsistent.
     """
     leaves = [block for block in map(jnp.asarray, jax.tree.leaves(result)) if block.size]
     if len(leaves) == 1:

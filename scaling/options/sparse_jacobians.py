@@ -49,9 +49,7 @@ def _indices_of_part(
     """Return (colors, positions, entries), with which devices read the nonzeros of one linear map.
 
     `colors` contains the color of each column or row. `positions[d]` contains the flat index of each nonzero
-    in the slices of device d, padded with zeros. The slices have the shape (seeds, outputs) in forward mode.
-    In reverse mode, they have the shape (seeds, inputs). `entries[d]` contains the pattern indices of these
-    nonzeros.
+    in the slices of device d, padded with zeros. `entries[d]` contains the pattern indices of these nonzeros.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     nonzeros = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -72,10 +70,7 @@ def _indices_of_part(
 
 
 def read_nonzeros(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return the nonzeros at the given flat positions.
-
-    `colors` contains the color of each column or row of the Jacobian.
-    """
+    """Compute the compressed slices of a device, and return the nonzeros at the given flat positions."""
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
     # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional
@@ -92,8 +87,8 @@ def gather_nonzeros(
 ) -> np.ndarray:
     """Return the nonzeros of all devices as one array of the given shape, in pattern order.
 
-    `result` contains one array for each linear map. Its shape is (point devices, seed devices, points per
-    device, nonzeros per device).
+    `result` contains an array for each linear map, of shape (point devices, seed devices, points per device,
+    nonzeros per device).
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
@@ -118,10 +113,9 @@ class CommonNonzeros(NamedTuple):
 def compare_lacking(
     common: CommonNonzeros, expected: np.ndarray, scale: np.ndarray
 ) -> tuple[list[EntryComparison], str]:
-    """Compare the expected entries that a detected pattern lacks with zero.
+    """Return a list that compares expected entries outside of a detected pattern with zero, and a note.
 
-    Return a list with one comparison. The list is empty if the pattern lacks no entry. Also return a note
-    with the number of lacking entries that are not zero. The note is "" if there are none. `expected` and
+    The list is empty if there are no such entries. The note is "" if all of them are zero. `expected` and
     `scale` have the shape (points, 1, reference entries).
     """
     if not common.lacking.size:
@@ -135,11 +129,11 @@ def compare_lacking(
 def match_patterns(
     derivative: Derivative, reduction: Reduction
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonNonzeros | None]:
-    """Return (workload pattern, result pattern, reference pattern, common nonzeros) to compare a result.
+    """Return (workload pattern, result pattern, reference pattern, common nonzeros), each of them or None.
 
-    The result pattern is the pattern of a result with colored seeds. The reference pattern is the pattern of
-    the closed form `Workload.nonzeros`. The common nonzeros state where the reference pattern contains the
-    entries of the result pattern. A value that does not exist or is not needed is None.
+    The result pattern is that of a result with colored seeds. The reference pattern is that of the closed
+    form `Workload.nonzeros`. The common nonzeros are the entries of the result pattern in the reference
+    pattern.
     """
     case, workload, coloring = derivative.case, derivative.workload, derivative.coloring
     workload_pattern = result_pattern = None
@@ -159,7 +153,7 @@ def match_patterns(
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless all entries are distinct, sorted and in range."""
+    """Return a `Pattern`, or raise `Refusal` unless all entries are distinct, sorted and in range."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_valid = Pattern(rows, cols, outputs, inputs), rows.shape == cols.shape == (rows.size,)
     if is_valid and rows.size and min(rows.min(), cols.min()) >= 0:
@@ -174,7 +168,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Return the positions of the entries of `pattern` in `reference`. Both patterns have the same shape."""
+    """Return the positions of the entries of `pattern` in a `reference` pattern of the same shape."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     at = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     has = reference_indices[at] == indices
@@ -209,5 +203,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Sum `values[:, k]` over all k with the same `index[k]`. Return an array of shape (points, count)."""
+    """Sum `values[:, k]` over all k with the same `index[k]`, to an array of shape (points, count)."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

@@ -35,7 +35,7 @@ def imported_sources(name: str) -> list[bytes]:
 
 
 def _find_user_module(name: str) -> ModuleSpec | None:
-    """Return the `ModuleSpec` of a module of the user without importing it. Return None for other modules."""
+    """Return the `ModuleSpec` of a user's module without importing it, or None for any other module."""
     package, *submodules = name.split(".")
     spec = None
     with contextlib.suppress(ImportError, ValueError):  # ValueError: a module that was made in memory
@@ -48,7 +48,7 @@ def _find_user_module(name: str) -> ModuleSpec | None:
 
 @functools.cache  # a study asks for the digest of each of its cases
 def _imported_names(source: bytes, package: str) -> list[str]:
-    """Return the absolute names in the `import` statements of a module. Some may not be modules."""
+    """Return the absolute names of modules and members in the `import` statements of a module."""
     names = []
     with contextlib.suppress(SyntaxError, ValueError):  # not Python, such as a compiled module
         for node in ast.walk(ast.parse(source)):
