@@ -13,15 +13,11 @@ from scaling.analysis.timings import Timing, describe_slower, format_time, name_
 
 
 class FastestAnswer(NamedTuple):
-    """The fastest AD mode for the largest problem of a function, as pieces of text for a page.
-
-    It is the fastest mode on the recommended number of devices: the fewest whose time is not significantly
-    longer than the shortest time.
-    """
+    """The fastest AD mode on the recommended devices for the largest problem of a function, as text."""
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
-    recommended: str  # the recommended number of devices, such as '1 device', or '' if there is none
+    recommended: str  # the fewest devices that are not significantly slower, such as '1 device', or ''
     time: str  # the time of one call with its 95 % interval
     layout: str  # such as '1 device, jit'; if `mode` names two methods, also the method of `time`
     ratio: str  # a clause on the ratio of the runner-up's time to `time`, or ''
@@ -31,7 +27,7 @@ class FastestAnswer(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """Return one sentence with the fastest mode and its time. The sentence has no period."""
+        """Return one sentence with the fastest mode and its time, without a period."""
         time = f"{self.mode}{' is fastest' if self.is_fastest else ''}, {self.time} on {self.layout}"
         return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, self.certainty]))}"
 
@@ -47,7 +43,7 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 
 
 def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> FastestAnswer:
-    """Return the answer for one problem. `rows` is sorted by time, with one row per device count."""
+    """Return the answer for one problem from its rows (one per device count), which are sorted by time."""
     fastest, doubt = recommend_row(rows)
     first, recommended = fastest.first, ""
     mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
@@ -95,9 +91,9 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(
     findings: Findings, rows: Sequence[FastestMethod], recommended: Timing, doubt: str
 ) -> list[str]:
-    """Return sentences on the speed-up and on other device counts.
+    """Return sentences on the speed-up and on device counts other than the recommended one.
 
-    `rows` is sorted by time, with one row per device count. `recommended` and `doubt` are from these rows.
+    `rows` is sorted by time, with one row per device count. `doubt` is why no count is recommended, or ''.
     """
     first, *others = [row.first for row in rows]
     if not others:

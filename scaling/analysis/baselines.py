@@ -30,7 +30,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The peak rate that limits a program, because it gives the largest lower bound on the time."""
+    """The peak rate that gives the largest lower bound on the time of a program."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
@@ -70,7 +70,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return all measured peak rates. The comment at `Rates` describes the keys and values."""
+    """Return all measured peak rates, with the keys and values that the comment at `Rates` describes."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -81,7 +81,7 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time in seconds that the work `amount` takes at the peak rate. Return None if unknown."""
+    """Return the time in seconds that the work `amount` takes at the peak rate, or None if it is unknown."""
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
     dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
@@ -94,14 +94,14 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return a key that timings on the same machine and the same number of devices share."""
+    """Return a key that is equal for timings on the same machine with the same number of devices."""
     other_facts = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.record.environment.items() if name not in other_facts}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
 class EfficiencyBreakdown(NamedTuple):
-    """The losses of efficiency on one device count, by cause. Their sum is 1 - efficiency."""
+    """The losses of efficiency on one device count by cause, which sum to 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
@@ -111,10 +111,10 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Divide the lost efficiency on each device count above one among its causes.
+    """Return the losses of efficiency by cause for each device count above one.
 
-    Device counts whose time is not longer than an empty call are omitted. The result is empty if there is no
-    time on one device. Only the all-reduce rates in `peaks` are used.
+    `peaks` contains timings of machine peaks, such as an all-reduce. Device counts with a time as short as an
+    empty call are omitted. Return () if there is no time on one device.
     """
     points = [point for point in curve.points if dispatch_floor(point.timing) < point.seconds]
     if not points or points[0].devices > 1:
@@ -136,10 +136,7 @@ def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBrea
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Estimate the mean time in seconds that a process waits for the slowest process.
-
-    Return None if no record has separate times of the fastest and the slowest process.
-    """
+    """Return the mean time that a process waits for the slowest one in seconds, or None if it is unknown."""
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records

@@ -21,7 +21,7 @@ MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """A differentiation method: the AD mode and its options, independent of the devices."""
+    """A differentiation method (an AD mode with its options), independent of the devices."""
 
     mode: str
     batch: str
@@ -49,7 +49,7 @@ class Method(NamedTuple):
 
     @property
     def memory_setting(self) -> str:
-        """Return the memory setting as text, such as '4 seeds at a time'. The default setting is ''."""
+        """Return the memory setting as text, such as '4 seeds at a time', or '' for the default setting."""
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
@@ -57,7 +57,7 @@ class Method(NamedTuple):
 
 
 def join_words(*words: object) -> str:
-    """Return the words as text, separated by commas. Empty words, None, False and 0 are omitted."""
+    """Join the words with commas, without empty words, None, False and 0."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -90,12 +90,12 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return a dict from each key to the item with the least cost. Of equal items, the first is used."""
+    """Return a dict from each key to the first item with the least cost."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 
 
 def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the items in round-robin order: the first item with each key, then the second, and so on."""
+    """Return the first item with each key, then the second item with each key, and so on."""
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
@@ -116,20 +116,20 @@ def size_name(case: Case) -> str:
 def curve_case(case: Case, kind: str) -> Case:
     """Return a copy of a case with one device and no mesh, which identifies its scaling curve.
 
-    If `kind` is "weak", the number of points is divided by the number of devices.
+    If `kind` is "weak", the copy has the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case takes part in the ranking of JAX modes. Handwritten code and mode=auto do not."""
+    """Return whether a case is a JAX mode to rank, which excludes handwritten code and mode=auto."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A case in one environment. This is the base class of timings, curves and rankings."""
+    """A case in one environment, as the base class of timings, curves and rankings."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -147,7 +147,7 @@ class Subject:
 
     @property
     def all_sizes(self) -> dict[str, int]:
-        """Return a dict from the name of each problem size to its value. It includes the number of points."""
+        """Return a dict from name to value of all problem sizes, including the number of points."""
         return {"points": self.case.points, **self.case.sizes}
 
     @property
@@ -201,17 +201,17 @@ class Subject:
 
     @property
     def problem_key(self) -> tuple:
-        """Return the key of the problem in one environment. A problem is a function with fixed sizes."""
+        """Return the key of the problem (a function with fixed sizes) in one environment."""
         return self.environment, self.honest, problem(self.case)
 
     @property
     def comparison_key(self) -> tuple:
-        """Return a key that all methods for one problem share on one device count in one environment."""
+        """Return the key of the problem, device count and environment within which methods are compared."""
         return *self.problem_key, self.case.devices
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of an environment as (name, text) pairs. Commas separate items of lists and dicts."""
+    """Return the facts of an environment as (name, text) pairs, with commas between items of lists."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -236,7 +236,7 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
 
 def describe_environments(records: Iterable[Record]) -> str:
-    """Return text such as "2 environments that differ in jax (0.10.2, 0.11.0)", or "" if there is one."""
+    """Return text such as "2 environments that differ in jax (0.10.2, 0.11.0)", or "" for one environment."""
     groups = group_by(records, lambda record: record.setting)
     facts = environment_differences(groups.values())
     differ = [f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"]

@@ -56,10 +56,7 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
-    """Load a results folder as a pandas DataFrame with one row per record.
-
-    If `samples` is true, it has one row per time sample. docs/notebook.md describes the columns.
-    """
+    """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true."""
     findings = read(store.folder_of(fspath(folder)))
     frame = to_frame(record_columns(findings))
     if not samples:
@@ -84,8 +81,8 @@ def to_frame(table: Columns) -> "DataFrame":
 
 
 def to_csv(table: Columns) -> str:
-    """Return a table as CSV text in the format of pandas. Pandas is not imported, because that is slow."""
-    text = io.StringIO()
+    """Return a table as CSV text in the format of pandas."""
+    text = io.StringIO()  # without pandas, because its import is slow
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
     writer.writerows(zip(*(cells for _, cells in table.values()), strict=True))
@@ -93,7 +90,7 @@ def to_csv(table: Columns) -> str:
 
 
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Return a table with typed columns. Each row is a dict from column name to cell.
+    """Return a table with typed columns from rows, which are dicts from column name to cell.
 
     In `columns`, "sizes" selects all columns "sizes.*". All columns "environment.*" are appended. Integer
     columns become text if they contain strings or do not fit into 64 bits.
@@ -113,12 +110,12 @@ def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _encodable(value: object) -> str:
-    """Return a value as text that CSV can store. Lone surrogates and carriage returns are escaped."""
+    """Return a value as text in which lone surrogates and carriage returns are escaped."""
     return str(value).encode(errors="backslashreplace").decode().replace("\r", r"\r")
 
 
 def record_columns(findings: Findings) -> Columns:
-    """Return a table with one row per record. It includes failed and skipped records."""
+    """Return a table with one row per record, including failed and skipped records."""
     certainties = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
@@ -139,14 +136,14 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of a record in `_NESTED_COLUMNS`. Cells of another type are omitted."""
+    """Return the cells of a record in `_NESTED_COLUMNS`, without the cells that have a wrong type."""
     keys = {column: column.split(".") for column in _NESTED_COLUMNS}
     cells = {column: (getattr(record, field) or {}).get(key) for column, (field, key) in keys.items()}
     return {column: cell for column, cell in cells.items() if isinstance(cell, _NESTED_COLUMNS[column])}
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return the cells for the longest scaling curve of a record. Return {} if it has no curve."""
+    """Return the cells for the longest scaling curve of a record, or {} if it has no curve."""
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}
@@ -174,10 +171,8 @@ def _curve_columns(findings: Findings) -> Columns:
 
 
 def _sample_columns(findings: Findings) -> Columns:
-    """Return a table with one row per time sample, in the order of measurement.
-
-    `seconds` is the time of the slowest process, and `seconds_min` is the time of the fastest process.
-    """
+    """Return a table with one row per time sample, in the order of measurement."""
+    # `seconds` and `seconds_min` are the times of the slowest and the fastest process.
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     rows = [
         dict(zip(columns, (record.key, record.replicate, record.setting, index, *times), strict=True))

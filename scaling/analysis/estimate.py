@@ -11,7 +11,7 @@ _WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 
 
 class Estimate(NamedTuple):
-    """A number with the limits of its 95 % confidence interval. Unknown limits are None."""
+    """A number with the limits of its 95 % confidence interval, which are None if they are unknown."""
 
     value: float
     low: float | None
@@ -24,9 +24,9 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio can be reported. It cannot if its interval is too wide.
+        """Return whether the interval of a ratio is narrow enough to report the ratio.
 
-        The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+        It is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
         if self.low is None or self.high is None:
             return True
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether a fraction can be reported. It cannot if its interval is wider than 0.5."""
+        """Return whether a fraction can be reported, because its interval is unknown or at most 0.5 wide."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     @property
@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return a ratio such as '1.77x (1.70 to 1.81)'. A wide interval gives 'not determined (0.6 to 37)'."""
+    """Return text such as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' for a wide interval."""
     text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
     return text + format_interval(low, high)
 
@@ -61,12 +61,12 @@ def format_time_ratio(name: str, value: float, low: float | None = None, high: f
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """Return an exponent such as '1.02 (0.98 to 1.05)'. A wide interval gives 'not determined (-2 to 8)'."""
+    """Return text such as '1.02 (0.98 to 1.05)', or 'not determined (-2 to 8)' for a wide interval."""
     return format_share(value, low, high, _WIDEST_EXPONENT)
 
 
 def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
-    """Return a fraction such as '0.12 (0.1 to 0.15)'. A wide interval gives 'not determined (0.1 to 0.9)'."""
+    """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' for a wide interval."""
     if low is None or high is None:
         return f"{value:.3g}"
     text = f"{value:.3g}" if high - low <= widest else UNDETERMINED

@@ -45,7 +45,7 @@ class Findings:
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return a dict from "strong" or "weak" to the (curve, point) of this kind that contains a timing."""
+        """Return a dict from "strong" and "weak" to the (curve, point) pair that contains a timing."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
@@ -56,9 +56,9 @@ class Findings:
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program of a curve ran out of memory.
+        """Return the smallest device count on which the program of a curve ran out of memory, or None.
 
-        `kind`, "strong" or "weak", selects a curve that contains `timing`. Without such a count, return None.
+        The curve is the one that contains `timing`. `kind` is "strong" or "weak".
         """
         curve = timing.environment, curve_case(timing.case, kind)
         too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
@@ -155,7 +155,7 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each replicate without a record. `expected` has (case, replicates) by case key."""
+    """Return a label for each replicate without a record. `expected` maps case keys to (case, replicates)."""
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number}" if number else "")

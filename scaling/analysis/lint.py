@@ -59,7 +59,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return text such as '1 error, 2 warnings'. If there are none, return 'publishable as it is'."""
+    """Return text such as '1 error, 2 warnings', or 'publishable as it is' without errors and warnings."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -67,7 +67,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[dict[str, object]]:
-    """Return a row with the verdict, then a row for each violated rule. The keys of a row are `COLUMNS`."""
+    """Return dicts with the keys `COLUMNS`, one for the verdict and one for each violated rule."""
     remarks = lint_findings(findings)
     rows = (("verdict", verdict(remarks), "", "", ""), *map(astuple, remarks))
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
@@ -121,7 +121,7 @@ def _disturbed(timing: Timing) -> str | bool:
 
 
 def _trend(timing: Timing) -> str | bool:
-    """Describe the largest trend in the first compilation of a process. Return False if it is small."""
+    """Return the largest change of the time within a process as text, or False if there is no trend."""
     compilations = (samples_by_compilation(record)[0] for record in timing.records)
     change = max((trend(samples, _TREND) or 0.0 for samples in compilations), key=abs)
     return change != 0 and f"{change:+.1%} from the first third to the last"

@@ -34,7 +34,7 @@ _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrel
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two times with its 95 % interval. The limits are None if there are too few samples."""
+    """The ratio of two times with its 95 % interval, whose limits are None if there are too few samples."""
 
     value: float
     low: float | None = None
@@ -54,7 +54,7 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds or a ratio of times, with its error at one level, such as between processes."""
+    """A time in seconds or a ratio of times, with its error at one level, such as jobs or samples."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -72,10 +72,8 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
-    `records` contains one record per process. The time is the geometric mean over compilations, then over
-    processes, then over jobs. The median is used for each compilation. The interval is estimated from the
-    variation at the highest of these levels with several members. For a single compilation, it is the
-    interval of the median, widened for autocorrelation. The limits are None if there are too few samples.
+    `records` contains one record per process. The time is the geometric mean of the median times of all
+    compilations, first by process, then by job. The limits are None if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
@@ -118,7 +116,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case. Its error is estimated at the highest level with several members."""
+    """Return the time of a case, with its error at the highest level (such as jobs) with several members."""
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
         return _estimate_from_members(members)
@@ -149,7 +147,7 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return the mean log(time) or log(ratio) of each job. If there is one job, average by process.
+    """Return the mean log(time) or log(ratio) by job, or by process if there is only one job.
 
     Each item of `runs` contains one record for a time, or two records for a ratio.
     """
@@ -189,9 +187,8 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Return the ratios with each variance shrunk toward the common variance by empirical Bayes.
 
-    The variance of one case is uncertain if it has few processes. The weight of the common variance is
-    limited by the effective number of cases. With fewer than 20 cases, the ratios are returned unchanged.
-    Source: Smyth 2004, the moderated t-statistic of limma.
+    With fewer than 20 cases, the ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic
+    of limma.
     """
     from scipy.optimize import brentq  # a slow import, which other functions do not need
 
@@ -217,7 +214,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of cases. It is smaller if times in the same processes correlate."""
+    """Return the effective number of cases, which is smaller if times in the same processes correlate."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         rms = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0
@@ -232,8 +229,8 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
 def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
     """Return the relative change of the median time from the first to the last third of the samples.
 
-    Return None if there are fewer than three samples, or if the change is at most `least`. Return None if
-    Spearman's rank correlation with the sample index is not significant at the 0.1 % level.
+    Return None for fewer than three samples, and for a change that is at most `least` or not significant. The
+    test is Spearman's rank correlation with the sample index, at the 0.1 % level.
     """
     count = len(samples)
     if count < 3 or min(samples) == max(samples):
@@ -271,6 +268,6 @@ def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def _centered_ranks(samples: Sequence[float]) -> Any:
-    """Return the ranks of the samples relative to the mean rank. Equal samples have equal ranks."""
+    """Return the ranks of the samples minus their mean, where equal samples have equal ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

@@ -24,7 +24,7 @@ _LAST_STEP = 1e-6  # relative size of a step after which Newton's method has con
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A scaling law fitted to one scaling curve. Speed-ups are relative to the fitted time on one device."""
+    """A scaling law fitted to one scaling curve."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
     parameters: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
@@ -33,7 +33,7 @@ class ScalingFit:
     best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the speed-up that the law predicts. For weak scaling, it is the scaled speed-up."""
+        """Return the predicted speed-up over one device, which is the scaled speed-up for weak scaling."""
         serial, *coherency = (parameter.value for parameter in self.parameters.values())
         if self.name == GUSTAFSON:
             return devices - serial * (devices - 1)
@@ -41,7 +41,7 @@ class ScalingFit:
 
     @property
     def limit(self) -> float | None:
-        """Return the largest speed-up over all device counts. Return None if it is unbounded."""
+        """Return the largest speed-up over all device counts, or None if it is unbounded."""
         serial = next(iter(self.parameters.values())).value
         if self.peak:
             return self.speedup(self.peak)
@@ -49,7 +49,7 @@ class ScalingFit:
 
     @property
     def limit_estimate(self) -> Estimate | None:
-        """Return `limit` with its interval, which follows from the intervals of the parameters."""
+        """Return `limit` with an interval that is computed from the intervals of the parameters."""
         if self.limit is None:
             return None
         lows, highs = (
@@ -61,7 +61,7 @@ class ScalingFit:
 
     @property
     def peak(self) -> float | None:
-        """Return the device count with the largest speed-up. Return None if there is no maximum."""
+        """Return the device count with the largest speed-up, or None if there is no maximum."""
         if self.name != UNIVERSAL or not self.parameters["coherency"].value:
             return None
         contention, coherency = (self.parameters[name].value for name in ("contention", "coherency"))
@@ -84,10 +84,9 @@ class _LinearLaw(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit the laws of strong or weak scaling to a scaling curve, and mark the best law.
+    """Fit each applicable scaling law to a scaling curve, and mark the law that fits best.
 
-    A law with p parameters needs at least p + 2 device counts. Times that are not distinguishable from an
-    empty call are omitted. The simpler law is the best, unless an F test at the 5 % level rejects it.
+    A law with p parameters needs at least p + 2 device counts. Times as short as an empty call are omitted.
     """
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
@@ -118,12 +117,12 @@ def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squares that passes an F test at the 5 % level. `squares` is the least."""
+    """Return the largest sum of squares that passes an F test at the 5 % level against the least sum."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Fit a law to the logarithms of the times. Each parameter has a 95 % profile interval."""
+    """Fit a law to the logarithms of the times, with a 95 % profile interval for each parameter."""
     target, freedom = law.sign * (log_times - law.shift), len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
     limit = _acceptance_limit(best.squares, freedom)
@@ -145,9 +144,9 @@ class _Minimum(NamedTuple):
 
 
 def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> _Minimum:
-    """Find the least-squares parameters, each between 0 and 1.
+    """Find the least-squares parameters between 0 and 1.
 
-    A parameter is 0 if this value fits equally well. `fixed` maps indices of parameters to constant values.
+    `fixed` maps parameter indices to constant values.
     """
     free = [index for index in range(len(law.parameters)) if index not in fixed]
     if not free:
@@ -175,9 +174,9 @@ def _evaluate(law: _LinearLaw, target: Any, parameters: Any) -> _Minimum:
 
 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return the value between `best` and `end` at which the least sum of squares is `limit`.
+    """Return one end of the profile interval of the parameter `index`, between `best` and `end`.
 
-    This is one end of the profile interval of the parameter `index`. The bound `end` is 0 or 1.
+    There, the least sum of squares reaches `limit`. If it never does, the result is the bound `end`.
     """
 
     def distance(value: float) -> tuple[float, float]:
@@ -188,7 +187,7 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
 
 
 def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
-    """Find a root by Newton's method, with bisection as a fallback. Without a root, return `outside`.
+    """Find a root by Newton's method with bisection, or return `outside` if there is no root.
 
     `function` returns its value and its derivative. The value is positive at `inside`.
     """

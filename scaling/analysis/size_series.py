@@ -33,7 +33,7 @@ class _SizeSeries(Subject):
 
 @dataclass(frozen=True)
 class SizeSweep(_SizeSeries):
-    """The times of each method for several values of one problem size. `case` has the largest size."""
+    """The times of each method for several values of one problem size, of which `case` has the largest."""
 
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
@@ -45,7 +45,7 @@ class SizeSweep(_SizeSeries):
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:
-        """Return the exponent p of each method, where time ~ size ** p.
+        """Return a dict from each method to its exponent p, where time ~ size ** p.
 
         Times shorter than ten empty calls are not used. Methods with under three other times are omitted.
         """
@@ -58,14 +58,11 @@ class SizeSweep(_SizeSeries):
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two problem sizes.
-
-    At each size, the times of both methods differ significantly. Each method has its fastest memory setting.
-    """
+    """A change of the fastest method between two sizes at which the times differ significantly."""
 
     devices: int
-    before: Method  # the fastest method at smaller sizes
-    after: Method  # the fastest method at larger sizes
+    before: Method  # the fastest method at smaller sizes, without its memory setting
+    after: Method  # the fastest method at larger sizes, without its memory setting
     below: int  # the closest smaller size at which `before` is known to be faster
     above: int  # the closest larger size at which `after` is known to be faster
     at: float  # size at which the times are equal, interpolated linearly in the logarithms
@@ -83,18 +80,16 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (varying size, title, constant sizes, items) for each series in which one problem size varies.
-
-    A series needs three values of this size on one device count. The size with the most values needs only
-    two. Sizes that determine each other vary in one series.
-    """
+    """Yield (size name, title, other sizes, items) for each series in which one problem size varies."""
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
+    # Sizes that determine each other vary in one series.
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
     varying = [names for changes, names in together.items() if any(changes)]
     longest = max(varying, key=lambda names: _count_values(names[0], items), default=None)
     for swept in varying:
         title = (" = " if len({tuple(columns[name]) for name in swept}) == 1 else " and ").join(swept)
         for fixed_sizes, group in group_by(items, functools.partial(_name_other_sizes, swept)).items():
+            # The size with the most values needs only two.
             if _count_values(swept[0], group) >= (2 if swept is longest else _LEAST_SIZES):
                 yield swept[0], title, fixed_sizes, group
 

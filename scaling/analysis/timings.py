@@ -56,7 +56,7 @@ class Timing(Subject):
 
 
 def nodes_of(record: Record) -> int | None:
-    """Return the number of nodes on which a case ran. Return None if it was not recorded."""
+    """Return the number of nodes on which a case ran, or None if it was not recorded."""
     shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
     nodes = shape.get("nodes") if isinstance(shape, dict) else None
     return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
@@ -84,7 +84,7 @@ def _sortable(value: Any) -> tuple:
 
 
 def least_time(timings: Iterable[Timing]) -> Timing | None:
-    """Return the timing with the shortest time. Return None if there are no timings."""
+    """Return the timing with the shortest time, or None if there are no timings."""
     return min(timings, key=lambda timing: timing.median, default=None)
 
 
@@ -94,12 +94,12 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the time in seconds of an empty call on the same devices. It is 0 if it was not measured."""
+    """Return the time of an empty call on the same devices in seconds, or 0 if it was not measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return `dispatch_floor` if the time is shorter than ten empty calls. Otherwise, return None."""
+    """Return `dispatch_floor` if the time is shorter than ten empty calls, or None if it is longer."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -147,10 +147,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Recommend the smallest device count whose time is not significantly longer than the shortest time.
+    """Return the timing on the fewest devices that are not significantly slower than the fastest timing.
 
-    Return (timing on this count, ''). If the ratio of both times is not determined, return the shortest
-    timing and the reason why no count is recommended.
+    The second item is ''. If the ratio of both times is too uncertain, return the fastest timing and the
+    reason.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
@@ -164,29 +164,29 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause such as 'jacfwd takes 1.77x as long', where `name` is the name of `top`."""
+    """Return text such as '`name` takes 1.77x as long', from the time of `top` over that of `bottom`."""
     return format_time_ratio(name, *time_ratio(top, bottom))
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of the named stages in seconds. Return None if it is unknown."""
+    """Return the total time in seconds of the record fields `names`, or None if none is recorded."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the time to the first result in seconds, with compilation. Return None if it is unknown."""
+    """Return the time to the first result in seconds, including compilation, or None if it is unknown."""
     if any(record.first_seconds is None for record in timing.records):
         return None
     return stage_seconds(timing, *SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the least number of calls for which `timing` takes at most as long in total as `other`.
+    """Return the least number of calls after which `timing` takes no longer in total than `other`.
 
-    The total time includes the compilation. Return None if `timing` is not significantly faster per call.
-    Return None if the ratio is not determined or the time of a first call is unknown.
+    Total times include compilation. Return None if a first call was not timed, or if it is uncertain that
+    `timing` is faster per call.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     ratio, saved = time_ratio(other, timing), other.median - timing.median
@@ -196,13 +196,13 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory per device in bytes, preferably as a measured peak. Return None if it is unknown."""
+    """Return the memory per device in bytes, preferably a measured peak, or None if it is unknown."""
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the blocks of chunk=auto, such as '4 seeds and all points at a time'. By default, return ''."""
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""
@@ -213,7 +213,7 @@ def automatic_blocks(record: Record) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method. The blocks that chunk=auto chose follow in parentheses."""
+    """Return the name of a method, with the block sizes that chunk=auto chose in parentheses."""
     auto = automatic_blocks(timing.record)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name
 
