@@ -27,7 +27,7 @@ _NOTE = (
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return sentences that summarize a comparison. The last one counts the cases with each verdict."""
+    """Return sentences on a comparison, of which the last one counts the cases with each verdict."""
     differing = "; ".join(f"{fact} ({', then '.join(pair)})" for fact, pair in comparison.differences.items())
     difference = f"they differ in {differing}" if differing else "nothing recorded differs"
     # Output contains no absolute path of a machine.
@@ -56,7 +56,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def changed_table(comparison: FolderComparison) -> Table:
-    """Return a table of up to 40 cases that changed. If more changed, its last row states how many more."""
+    """Return a table of up to 40 changed cases, with the number of further cases in a last row."""
     return _short_table([row for row in comparison.rows if row.verdict not in folder_comparison.UNCHANGED])
 
 

@@ -22,10 +22,9 @@ def write_exports(
 ) -> dict[str, list[Path]]:
     """Export a results folder to files, and return a dict from each format to the paths of its files.
 
-    `formats` are keys of FORMATS, and `output` is the folder to write to, by default the subfolder `export`.
-    Raise `Refusal` before any file is written if a format is unknown or its package is not installed, if
-    there are no results, or if the output folder cannot be created. Also raise it if no file is written,
-    because the results contain nothing to show in these formats.
+    `formats` are keys of FORMATS. `output` is the folder to write to, by default the subfolder `export`.
+    Raise `Refusal` and write no file if a format is unknown, its package is not installed, there is nothing
+    to export, or `output` cannot be created.
     """
     for name in formats:
         if name not in FORMATS:
@@ -110,7 +109,7 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> func
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Split comma-separated words such as ['svg,png'] into format names, which are not validated.
+    """Split comma-separated words such as ['svg,png'] into format names, without checking the names.
 
     If `words` is empty, return ['csv']. Raise `Refusal` if it contains no name, as in [','].
     """

@@ -37,7 +37,7 @@ _RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and t
 
 
 class Section(NamedTuple):
-    """A collapsible section of the HTML page. Its sentences, figure and table are optional."""
+    """A collapsible section of the HTML page."""
 
     anchor: str
     title: str
@@ -50,7 +50,7 @@ class Section(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section with a table. Unless `opened`, its summary contains the first sentence of the note."""
+    """Return a section with a table, which is initially expanded if `opened` is true."""
     sentence = "" if opened else _first_sentence(table.note)
     summary = join_words(count_of(len(table.rows), "row"), sentence)
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
@@ -61,7 +61,7 @@ def _first_sentence(text: str) -> str:
 
 
 def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
-    """Return the HTML page of a results folder. Each of `folded_tables` becomes a collapsed section."""
+    """Return the HTML page of a results folder, with each of `folded_tables` in a collapsed section."""
     fastest = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
@@ -118,10 +118,10 @@ def render_page(
     panels: Mapping[str, Any],
     answers: Sequence[FastestAnswer] = (),
 ) -> str:
-    """Return an HTML page with a title, badges, sections, and detail panels. Each of `answers` is a card.
+    """Return an HTML page with a title, badges, cards with answers, sections and detail panels.
 
-    `provenance` is the line below the title. `badges` are (CSS class, text) pairs, such as
-    ('failed', '2 failed'). `panels` is the result of `case_panels`.
+    `provenance` is the line below the title. `badges` are (CSS class, text) pairs, such as ('failed', '2
+    failed'). `panels` is the result of `case_panels`.
     """
     figures = [section.figure for section in sections if section.figure]
     vega = (_TEMPLATE_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
@@ -135,7 +135,7 @@ def render_page(
 
 
 def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return a dict from HTML anchor to the detail panel of a case. Cases without records are omitted.
+    """Return a dict from HTML anchor to the detail panel of each case that has records.
 
     `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
 

@@ -62,7 +62,7 @@ def _find_predictions(
 ) -> list[tuple[Curve, Forecast, Timing, PlanScore | None]]:
     """Return a (curve, forecast, timing, score) tuple for each curve that a plan predicts.
 
-    `timing` is the predicted time on the most devices. If no predicted time was measured, `score` is None.
+    `timing` is the prediction on the most devices. `score` is the accuracy of the plan, or None if unknown.
     """
     scores = {score.hardware: score for score in findings.plan_scores}
     return [

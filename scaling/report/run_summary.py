@@ -14,10 +14,9 @@ _MAX_WARNINGS = 4  # largest number of warnings in a summary
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the summary that `scaling run` prints at its end, as lines that fit on one screen.
+    """Return the fastest AD modes, warnings and the next commands, as lines that fit on one screen.
 
-    The summary contains the fastest AD mode of each function, warnings, and the next commands. `width` is the
-    width of the console in characters.
+    `width` is the width of the console in characters.
     """
     width = min(width, WIDTH)
     lint = [finding for finding in lint_findings(findings) if finding.severity != NOTE]

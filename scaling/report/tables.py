@@ -92,7 +92,7 @@ def _name_with_time(timing: Timing) -> str:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups, with a row for each curve and a column for each device count."""
+    """Return a table of times and speed-ups, with one row per curve and one column per device count."""
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
@@ -186,7 +186,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Format a ratio, such as '1.9x, weak 1.8x'. The keys of `points` are the kinds of scaling."""
+    """Return a ratio for each kind of scaling (key of `points`) as text, such as '1.9x, weak 1.8x'."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), unit)
@@ -351,7 +351,7 @@ def _format_rate(peak: Timing) -> str:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table of the hardware and software on which cases ran, with a column for each environment."""
+    """Return a table of the recorded hardware and software, with one column per environment."""
     rows: dict[str, Row] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]

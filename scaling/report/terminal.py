@@ -20,7 +20,7 @@ def print_report(report: TerminalReport, console: Console) -> None:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table with its title. If it is too wide for the console, print each row as a paragraph."""
+    """Print a table with its title, or print each row as a paragraph if the console is too narrow."""
     header, *rows = (
         [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
@@ -42,10 +42,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the table does not fit into `width`.
-
-    `columns` contains the cells of each column. No column is narrower than its longest word.
-    """
+    """Return a width in characters for each column of cells, or None if `width` is too small for them."""
     max_widths = [max(map(len, column)) for column in columns]
     min_widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     free_width = width - _BORDER_WIDTH * len(columns) - 1 - sum(min_widths)

@@ -31,7 +31,7 @@ def keep_numbers_whole(text: str) -> str:
 
 
 class Table(NamedTuple):
-    """A table whose cells are text. The HTML page, Markdown files and the console show it."""
+    """A table of text for the HTML page, Markdown files and the console."""
 
     anchor: str  # the HTML anchor of the table
     title: str
@@ -58,7 +58,7 @@ class TerminalReport(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a table. `rows` are dicts from column name to value, and have the same keys.
+    """Return a table from rows, which are dicts from column name to value with the same keys.
 
     None becomes an empty cell. Columns that contain only empty cells are omitted, except the first column.
     """
@@ -70,9 +70,9 @@ def make_table(
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Wrap text at `width` characters, and return its lines. All lines but the first start with `indent`.
+    """Return the lines of text wrapped at `width` characters, with `indent` before all lines but the first.
 
-    Words and quantities such as '1.2 ms' are not broken. A line with a long word can exceed the width.
+    Words and quantities such as '1.2 ms' are not broken, so that a line can exceed the width.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(

@@ -50,7 +50,7 @@ def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
 def inputs_digest(folder: Path) -> str:
     """Return the hexadecimal SHA-256 digest of the inputs of a report.
 
-    They are the name of the folder, its records, its plans, study.json, and the source code of the package.
+    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
     """
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.source()}"))
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
@@ -62,7 +62,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def find_current(folder: Path, digest: str) -> TerminalReport | None:
-    """If the report is complete and its inputs have this digest, return its console output, else None."""
+    """Return the console output of a complete report whose inputs have this digest, or None."""
     saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
     is_complete = all((folder / "report" / name).is_file() for name in _FILES)
     if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):
@@ -71,5 +71,5 @@ def find_current(folder: Path, digest: str) -> TerminalReport | None:
 
 
 def mark_current(folder: Path, digest: str, printed: TerminalReport) -> None:
-    """Save the digest of the inputs of a report, and its console output, to report/.inputs.json."""
+    """Save the console output of a report and the digest of its inputs to report/.inputs.json."""
     store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())

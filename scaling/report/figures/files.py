@@ -46,12 +46,10 @@ def _page_panel(panel: Panel) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON text that can be embedded in an HTML script element.
-
-    Theme colors become CSS variables. The characters <, > and & are escaped, so that no tag ends the element.
-    """
+    """Return a value as JSON text for an HTML script element, with theme colors as CSS variables."""
     themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
     text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
+    # No tag in the text may end the element.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -110,7 +108,7 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 def write_figures(
     figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write figures to image files in a folder, and return the paths. `formats` are keys of ENCODERS."""
+    """Write figures to image files in each of `formats` (keys of ENCODERS), and return the paths."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))

@@ -26,7 +26,7 @@ _ISOLATED = (
 
 
 class Panel(NamedTuple):
-    """A panel of a figure: a Vega-Lite chart with several layers, and the lines of its title."""
+    """A Vega-Lite chart with several layers, which is one panel of a figure."""
 
     title: tuple[str, ...]
     chart: Spec
@@ -50,7 +50,7 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` counts the problems with results. If it exceeds MAX_PANELS, the caption states both numbers.
+    `problems` is the number of problems that have results, which may exceed the number of panels.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -59,7 +59,7 @@ def make_figure(
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the function of `subject`, and `details`.
+    """Return the lines of a panel title, with the function of `subject` and `details`.
 
     If a workload was measured in several environments, the last line is the environment.
     """
@@ -68,7 +68,7 @@ def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[st
 
 
 def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
-    """Return a data row for a timing: its time in seconds, its 95 % interval and its tooltip.
+    """Return a data row with the time in seconds, the 95 % interval and the tooltip of a timing.
 
     `line` is the name of the line in the chart. `remarks` are added to the tooltip, and `fields` to the row.
     """
@@ -124,10 +124,7 @@ def _axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
 def make_chart(
     rows: Sequence[Row], x: Spec, y: Spec, styles: Sequence[LineStyle], layers: Iterable[Spec]
 ) -> Spec:
-    """Return a Vega-Lite chart whose layers share data rows, axes, colors and tooltips.
-
-    If the reader selects a line in the legend of the HTML page, all other lines become transparent.
-    """
+    """Return a Vega-Lite chart whose layers share data rows, axes, colors and tooltips."""
     encoding = {
         "x": x, "y": y, "color": _line_channel(styles, [style.colour for style in styles]),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -142,22 +139,22 @@ def _line_channel(styles: Sequence[LineStyle], values: Sequence[Any]) -> Spec:
 
 
 def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -> Spec:
-    """Return a layer of a Vega-Lite chart. `mark` contains the mark type and its properties.
+    """Return a layer of a Vega-Lite chart with the given mark, data rows and encoding channels.
 
-    If `rows` is None, the layer shows the chart's rows. `channels` override or extend the chart's encoding.
+    `mark` contains the mark type and its properties. Rows and channels are by default those of the chart.
     """
     data = {} if rows is None else {"data": {"values": rows}}
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
 
 
 def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, **options: Any) -> Spec:
-    """Return a layer with a line for each value of the field `line`. `options` are properties of the mark."""
+    """Return a layer with a line for each value of the field `line`, and the mark properties `options`."""
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
 
 def draw_points(styles: Sequence[LineStyle], **channels: Any) -> Spec:
-    """Return a layer of hollow markers. `channels` are additional encoding channels."""
+    """Return a layer of hollow markers, with `channels` as additional encoding channels."""
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
     return make_layer({"type": "point"}, shape=shape, **channels)
 
@@ -169,10 +166,7 @@ def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers that draw lines with error bars and markers.
-
-    If there are two to four lines, each with a different AD mode, each line is labeled with its mode.
-    """
+    """Return layers with lines, error bars and markers, and with labels if there are two to four AD modes."""
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
@@ -186,7 +180,7 @@ def _mode_of_line(line: str) -> str:
 
 
 def _label_line_ends(rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return a copy of `rows` with AD modes as labels. Labels that would overlap are moved up."""
+    """Return a copy of `rows` with AD modes as labels, which are moved up where they would overlap."""
     field, domain = y["field"], y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
@@ -198,7 +192,7 @@ def _label_line_ends(rows: Iterable[Row], y: Spec) -> list[Row]:
 
 
 def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
-    """Return layers that draw ideal scaling as a dotted line. `values` is a dict from x value to y value."""
+    """Return layers that draw ideal scaling as a dotted line. `values` maps x values to y values."""
     rows = [{x["field"]: count, y["field"]: ideal, "label": "ideal"} for count, ideal in values.items()]
     low, high = y["scale"]["domain"]
     visible = [row for row in rows if low <= row[y["field"]] <= high]
@@ -210,6 +204,6 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
-    """Return a layer that writes the field `label`. `options` are mark properties such as `align`."""
+    """Return a layer that writes the field `label`, with `options` as mark properties."""
     channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
     return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)

@@ -50,11 +50,7 @@ def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Draw time and speed-up against device count for the largest problem of each function.
-
-    The baseline of the speed-up is the fastest jit program on one device, excluding handwritten derivatives.
-    If there is no strong scaling curve, return None.
-    """
+    """Draw time and speed-up for the largest problem of each function, or return None without curves."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
         "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and "
@@ -84,9 +80,9 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 def _draw_curves(
     name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> Figure | None:
-    """Draw the curves of the largest problem of each function, in a panel for each of the `fields`.
+    """Draw one panel per field for the largest problem of each function, or return None without panels.
 
-    A field is 'seconds' or a ratio of a `CurvePoint`, such as 'speedup'. If there is no panel, return None.
+    A field is 'seconds' or a ratio of a `CurvePoint`, such as 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
@@ -142,7 +138,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row for each curve point. A ratio is None if its interval is too wide to report it."""
+    """Return a data row for each curve point, in which ratios with too wide intervals are None."""
     rows = []
     for curve in curves:
         for point in curve.points:
@@ -158,11 +154,9 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return the values of a fitted scaling law on 12 device counts, as data rows.
-
-    `field` is 'speedup' or 'efficiency', relative to the measured time of the baseline.
-    """
+    """Return data rows with the 'speedup' or 'efficiency' (`field`) of a fitted law on 12 device counts."""
     baseline, rows = curve.points[0], []
+    # The values are relative to the measured time of the baseline.
     scale = baseline.seconds / law.seconds / (baseline.devices if curve.kind == "weak" else 1)
     for devices in np.geomspace(baseline.devices, curve.points[-1].devices, 12):
         value = scale * law.speedup(devices) / (devices / baseline.devices if field == "efficiency" else 1)

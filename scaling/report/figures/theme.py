@@ -54,7 +54,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The name and style of a line or a filled area. Areas have neither a marker shape nor a dash pattern."""
+    """The name and style of a line, or of a filled area without marker shape and dash pattern."""
 
     name: str
     colour: str
@@ -65,8 +65,7 @@ class LineStyle(NamedTuple):
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     """Return the line styles of a figure, sorted by line name.
 
-    `cases` is a dict from line name to a case with the AD mode of the line. The color identifies the mode, or
-    the library if it is not JAX. Up to six lines with the same color and shape differ in their dashes.
+    `cases` is a dict from line name to a case with the AD mode of the line.
     """
     styles, used_styles = [], Counter[str]()
     for name, case in sorted(cases.items()):
