@@ -26,7 +26,7 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
     """Save the W&B workspace and the W&B report of a job, and return text with their URLs.
 
-    `current` is a dict from the series of a run to the ID of its current W&B run.
+    `current` is a dict from `TrackedRun.series` to the ID of the W&B run on the server.
     """
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series

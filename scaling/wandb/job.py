@@ -29,11 +29,9 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The settings of a publication to W&B. Raise `Refusal` if a value is invalid.
+    """The settings of a publication to W&B, which raise `Refusal` if a value is invalid."""
 
-    wandb itself reads the API key, the server and the default entity.
-    """
-
+    # wandb itself reads the API key, the server and the default entity.
     project: str = "ad-scaling"
     entity: str | None = None  # user or team; None for the default of the API key
     mode: str = "auto"  # "auto" is online if there is an API key, otherwise offline
@@ -62,9 +60,9 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in a `tracking` config. Raise `Refusal` if a key or value is invalid.
+        """Return the settings in a `tracking` config, with the mode in WANDB_MODE if this variable is set.
 
-        The environment variable WANDB_MODE overrides `mode`.
+        Raise `Refusal` if a key or value is invalid.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         names = [field.name for field in dataclasses.fields(cls)]
@@ -80,7 +78,7 @@ class TrackingSettings:
 
 
 class Line(NamedTuple):
-    """A line in a W&B plot: the environment, the workload and the AD method of one W&B run."""
+    """The environment, workload and AD method of one W&B run, which is one line in a plot."""
 
     environment: str
     workload: str
@@ -89,13 +87,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """A W&B plot with one line per W&B run.
-
-    The values are logged as `metric`, and the bounds of the 95 % intervals as `metric`_low and `metric`_high.
-    """
+    """A W&B plot with one line per W&B run."""
 
     kind: str  # strong, weak or size
-    metric: str
+    metric: str  # the bounds of the 95 % intervals have the metrics `metric`_low and `metric`_high
     title: str
     x: str  # the metric of the x-axis: devices or size
     x_title: str
@@ -111,13 +106,13 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run. The entries "study" and "kind" of `config` are its W&B group and job type."""
+    """The content of a W&B run."""
 
     digest: str  # a hash of the content, which differs if the results differ
     series: str  # identifies the same line in all publications; the newest run supersedes the others
     name: str
     tags: tuple[str, ...]
-    config: Fields
+    config: Fields  # its entries "study" and "kind" are the W&B group and the W&B job type
     rows: list[Fields]  # the history: dicts from metric to value
     summary: Fields
 

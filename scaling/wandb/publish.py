@@ -48,7 +48,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B or write offline copies. Errors are part of the returned outcome."""
+    """Publish a results folder to W&B or write offline copies, and return the outcome with all errors."""
     events: list[Event] = [{"mode": settings.mode}]
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -80,9 +80,8 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
 
-    If the child crashes or sends nothing within a time limit, the last event contains a `reason`. The child
-    inherits the file descriptor `lock`, so that no other publication can start before the child ends. It runs
-    in a temporary folder, because logs of wandb contain paths.
+    If the child fails or falls silent, the last event has a `reason`. `lock` is the descriptor of a lock
+    file.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
     environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT
@@ -91,6 +90,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     timeout = _START_SECONDS + _GRACE_SECONDS
     with contextlib.ExitStack() as stack:
         work_folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        # Logs of wandb contain the working folder. The lock is held until the child ends.
         options: dict[str, Any] = {"cwd": Path(work_folder), "env": environ, "pass_fds": (lock,)}
         child = ChildProcess(command, stdin_text=encoded_job, **options)
         stack.callback(child.close)
@@ -108,7 +108,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 def _format_outcome(
     folder: Path, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the lines that state how many W&B runs are published or kept offline, and why others failed.
+    """Yield lines that count the published and the offline W&B runs, and explain failures.
 
     `fields` contains the last value of each event field, such as 'page' and 'dashboard'.
     """

@@ -72,7 +72,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
+    """Write an offline copy of a run and return 'kept', or return 'there before' if a whole copy exists."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -116,7 +116,7 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload and verify a W&B run, unless an equal run is in `listed`, the runs on the server.
+    """Upload and verify a W&B run, unless the runs on the server (`listed`) contain an equal run.
 
     Return (state, run ID, error message or ''). The state is 'unchanged', 'published' or 'differs'.
     """
@@ -149,7 +149,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
-    """Upload a run, or write an offline copy if `mode` is 'offline'. Return the run ID and the log path."""
+    """Send a run to W&B in the `mode` 'online' or 'offline', and return the run ID and the log path."""
     settings = job.settings
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
@@ -211,7 +211,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
 
-    A run is superseded if its ID is in `wrong`, or if `current` has another run ID for its series.
+    `current` maps each series to the ID of its newest run. `wrong` has the IDs of runs with wrong content.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

@@ -29,7 +29,7 @@ _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty"
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study, sorted by decreasing line count. Each has a metric of its own."""
+    """Return the W&B line plots of a study with unique metrics, plots with the most lines first."""
     metric_counts, plots = Counter[str](), []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
@@ -72,7 +72,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
     """Return a `TrackedRun` for each environment, workload and AD method, and one for the whole study.
 
-    The series of the runs depend on the study name and, if it differs, on the name of the results `folder`.
+    The name of the results `folder` distinguishes several results of one study.
     """
     groups = group_by(
         (record for record in findings.records if record.case.kind == "case"),
@@ -121,10 +121,10 @@ def _make_run(
     config: Fields,
     rows: Mapping[Any, Fields],
 ) -> TrackedRun:
-    """Return the content of a W&B run of `records`. `line` is None in the run of the whole study.
+    """Return the content of a W&B run for a line or, if `line` is None, for the whole study.
 
-    `identity` is a JSON value that identifies the study. `rows` are the history rows, sorted by their keys.
-    Fields with the same value in all records are added to `config`.
+    `identity` is a JSON value that identifies the study. `rows` is a dict from sort key to history row.
+    Fields that are equal in all records are added to `config`.
     """
     newest = newest_by_replicate(records).values()
     series = digest_of([identity, line] if line else identity)
@@ -140,7 +140,7 @@ def _make_run(
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the W&B config of a record: the fields of its case, and a part of its environment."""
+    """Return the W&B config of a record, with its case and a part of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
@@ -155,7 +155,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to one that W&B can store, for example NaN to None, and a list to JSON text."""
+    """Convert a value to one that W&B can store, for example NaN to None and a list to JSON text."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
