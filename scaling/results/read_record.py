@@ -17,10 +17,9 @@ _MIN_SAMPLE_SECONDS = 1e-12
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Parse a line of JSON as a record. `path` is the file that contains the line.
+    """Parse a line of JSON in the file `path` as a record.
 
-    Raise ValueError if the line is not a valid record. Raise `Refusal` if a newer version of this package
-    wrote it.
+    Raise ValueError if the line is not a valid record, or `Refusal` if a newer ad-scaling wrote it.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -43,10 +42,7 @@ def _parse_case(text: str) -> Case:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a newer version of this package wrote a JSON object in the file `path`.
-
-    `value` is the JSON object of a record, a plan or a study. Its field "schema" is the number of the format.
-    """
+    """Raise `Refusal` if a newer ad-scaling wrote `value` (a record, plan or study) to the file `path`."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -67,10 +63,7 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a JSON value has the type `hint`.
-
-    For the types int and float, negative numbers fail the test.
-    """
+    """Return a function that tests whether a JSON value has the type `hint` without negative numbers."""
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
         return functools.reduce(_check_either, argument_checks)
@@ -101,10 +94,7 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Check that each field of a dataclass instance has its annotated type, and return the instance.
-
-    Raise ValueError if a field has another type.
-    """
+    """Return a dataclass instance, or raise ValueError if a field does not have its annotated type."""
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")
@@ -148,7 +138,7 @@ def _check_numbers(name: str, value: Any) -> None:
 def check_entries(name: str, value: Any) -> None:
     """Raise ValueError if an entry of the record field `name` has a wrong type.
 
-    `value` is a dict or a list of dicts. `_ENTRY_TYPES[name]` contains the types of their entries.
+    `value` is the content of the field, which is a dict, a list of dicts or None.
     """
     for entries in value if isinstance(value, list) else [value]:
         checks = {} if entries is None else _ENTRY_CHECKS[name]
