@@ -22,7 +22,7 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file: the run times of methods, all measured at the same parameter values."""
+    """The content of an Extra-P file, with the run times of methods at the same parameter values."""
 
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, and the sizes (by name) that can be parameters of an Extra-P model."""
+    """A timing with the named sizes that can be parameters of an Extra-P file."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -42,11 +42,10 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return the content of each Extra-P file, keyed by the file name without its suffix.
+    """Return a dict from file name without suffix to the content of the Extra-P file.
 
-    Methods that were measured at the same sizes share a file. If more than four sizes vary, four of them are
-    parameters. There is a separate file for each combination of the other sizes. Timings are omitted if
-    several devices shared a CPU core.
+    Methods that were measured at the same sizes share a file. At most four sizes are parameters, and there is
+    one file for each combination of the others. Timings of devices that shared a CPU core are omitted.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
@@ -74,10 +73,9 @@ def _add_sizes(timing: Timing) -> _SizedTiming:
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return the names of the sizes that differ between the timings, in groups.
+    """Return groups of the sizes that vary, where sizes that determine each other are in one group.
 
-    If two sizes are in the same group, each value of one occurs with only one value of the other. The group
-    of `devices` is first. The other groups are sorted by their number of distinct values, largest first.
+    The group of `devices` is first. The other groups follow in the order of decreasing value counts.
     """
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -110,7 +108,7 @@ def _to_region_name(text: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file: seconds per call, and operations per device if they are known."""
+    """Return the text of an Extra-P file, with seconds per call and, if known, operations per device."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:
