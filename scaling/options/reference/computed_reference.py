@@ -89,7 +89,7 @@ def add_reference(
 
 
 def make_verified_reference(case: Case, workload: Workload) -> ComputedReference:
-    """Return the verified reference of a case, in float64 if possible. Otherwise, use the case's dtype."""
+    """Return the verified reference of a case, in float64 if possible, or else in the dtype of the case."""
     arrays = sample_inputs(case, workload)
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(case, workload, case.dtype, arrays)
@@ -225,11 +225,10 @@ def _verify_reference(
     arrays: InputArrays,
     float64_obstacle: str | None = None,
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy that contains the outcome.
+    """Return a copy of a reference with the outcome of a verification by finite differences.
 
-    If the verification fails, `wrong` or `unsure` is set to an error message. Otherwise, `seconds` is set to
-    the estimated time of all entries. `float64_obstacle` is the reason why the reference is not computed in
-    float64.
+    The outcome is an error message in the field `wrong` or `unsure`, or otherwise the estimated `seconds`.
+    `float64_obstacle` is the reason why the reference is not computed in float64.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -254,7 +253,7 @@ def _describe_objection(
     roundoff: float,
     float64_obstacle: str | None,
 ) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message}. Return {} if there is no objection.
+    """Return {"wrong": message} or {"unsure": message} for a bad reference, or {} for a good one.
 
     `of` names what is differentiated, such as "output".
     """
@@ -278,7 +277,7 @@ def _describe_objection(
 
 
 def _describe_wrong_rule(worst: fd_check.WrongDerivative, of: str) -> str:
-    """Return the message of a wrong derivative. `of` names what is differentiated, such as "output"."""
+    """Return the error message for a wrong derivative of `of`, such as "output"."""
     return (
         "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong, or a "
         f"solver in it stops at a tolerance: at point {worst.point}, the derivative of {of} {worst.output} "
@@ -321,10 +320,7 @@ def _confirm_at_points(
 def _screen_points(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the indices of the points at which the derivative differs from finite differences, worst first.
-
-    The points at which it differs most along the directions of each group of inputs come first.
-    """
+    """Return the indices of points at which the derivative differs from finite differences, worst first."""
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)

@@ -51,15 +51,11 @@ class Evaluation:
 
 @contextlib.contextmanager
 def evaluation_context(dtype: str) -> Iterator[None]:
-    """Return a context manager in which JAX computes in `dtype` on the CPU with the highest matmul precision.
-
-    The caches of JAX are cleared when `jax_enable_x64` changes, because they do not distinguish int32 from
-    int64. A function that was traced with the previous setting could fail.
-    """
+    """Return a context manager in which JAX computes in `dtype` on the CPU with full matmul precision."""
     was_enabled = bool(jax.config.read("jax_enable_x64"))
     x64 = was_enabled or dtype == "float64"
     if x64 != was_enabled:
-        jax.clear_caches()
+        jax.clear_caches()  # they do not distinguish int32 from int64
     try:
         cpu = jax.local_devices(backend="cpu")[0]
         with jax.enable_x64(x64), jax.default_device(cpu), jax.default_matmul_precision("highest"):
@@ -75,11 +71,8 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 
 
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
-    """Return `evaluation`. If XLA takes long to compile the function, set `optimized` to false.
-
-    On a CPU, XLA fusion copies an operation for each consumer that reads different elements of its result. In
-    a long chain of such operations, the number of copies grows exponentially. Compilation then takes minutes.
-    """
+    """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function."""
+    # XLA fusion on a CPU copies operations. In a long chain, the number of copies may grow exponentially.
     start = time.perf_counter()
     values(evaluation, arrays)
     return dataclasses.replace(evaluation, optimized=time.perf_counter() - start < _SLOW_COMPILATION)
@@ -88,7 +81,7 @@ def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Ev
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
     """Return the JVP at each point as a float64 array of shape (points, outputs).
 
-    `direction` contains the tangent: for each differentiated input, an array with the shape of the input.
+    `direction` is the tangent, a dict from differentiated input to an array with the shape of the input.
     """
     tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
     return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
@@ -156,10 +149,7 @@ def _trace(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: n
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return an evaluation that can compute JVPs. Return None if neither JVPs nor VJPs are supported.
-
-    If the function supports only VJPs, the field `transposed` of the returned evaluation is true.
-    """
+    """Return an evaluation that can compute JVPs, or None if neither JVPs nor VJPs are supported."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_traceable(candidate, arrays, "columns"):
             return candidate
@@ -171,8 +161,7 @@ def with_rounding(
 ) -> Iterator[tuple[Evaluation, InputArrays]]:
     """Yield `count` pairs (evaluation, inputs), each with different random rounding errors.
 
-    The evaluation adds a random rounding error to each intermediate result. Each floating-point element of
-    the inputs is multiplied by 1 + relative or 1 - relative, chosen at random.
+    The relative error of each floating-point element of the inputs is `relative` or -`relative`.
     """
     for seed in range(1, count + 1):
         perturbed = dict(arrays)
@@ -193,8 +182,8 @@ def measure_with_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `measure(evaluation, arrays)`, and the largest change of each element due to rounding errors.
 
-    The measurement is repeated `count` times with random rounding errors from `with_rounding`. `relative` is
-    the relative error of the inputs.
+    `count` is the number of evaluations with random rounding errors. `relative` is the relative error of the
+    inputs.
     """
     center = measure(evaluation, arrays)
     pairs = with_rounding(evaluation, arrays, relative, generator, count)
@@ -203,7 +192,7 @@ def measure_with_noise(
 
 
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Convert the dtypes of the inputs. Return a dict of per-point inputs, and a dict of shared inputs."""
+    """Return a dict of per-point inputs and a dict of shared inputs, in the dtypes of the evaluation."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
@@ -213,9 +202,9 @@ def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.nda
 
 
 def _jitted(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return the jitted function f(per_point, shared, *seeds) that computes `quantity`.
+    """Return the jitted function f(per_point, shared, *seeds) for `quantity`, a key of `_QUANTITIES`.
 
-    `quantity` is a key of `_QUANTITIES`, such as "jvp". The result has the shape (points, ...).
+    The result has the shape (points, ...).
     """
     key = evaluation.rounding_key  # an argument of one program for all nonzero keys
     compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
@@ -224,10 +213,7 @@ def _jitted(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return a jitted function of (rounding_key, per_point, shared, *seeds) that computes `quantity`.
-
-    `quantity` is a key of `_QUANTITIES`. `per_point` and `shared` are dicts from input name to array.
-    """
+    """Return a jitted function f(rounding_key, per_point, shared, *seeds) for a key of `_QUANTITIES`."""
     tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
     seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(quantity, (None,))
 

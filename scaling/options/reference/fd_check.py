@@ -41,11 +41,7 @@ ValuesAtStep = Callable[[float], np.ndarray]  # f(step along a direction) return
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The result of comparing a derivative with finite differences.
-
-    The size of a derivative is its root mean square over the random directions. Along the direction of one
-    group of inputs, it is its magnitude. The size is at least the magnitude of the finite difference.
-    """
+    """The result of comparing a derivative with finite differences."""
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
@@ -66,13 +62,15 @@ class WrongDerivative(NamedTuple):
 
 
 class _Comparison(NamedTuple):
-    """The comparison of derivatives with finite differences. Each array has the shape (points, outputs)."""
+    """The comparison of derivatives with finite differences, in arrays of shape (points, outputs)."""
 
     is_wrong: np.ndarray
     is_confirmed: np.ndarray
     is_unresolved: np.ndarray
     expected: np.ndarray  # the finite difference
-    size: np.ndarray  # the size of the derivative
+    # The size of the derivative: its root mean square over the random directions, its magnitude along the
+    # direction of a group of inputs, or the magnitude of the finite difference if that is larger.
+    size: np.ndarray
     allowed: np.ndarray  # the error that is allowed
 
 
@@ -92,8 +90,7 @@ def confirm(
 ) -> Confirmation:
     """Compare the derivatives of a function along random directions with finite differences.
 
-    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result. A derivative is neither
-    wrong nor confirmed where a value is infinite, such as a log density outside of its support.
+    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     names: list[Sequence[str]] = [evaluation.names] * _DIRECTIONS
@@ -127,10 +124,10 @@ def confirm(
 def _find_worst(
     names: Sequence[Sequence[str]], derivatives: np.ndarray, comparison: _Comparison
 ) -> WrongDerivative:
-    """Return the wrong derivative with the largest relative error. Each array begins with a direction axis.
+    """Return the wrong derivative with the largest relative error, from arrays with an axis of directions.
 
-    `names` are the names of the inputs that change along each direction. Directions with few inputs come last
-    and are preferred.
+    `names` are the names of the inputs that change along each direction. Directions of a single group of
+    inputs are preferred.
     """
     is_wrong, size = comparison.is_wrong, comparison.size
     first = _DIRECTIONS if is_wrong[_DIRECTIONS:].any() else 0
@@ -164,11 +161,12 @@ def _compare_along(
     size = np.maximum(typical_size, np.abs(difference))
     allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
     agrees = np.abs(derivative - difference) <= allowed + 4 * error
+    # Agreement at two steps is reliable near kinks, where fourth differences overestimate the rounding error.
     agrees_twice, agrees_once, is_refuted = _compare_steps(differences, derivative, allowed, least_noise)
     is_visible = 8 * value_rounding <= _CONFIRMING_ERROR * size * _STEPS
     changes = np.abs(np.diff(differences, axis=0)) > _CONFIRMING_ERROR * size
     jumps = np.any((is_visible[1:] & changes)[-3:], axis=0)  # the function is not smooth at short steps
-    is_finite = np.isfinite(center)
+    is_finite = np.isfinite(center)  # at an infinite value, a derivative is neither wrong nor confirmed
     differs, has_kink = is_finite & (is_refuted | ~(agrees | agrees_twice)), np.zeros(center.shape, bool)
     if differs.any():
         is_between, has_kink = _compare_one_sided_slopes(values_at, measured, derivative, allowed)
@@ -190,13 +188,11 @@ def screen(
     generator: np.random.Generator,
     groups: Groups,
 ) -> np.ndarray:
-    """Return estimates of the relative error of the derivative, of shape (groups, points).
+    """Return an estimate of the relative error of the derivative, of shape (groups, points).
 
-    `groups` is the result of `group_inputs`. An error is |derivative - difference| / (|derivative| +
-    |difference|), with the effect of rounding subtracted from the numerator. For each output, the smallest
-    error at any step is used, of the steps with a small rounding error and finite differences. The largest
-    error at a point is returned. An output without such a step is ignored. If the function has a kink within
-    the shortest of these steps, a derivative between the one-sided slopes is correct.
+    `groups` is the result of `group_inputs`. The relative error is |d - f| / (|d| + |f|) for a derivative d
+    and a finite difference f, less the effect of rounding. The estimate is the smallest error among the
+    steps, and the largest among the outputs. At a kink, a derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
@@ -218,6 +214,7 @@ def screen(
             smallest_error = np.where(is_precise, np.minimum(smallest_error, error), smallest_error)
             error_at_kink = np.where(is_precise, np.where(is_kink, error_to_slopes, np.inf), error_at_kink)
         error = np.minimum(smallest_error, error_at_kink)
+        # An output without a precise step is ignored.
         errors_by_group.append(np.max(error, axis=1, initial=0.0, where=np.isfinite(error)))
     return np.array(errors_by_group)
 
@@ -227,7 +224,7 @@ def random_direction(
 ) -> dict[str, np.ndarray]:
     """Return a random direction as a dict from the name of each differentiated input to an array.
 
-    The elements are ±u times the size of an element of the input. The factor u is uniform in [0.5, 1).
+    An element is ±u times the size of an element of the input, with u uniform in [0.5, 1).
     """
     direction = {}
     for name in evaluation.names:
@@ -238,9 +235,9 @@ def random_direction(
 
 
 def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return max(|x|, 0.001 r) for each element of x, where r is the root mean square over some axes.
+    """Return max(|x|, 0.001 r) for each element of x, where r is the root mean square over `axes`.
 
-    By default, r is the root mean square of all elements. If r is 0, the size is 1.
+    By default, `axes` are all axes. If r is 0, the size is 1.
     """
     if not x.size:
         return x
@@ -249,14 +246,11 @@ def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndar
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return groups of input names. The inputs in a group share a finite difference.
-
-    Each input has its own group unless there are more than `_MAX_GROUPS` inputs. A larger group contains
-    inputs with derivatives of similar size. Otherwise, a large derivative could hide an error in a small one.
-    """
+    """Return at most `_MAX_GROUPS` groups of inputs, which finite differences change one group at a time."""
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
         return names
+    # A group contains derivatives of similar size, because a large one could hide an error in a small one.
     singles = split_direction(random_direction(evaluation, arrays, generator), names)
     sizes = np.array(
         [np.linalg.norm(directional_derivative(evaluation, arrays, direction)) for direction in singles]
@@ -268,7 +262,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return one direction for each group of inputs. It is zero for all inputs outside of the group."""
+    """Return one direction for each group of inputs, with zeros for all inputs outside of the group."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -307,12 +301,10 @@ def _central_differences(values_at: ValuesAtStep) -> np.ndarray:
 
 
 def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most accurate finite difference for each output, and an estimate of its error.
+    """Return the most accurate finite difference for each output, and an estimate of the error.
 
-    Both arrays have the shape (points, outputs). `differences` has the shape (steps, points, outputs). The
-    error is the effect of `noise`, the rounding errors of the values, plus the change to the next shorter
-    step. A larger change to another shorter step is used instead, less the effect of rounding. The reason is
-    that two consecutive steps can agree by chance near a kink.
+    Both results have the shape (points, outputs). `differences` has the shape (steps, points, outputs).
+    `noise` contains the rounding errors of the function values.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     rounding = 1.5 * noise / _STEPS
@@ -320,6 +312,7 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
         with np.errstate(invalid="ignore"):
             change = np.nan_to_num(np.abs(difference - differences[k + 1]), nan=np.inf)
             unexplained = np.abs(difference - differences[k + 2 :]) - rounding[k + 2 :]
+        # Two consecutive steps can agree by chance near a kink, so that all shorter steps are compared.
         unexplained[~np.isfinite(unexplained)] = 0.0
         error = np.maximum(change, unexplained.max(axis=0, initial=0.0)) + rounding[k]
         best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
@@ -327,10 +320,8 @@ def _select_difference(differences: np.ndarray, noise: np.ndarray) -> tuple[np.n
 
 
 def _smallest_jump(differences: np.ndarray) -> np.ndarray:
-    """Return the smallest nonzero change of each output among all steps. Return 0 if there is none.
-
-    If the function rounds an intermediate result, its values change in jumps of about this height.
-    """
+    """Return the smallest nonzero change of each output among all steps, or 0 if there is none."""
+    # If the function rounds an intermediate result, the values change in jumps of about this height.
     changes = np.abs(differences) * _STEPS
     least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
     return np.where(np.isfinite(least), least, 0.0)
@@ -341,11 +332,9 @@ def _compare_steps(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (agrees twice, agrees once, is refuted) as boolean arrays of shape (points, outputs).
 
-    A derivative agrees with a finite difference if they differ by at most `allowed`. To agree twice, it must
-    agree at two consecutive steps. It is refuted if it is far from both differences at the shortest two
-    consecutive steps that agree with each other. Steps with a larger rounding error than `allowed` are
-    ignored. The first array is reliable near kinks, where fourth differences overestimate the rounding error
-    of short steps.
+    A derivative agrees with a finite difference if they differ by at most `allowed`. It agrees twice if it
+    agrees at two consecutive steps. It is refuted if it is far from both differences at the shortest two
+    consecutive steps that agree with each other.
     """
     is_exact, distance = 1.5 * noise / _STEPS <= allowed, np.abs(differences - derivative)
     agrees, is_far = is_exact & (distance <= allowed), distance > 4 * allowed
@@ -356,10 +345,8 @@ def _compare_steps(
 
 
 def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarray:
-    """Return whether each output oscillates too fast for finite differences.
-
-    Short steps then change the output by more than rounding errors, and almost as much as the longest step.
-    """
+    """Return whether each output oscillates too fast for finite differences."""
+    # Short steps change the output by more than rounding errors, and almost as much as the longest step.
     center, least_noise, noise = measured
     change = np.max([np.abs(values_at(sign * _STEPS.flat[0]) - center) for sign in (-1, 1)], axis=0)
     return (noise > _ROUNDINGS_OF_VALUE * least_noise) & (16 * noise > change)
@@ -368,11 +355,7 @@ def _oscillates(values_at: ValuesAtStep, measured: _MeasuredValues) -> np.ndarra
 def _compare_one_sided_slopes(
     values_at: ValuesAtStep, measured: _MeasuredValues, derivative: np.ndarray, allowed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (whether the derivative is between the one-sided slopes, whether they differ) for each output.
-
-    They differ at a kink, as of `abs` at 0. A kink that a long step reaches excuses no difference from the
-    slopes of a short step.
-    """
+    """Return whether each derivative is between the one-sided slopes, and whether these slopes differ."""
     is_between, has_kink = np.zeros((2, *derivative.shape), bool)
     for step in _KINK_STEPS:
         slopes = []
@@ -384,6 +367,7 @@ def _compare_one_sided_slopes(
         lower, upper = np.minimum(*slopes) - error, np.maximum(*slopes) + error
         is_kink = np.abs(slopes[0] - slopes[1]) > 4 * error
         is_inside, is_precise = (derivative >= lower) & (derivative <= upper), rounding <= allowed
+        # A kink that only a long step reaches excuses no difference from the slopes of a short step.
         is_between = np.where(is_precise, is_inside, is_between | is_kink & is_inside)
         has_kink = np.where(is_precise, is_kink, has_kink)
     return is_between, has_kink

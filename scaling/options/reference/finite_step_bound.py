@@ -33,15 +33,13 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 
 
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
-    """Return a bound on the error of each forward difference, as an array of shape (points, inputs).
+    """Return bounds on the errors of forward differences at the points [start, stop).
 
-    The bounds hold at the points [start, stop) for all outputs. If the result is a sum, they hold for the
-    sum. A bound is a safety factor times the sum of two errors. With the step h, the truncation error is h /
-    2 times the larger second derivative at x and at x + h. The rounding error is the error of x + h and of
-    both function values, divided by h. A function value is a sum of `terms` terms.
-
-    If there are many inputs, only some are evaluated. All inputs then have the largest bound of these inputs.
-    A product J x is a single difference along x. Its bounds have the shape (points, 1).
+    The shape is (points, inputs), or (points, 1) for a product J x, which is a single difference along x. A
+    bound holds for all outputs, or for a sum over the outputs. It is a safety factor times the sum of the
+    truncation error and the rounding error. With the step h, the truncation error is h / 2 times the larger
+    second derivative at x and x + h. The rounding error is that of x + h and of both function values, divided
+    by h. A function value is a sum of `terms` terms.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -67,6 +65,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     bounds = safety * (truncation + roundoff * (value_rounding[:, None] + input_rounding) / step)
     if is_complete:
         return bounds
+    # All inputs have the largest bound of the sampled inputs.
     return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, elements))
 
 
@@ -90,7 +89,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| at each point. Return the sum of |output| if the outputs are summed."""
+    """Return the largest |output| at each point, or the sum of |output| if the outputs are summed."""
     is_summed = spec.workload.reduction.sums_outputs or spec.derivative.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -117,10 +116,7 @@ def _values_along(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest magnitudes of the first and second derivatives of any output with respect to x.
-
-    The derivatives at each point are computed by central differences at x and at x + step.
-    """
+    """Return the largest magnitudes of the first and second derivatives from values near x and x + step."""
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

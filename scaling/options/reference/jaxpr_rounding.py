@@ -73,17 +73,16 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the rounding properties of `function(*arguments)`. The arguments may be abstract arrays."""
+    """Return the rounding properties of `function(*arguments)` for arrays or abstract arrays."""
     analysis = _JaxprAnalysis()
     longest = analysis.longest_path(jax.make_jaxpr(function)(*arguments).jaxpr)
     return RoundingProperties(max(1, math.ceil(longest)), analysis.bits, analysis.width)
 
 
 def has_custom_rules(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether `function(**arguments)` uses `custom_jvp`, `custom_vjp` or `stop_gradient`.
+    """Return whether `function(**arguments)` uses `custom_jvp`, `custom_vjp`, `stop_gradient` or similar.
 
-    Functions of JAX that use them internally count too, such as `jax.nn.relu` and `jnp.linalg.solve`.
-    Primitives that JAX does not define also count.
+    Functions of JAX that use them internally, such as `jax.nn.relu`, and primitives of the user count too.
     """
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "jax"]
     jax_ids = {id(value) for names in modules for value in names.values() if isinstance(value, Primitive)}
@@ -111,8 +110,7 @@ class _JaxprAnalysis:
     def _terms_to_outputs(self, jaxpr: Any, input_terms: Sequence[float | None]) -> list[float]:
         """Return the number of summed terms on the longest path to each output of a jaxpr.
 
-        `input_terms` contains the number of terms on the longest path to each input. It is None for a
-        constant.
+        `input_terms` contains the number of terms on the longest path to each input, or None for a constant.
         """
         terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -189,10 +187,7 @@ def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Calla
 
 
 class _Interpreter:
-    """An interpreter of jaxprs that adds random rounding errors to the results of operations.
-
-    Each error depends on the seed, the index of the operation, and the result.
-    """
+    """An interpreter of jaxprs that adds random rounding errors to the results of operations."""
 
     def __init__(self, seed: jax.Array) -> None:
         self._seed, self._operations = seed, itertools.count(1)
@@ -242,15 +237,12 @@ class _Interpreter:
         return [*carry, *stacked]
 
     def _while(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Evaluate a `while` loop with rounding errors, which do not change the number of iterations.
-
-        A condition with rounding errors might never become false. If `jax.vmap` batches the condition, the
-        loop runs until it is false for all elements. An element whose condition is false keeps its values.
-        """
+        """Evaluate a `while` loop with rounding errors, which do not change the number of iterations."""
         params = equation.params
         first = params["cond_nconsts"]
         last = first + params["body_nconsts"]
         condition_constants, body_constants, start = operands[:first], operands[first:last], operands[last:]
+        # The condition is evaluated without rounding errors. With them, it might never become false.
         condition, body = (jaxpr_as_fun(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
         rounded_body = self.as_function(params["body_jaxpr"])
 
@@ -285,7 +277,7 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition` is true and `old` elsewhere. The condition may lack trailing axes."""
+    """Return `new` where `condition` is true and `old` elsewhere, even if `condition` lacks trailing axes."""
     if condition.ndim == 0:
         return new  # the loop ends where it does not hold
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)

@@ -47,8 +47,7 @@ class _Suspect:
 def reevaluate_failures(progress: CheckProgress) -> None:
     """Reevaluate the entries that failed the check, and record in `progress` which are wrong.
 
-    The entries are reevaluated in blocks. The reevaluation ends after a block with a wrong entry, or at the
-    time limit. The entries that remain at the time limit are counted as skipped.
+    The entries that remain at the time limit are counted as skipped.
     """
     spec, arrays = progress.spec, progress.suspects[0][0].inputs
     assert arrays is not None  # the spec is repeatable
@@ -141,10 +140,9 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points: PointsComparison, block_points: np.ndarray, columns: Columns, size: np.ndarray
 ) -> tuple[np.ndarray, PointsComparison]:
-    """Return the rounding errors of the entries of a block, and `points`.
+    """Return the rounding errors of the entries of a block, and `points`, with a note if they are unknown.
 
-    If the errors cannot be estimated, they are zero, and the returned points have a note. The entries that
-    failed the check are then wrong. `size` contains the typical magnitudes of the entries.
+    `size` contains the typical magnitudes of the entries. Unknown errors are zero.
     """
     rounding = np.zeros(size.shape)
     try:
@@ -180,8 +178,7 @@ def _pad_indices(indices: np.ndarray) -> np.ndarray:
 def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Columns) -> np.ndarray:
     """Return the estimated rounding error of the entries at some points and columns.
 
-    The entries are evaluated several times with random rounding errors. The error of an entry is three times
-    the range of its values. It is infinite if a value is not finite.
+    The error is infinite if a value with random rounding errors is not finite.
     """
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
@@ -203,7 +200,7 @@ def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Col
 
 
 def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
-    """Return the inputs at the points of a block. If the result is a sum over points, return all inputs."""
+    """Return the inputs at the points of a block, or all inputs if the result is a sum over points."""
     arrays, per_point = suspect.arrays, suspect.native.per_point
     if suspect.spec.reduction.sums_points:
         return arrays
@@ -213,8 +210,7 @@ def _select_points(suspect: _Suspect, block_points: np.ndarray) -> InputArrays:
 def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return an estimate of the magnitude of the entries, such as |f(x)| / |x| for a derivative.
 
-    For a reduction of degree k, such as J^T J with k = 2, the estimate is (|f(x)| / |x|)^k. For a function
-    value or a product with a vector, it is |f(x)|. The result can be broadcast to `shape`.
+    The estimate can be broadcast to `shape`.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, block_points)
     with evaluations.evaluation_context(native.dtype):
@@ -233,10 +229,10 @@ def _estimate_size(suspect: _Suspect, block_points: np.ndarray, shape: tuple[int
 def _evaluate_columns(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: InputArrays
 ) -> np.ndarray:
-    """Return some columns of the reduced Jacobians. If `mode=value`, return the function values.
+    """Return some columns of the reduced Jacobians, or the function values for mode=value.
 
-    If the result is a sum over all points, the sum over the given points is scaled. Its rounding error is
-    then about as large as in the whole sum. The first axis of the result is the axis of points.
+    The first axis is the axis of points. A sum over the given points is scaled, so that the rounding error is
+    about as large as in the sum over all points.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

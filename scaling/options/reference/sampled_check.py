@@ -49,8 +49,7 @@ def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, floa
     """Return the compared fractions of the result, as a dict with the keys "entries" and "points".
 
     "points" is the fraction of the points at which all entries were compared. `decided_share` is the fraction
-    of the compared entries whose rounding errors are small enough for a decision. The other entries do not
-    count.
+    of the compared entries whose rounding errors are small enough for a decision.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -110,10 +109,9 @@ def _compare_block(
 
 
 def _draw_factors(spec: ReferenceSpec, start: int, stop: int, name: str, index: int) -> np.ndarray:
-    """Return random numbers in the shape of an input at the points [start, stop).
+    """Return random numbers ±u in the shape of an input at the points [start, stop), with u in [0.5, 1).
 
-    The numbers are ±u, where u is uniform in [0.5, 1). Those of a point depend only on its index, the name of
-    the input and `index`.
+    The numbers at a point do not depend on `start` and `stop`.
     """
     is_shared, shape = name in spec.workload.shared, spec.workload.inputs[name].shape
     first, last = (0, 1) if is_shared else (start, stop)
@@ -128,7 +126,7 @@ def _compare_jacobians(
 ) -> Iterator[EntryComparison]:
     """Compare random columns, random rows, and products of the Jacobian and random vectors.
 
-    `result` has the shape (points, outputs, inputs). With colored seeds, its shape is (points, 1, nonzeros).
+    `result` has the shape (points, outputs, inputs), or (points, 1, nonzeros) for colored seeds.
     """
     compared_columns, compared_rows = _sample_columns_and_rows(spec)
     evaluation, is_summed = spec.computed.evaluation, spec.reduction.sums_outputs
@@ -172,11 +170,9 @@ def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
 def _compare_products(
     spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray, draw: Draw
 ) -> EntryComparison:
-    """Compare `result`, of shape (points, outputs, 1), with the product J v.
+    """Compare `result`, of shape (points, outputs, 1), with the product of the Jacobian and a vector v.
 
-    J is the Jacobian. The vector v is the direction of the case. If the result is a sum over the inputs, v
-    contains ones. The error scale is the magnitude of the summed terms. It is estimated from products of J
-    with copies of v whose elements have random signs.
+    v is the direction of the case, or contains ones if the result is a sum over the inputs.
     """
     evaluation = spec.computed.evaluation
     has_direction = spec.case.target == "hvp" or spec.reduction.along_point
@@ -184,6 +180,7 @@ def _compare_products(
     direction = {x: arrays[v] if has_direction else np.ones_like(arrays[v]) for x, v in names}
     measure = _make_measure("jvp", [direction])
     expected = measure(evaluation, arrays)
+    # The magnitude of the summed terms is estimated from copies of v with random signs.
     scale = np.abs(expected)
     for k in range(_SIGN_SAMPLES):
         signed = {name: x * np.sign(draw(name, k)) for name, x in direction.items()}
@@ -192,7 +189,7 @@ def _compare_products(
 
 
 def _compare_gram(spec: ReferenceSpec, arrays: InputArrays, result: np.ndarray) -> Iterator[EntryComparison]:
-    """Yield two comparisons: J^T J times random vectors, and J^T J times unit vectors."""
+    """Compare J^T J times random vectors, and J^T J times unit vectors, with the expected products."""
     columns, _ = _sample_columns_and_rows(spec)
     generator = np.random.default_rng([spec.case.data_seed, 2])
     random_signs = generator.choice([-1.0, 1.0], (_RANDOM_VECTORS, result.shape[2]))
@@ -207,8 +204,8 @@ def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callabl
     """Return a function f(evaluation, arrays, points) that evaluates the derivative for given seeds.
 
     `quantity` is "jvp", or a quantity of `evaluations.slices`. For "jvp", `seeds` is a list of tangents for
-    all points of a block. `points` are indices of points in the block, and `arrays` contains the inputs at
-    these points. If `is_summed` is true, the sum of the outputs is differentiated.
+    all points of a block. `arrays` contains the inputs at the points with the indices `points` in this block.
+    If `is_summed` is true, the sum of the outputs is differentiated.
     """
 
     def measure(evaluation: Evaluation, arrays: InputArrays, points: Any = slice(None)) -> np.ndarray:
