@@ -5,11 +5,22 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from scaling.analysis.cases import is_candidate, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import Estimate, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.ranking import FastestMethod, find_runner_up, largest_problems, recommend_row
+from scaling.analysis.ranking import (
+    OUT_OF_MEMORY_REASONS,
+    FastestMethod,
+    find_runner_up,
+    largest_problems,
+    recommend_row,
+)
 from scaling.analysis.timings import Timing, describe_slower, format_time, name_with_blocks
+from scaling.core.case import problem
+from scaling.core.formatting import list_first
+
+_MOST_NAMES = 3  # the largest number of modes named in a sentence
 
 
 class FastestAnswer(NamedTuple):
@@ -56,10 +67,27 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
     if first.honest and not fastest.empty:
         recommended = first.devices_text if len(rows) > 1 and not doubt else ""
         parts = _describe_devices(findings, rows, first, doubt)
+    parts += _list_untimed(findings, fastest)
     if fastest.by_hand is not None:
         parts.append(_describe_by_hand(fastest.by_hand.inverse))
     texts = (mode, recommended, format_time(first), layout, ratio, fastest.certainty)
     return FastestAnswer(problem_name(findings, fastest), *texts, tuple(parts), fastest.distinguished)
+
+
+def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
+    """Return a sentence on the modes that failed or ran out of memory where `fastest` was measured, or []."""
+    timed = {t.method for t in findings.case_timings if t.comparison_key == fastest.comparison_key}
+    reasons = {
+        method_of(record.case).name: record.reason
+        for record in findings.newest_records
+        if (record.status == "failed" or record.reason in OUT_OF_MEMORY_REASONS)
+        and is_candidate(record.case)
+        and (record.setting, problem(record.case)) == (fastest.environment, problem(fastest.case))
+        and record.case.devices == fastest.case.devices
+        and method_of(record.case) not in timed
+    }
+    names = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
+    return [f"Without a time: {list_first(names, _MOST_NAMES)}"] if names else []
 
 
 def _describe_by_hand(ratio: Estimate) -> str:

@@ -132,6 +132,20 @@ def test_summary_has_the_failures(tmp_path):
     assert [line for line in summary.answer_sentences(study) if "failed" in line]
 
 
+def test_modes_without_a_time_for_the_problem_are_named(tmp_path, make_record):
+    lost = {"status": "failed", "seconds": []}
+    records = [
+        make_record(mode="jacfwd", seconds=[1.0] * 9),
+        make_record(mode="jacrev", reason="timeout", **lost),
+        make_record(mode="linearize", reason="too_large", **lost | {"status": "skipped"}),
+        make_record(mode="vmap_grad", reason="not_defined", **lost | {"status": "skipped"}),  # no rival
+        make_record(mode="analytic", reason="error", **lost),  # written by hand
+        make_record(mode="jacrev", points=9, reason="crashed", **lost),  # another problem
+    ]
+    (first, *_) = summary.answer_sentences(made_up.write(tmp_path, records))
+    assert ". Without a time: jacrev (vmap) (timeout), linearize (vmap) (too_large)." in first
+
+
 def test_headline_of_strong_and_weak_grids_uses_the_largest_problem_on_all_device_counts(ask):
     strong, weak = [("jacfwd", d, 64, 8 / d) for d in (1, 2, 4)], [("jacfwd", d, 64 * d, 8) for d in (2, 4)]
     lines = ask(*strong, *weak, scaling=("strong", "weak"), flops=1e6, compulsory_bytes=1000000)
