@@ -130,6 +130,19 @@ def test_a_large_value_does_not_hide_a_wrong_rule_used_in_both_dtypes(factor, re
     assert measure(built, monkeypatch, dtype="float64").reason == reason
 
 
+def test_a_gradient_by_many_inputs_is_evaluated_again_in_reverse_mode(compute_result, monkeypatch):
+    derivative, got = compute_result(gradient_workload(1024))
+    slices, quantities = evaluations.slices, set()
+
+    def observe(evaluation, arrays, quantity, seeds):
+        quantities.add((bool(evaluation.rounding_key), quantity))
+        return slices(evaluation, arrays, quantity, seeds)
+
+    monkeypatch.setattr(evaluations, "slices", observe)
+    assert check.verdict(derivative, got * 1.001, "cpu").reason == "wrong_answer"
+    assert quantities == {(False, "columns"), (True, "rows")}
+
+
 @pytest.mark.parametrize("coverage", ["all entries", "a sample"])
 def test_a_rule_for_reverse_mode_only_is_checked(coverage, monkeypatch):
     if coverage == "a sample":

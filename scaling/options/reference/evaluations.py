@@ -115,10 +115,15 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the Jacobian at each point, using reverse mode if outputs are far fewer than inputs."""
     outputs = _trace(evaluation, arrays, "values").shape[1]
-    has_few_rows = _MIN_INPUTS_PER_OUTPUT * outputs <= count_inputs(evaluation, arrays)
-    if has_few_rows and is_traceable(evaluation, arrays, "rows"):
+    is_faster = has_few_rows(outputs, count_inputs(evaluation, arrays))
+    if is_faster and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
     return jacobian(evaluation, arrays)
+
+
+def has_few_rows(outputs: int, inputs: int) -> bool:
+    """Return whether reverse mode computes a Jacobian of this shape much faster than forward mode."""
+    return _MIN_INPUTS_PER_OUTPUT * outputs <= inputs
 
 
 def count_inputs(evaluation: Evaluation, arrays: InputArrays) -> int:

@@ -160,6 +160,7 @@ def _choose_block(suspect: _Suspect, is_pending: np.ndarray) -> tuple[np.ndarray
     spec, comparison = suspect.spec, suspect.comparison
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     has_columns &= spec.reduction.linear_in_inputs and not spec.reduction.sums_points
+    has_columns &= not evaluations.has_few_rows(spec.derivative.outputs, spec.derivative.inputs)
     entries = is_pending[0].size if not has_columns else is_pending[0, ..., :_MAX_COLUMNS].size
     points = np.flatnonzero(is_pending.reshape(len(is_pending), -1).any(axis=1))
     points = points[: max(_MIN_POINTS, _MAX_ENTRIES // entries)]
