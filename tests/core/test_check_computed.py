@@ -594,6 +594,7 @@ RIGHT = {
     "a loop whose end depends on the element": lambda x: jax.vmap(newton)(jnp.stack([x, 2 * x])),
     "quantiles": lambda x: jnp.quantile(jnp.sin(9 * x + jnp.arange(30.0)), jnp.array([0.1, 0.5, 0.9])),
     "a table": interpolate,
+    "powers of negative numbers": lambda x: (x - 0.5) ** jnp.arange(5.0),
     "half precision inside": lambda x: jnp.tanh(x.astype(jnp.float16)).astype(x.dtype),
     "the largest elements": lambda x: jax.lax.top_k(jnp.sin(jnp.arange(100.0)) * x, 5)[0],
 }

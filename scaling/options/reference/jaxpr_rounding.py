@@ -191,6 +191,7 @@ class _Interpreter:
 
     def __init__(self, seed: jax.Array) -> None:
         self._seed, self._operations = seed, itertools.count(1)
+        self._constants: dict[int, Any] = {}  # the results that depend on no input, by their `id`
         self._control_flow = {"scan": self._scan, "while": self._while, "cond": self._cond}
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
@@ -202,11 +203,21 @@ class _Interpreter:
         if name in self._control_flow:
             return self._control_flow[name](equation, operands)
         results = bind(equation, operands)
-        is_exact = name in EXACT or not any(map(_is_inexact, operands))
-        return results if is_exact else [self._round(result) for result in results]
+        if name not in EXACT and any(map(_is_inexact, operands)):
+            is_constant = all(map(self._is_constant, operands))
+            results = [self._round(result, is_constant) for result in results]
+        if all(map(self._is_constant, operands)):
+            self._constants.update((id(result), result) for result in results)
+        return results
 
-    def _round(self, x: Any) -> Any:
-        """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element."""
+    def _is_constant(self, x: Any) -> bool:
+        return not isinstance(x, jax.core.Tracer) or id(x) in self._constants
+
+    def _round(self, x: Any, is_constant: bool) -> Any:
+        """Return x with a random relative error of at most `_ROUNDINGS` unit roundoffs in each element.
+
+        A constant that is a whole number has no error, because it may be an index or an exponent.
+        """
         if not _is_inexact(x):
             return x
         precision = jnp.finfo(x.dtype)
@@ -216,7 +227,8 @@ class _Interpreter:
         mixed = jax.lax.bitcast_convert_type(_hash(bits ^ salt ^ (index * jnp.uint32(0x27D4EB2F))), jnp.int32)
         uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
-        return x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
+        rounded = x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
+        return jnp.where(x == jnp.round(x), x, rounded) if is_constant else rounded
 
     def _scan(self, equation: Any, operands: list[Any]) -> list[Any]:
         params, inner = equation.params, equation.params["jaxpr"].jaxpr
