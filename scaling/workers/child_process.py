@@ -48,24 +48,17 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A child process, in a new Unix session, with which this process exchanges JSON lines.
-
-    The standard input of the process is `stdin_text` or, if this is None, the lines that `send` writes. If
-    `reaped` is true, the command runs under reaper.py, which kills all descendants when the command ends.
-    Standard error is appended to the file `log`, without secrets. A line of standard output is an event if it
-    contains a JSON object with a field "event". A thread calls `deliver` with each event. If `deliver` is
-    None, `receive` returns the events. The `options` are passed to `subprocess.Popen`.
-    """
+    """A child process that reads its standard input and writes JSON objects ("events") to standard output."""
 
     def __init__(
         self,
         command: Sequence[str],
         *,
-        stdin_text: str | None = None,
-        reaped: bool = True,
-        log: Path | None = None,
-        deliver: Callable[[Event], None] | None = None,
-        **options: Any,
+        stdin_text: str | None = None,  # the whole standard input, or None for the lines that `send` writes
+        reaped: bool = True,  # whether reaper.py kills all descendants when the command ends
+        log: Path | None = None,  # file to which standard error is appended, without secrets
+        deliver: Callable[[Event], None] | None = None,  # a thread calls it with each event
+        **options: Any,  # arguments of `subprocess.Popen`
     ) -> None:
         self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
@@ -86,37 +79,30 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as one line of JSON to the standard input of the process.
-
-        If the process has closed its standard input, do nothing.
-        """
+        """Write a value as one line of JSON to the standard input of the process, if it is still open."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(value) + "\n")
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if no event arrives within `seconds`.
+        """Return the next event, or None if no event arrives within `seconds` (None: no time limit).
 
-        By default, there is no time limit. The last event is {"event": "exit", "status": exit status}.
+        The last event is {"event": "exit", "status": exit status}.
         """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last lines of standard error that may explain why the process ended.
-
-        There are at most 200 lines. Wait at most 1 s for standard error to close.
-        """
+        """Return the last lines of standard error, at most 200, that may explain why the process ended."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
         """Return how the process ended and the probable cause, given its exit status.
 
-        If signal N ended the process, `status` is -N, or 128 + N if srun or reaper.py reports the signal.
-        `lines` are lines of standard error. The default is the result of `stderr_lines`.
+        `status` is -N or 128 + N if signal N ended the process. `lines` contains its standard error.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines() if lines is None else lines)
@@ -128,10 +114,9 @@ class ChildProcess:
         return ProcessExit(reason, text, last_line)
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
-        """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
+        """End the process with SIGTERM, and kill its process group with SIGKILL after `end_seconds`.
 
-        If `exit_seconds` is not 0, first close standard input, and wait this long for the process to exit by
-        itself. `end_seconds` is the maximum time between SIGTERM and SIGKILL.
+        If `exit_seconds` is not 0, wait this long for the process to exit by itself before SIGTERM.
         """
         process = self._process
         if exit_seconds:
@@ -179,17 +164,14 @@ class ChildProcess:
 
 
 def _open_log(log: Path | None) -> TextIO:
-    """Open a log for appending. If `log` is None or cannot be opened, open /dev/null instead."""
+    """Open a log for appending, or open /dev/null if `log` is None or cannot be opened."""
     with contextlib.suppress(OSError):
         return open(log or os.devnull, "a", encoding="utf-8", errors="replace")
     return open(os.devnull, "a", encoding="utf-8")
 
 
 def _count_oom_kills() -> int:
-    """Return the number of processes that the kernel has killed in this cgroup because memory ran out.
-
-    If no cgroup reports this number, return the number for the whole host.
-    """
+    """Return how many processes of this cgroup (or of the host) the kernel has killed for lack of memory."""
     counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, counter_files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
@@ -197,9 +179,6 @@ def _count_oom_kills() -> int:
 
 
 def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last line that may explain an exit, or "" if there is none.
-
-    Paths and secrets in the line are replaced.
-    """
+    """Return the last line that may explain an exit, without paths and secrets, or "" if there is none."""
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     return formatting.last_line("\n".join(informative), "")[:_MAX_SHOWN_CHARACTERS]

@@ -24,10 +24,9 @@ _PREFIX = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 
 
 def usable_cores() -> list[int]:
-    """Return the numbers of the logical CPU cores that this process may use.
+    """Return the numbers of the logical CPU cores that the CPU affinity and the cgroup quotas allow.
 
-    The limits are the CPU affinity of the process, and the CPU quotas of its cgroup and all parent cgroups.
-    The list starts with one logical core of each physical core. The other hyperthreads follow.
+    The first entries are one logical core of each physical core. The other hyperthreads follow.
     """
     siblings_path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     allowed = sorted(os.sched_getaffinity(0))
@@ -50,11 +49,8 @@ def claim_cores(
 ) -> Iterator[list[int]]:
     """Reserve `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
 
-    The cores are released when the context exits. `owner` identifies a run. Processes with the same owner and
-    `node` share their cores. Several node names can refer to this host. Therefore, processes with the same
-    owner but different nodes receive different cores, unless the host has too few. If the cores are not free
-    immediately, call `report_wait` once with a message that names the processes that hold them. Raise
-    `TimeoutError` after `timeout` seconds.
+    Processes with the same `owner` (ID of a run) and `node` share their cores. If other owners hold the
+    cores, `report_wait` is called once with a message. Raise `TimeoutError` after `timeout` seconds.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
@@ -70,10 +66,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message with the IDs of the processes that hold the cores.
-
-    Processes in another PID namespace have no visible ID.
-    """
+    """Return a message with the IDs of the processes that hold the cores, as far as they are visible."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -89,12 +82,8 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Reserve `count` cores until `claims` is closed, and return their numbers.
-
-    If the same owner and node hold enough cores, share these. Otherwise, use free cores. Share cores that the
-    same owner holds for another node only if the free cores and the cores of other owners are too few. If
-    other owners must release cores first, return None.
-    """
+    """Return `count` cores reserved until `claims` is closed, or None if other owners hold too many."""
+    # Several node names can refer to this host. Nodes of an owner share cores only if there are too few.
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
     if len(same_node) >= count:
@@ -116,7 +105,7 @@ def _try_claim(
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
-    """Bind the abstract Unix socket `name` until `stack` is closed. Return whether the name was free."""
+    """Bind an abstract Unix socket until `stack` is closed, and return whether its name was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_PREFIX}{name}")

@@ -25,7 +25,7 @@ class AllocationLost(Exception):
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """The total numbers of devices, nodes, and worker processes that run a case.
+    """How many devices, nodes, and worker processes run a case.
 
     `devices` is a multiple of `processes`, and `processes` is a multiple of `nodes`.
     """
@@ -54,12 +54,10 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the numbers of devices, nodes and processes of a case with `devices` devices.
+        """Return the numbers of devices, nodes and processes of a case, with as few nodes as possible.
 
-        Use as few nodes as possible, each with the same number of devices. `processes` is the number of
-        processes, "device" for one process per device, or None for one process per node. Raise `Refusal` if
-        the devices do not divide evenly over the processes, or the processes do not divide evenly over the
-        nodes.
+        `processes` is their number, "device" for one process per device, or None for one process per node.
+        Raise `Refusal` if the devices cannot be divided evenly over the processes and nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -80,8 +78,7 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        If `oversubscribe` is true, a case on the CPUs of this host may have more devices than the host has
-        cores.
+        `oversubscribe` allows more devices than cores on the CPUs of this host.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
         too_many = [shape.devices for shape in shapes if shape.devices > self.devices]
@@ -101,7 +98,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return the default JAX devices of this host as a `Machine`. A CPU has one device per usable core."""
+    """Return the default JAX devices of this host as a `Machine`, where each usable CPU core is a device."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -111,9 +108,7 @@ def local_machine() -> Machine:
 def find_platform() -> str:
     """Return the name of the JAX platform of this host, such as "cpu" or "gpu".
 
-    It is the first entry of JAX_PLATFORMS or, if this variable is not set, the default platform of JAX. The
-    default is "cpu" if no accelerator plugin is installed. Raise `Refusal` if a plugin is installed and JAX
-    cannot start.
+    Raise `Refusal` if an accelerator plugin is installed and JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

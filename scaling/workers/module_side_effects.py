@@ -15,11 +15,7 @@ _FIXES = {  # JAX setting that the case or the launcher sets -> what to set inst
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Read the JAX settings, and return a function that reports later changes to them.
-
-    The returned function returns None if nothing has changed. Otherwise, it returns (description of the
-    changes, suggested fix).
-    """
+    """Return a function that returns (changes, fix) if JAX settings have changed since, or None."""
     settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 
     def describe_changes() -> tuple[str, str] | None:

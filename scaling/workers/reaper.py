@@ -43,11 +43,8 @@ def main() -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all descendants of this process, and exit.
-
-    The children of a killed process become children of this process, which kills them in turn.
-    """
-    while True:
+    """Kill all descendants of this process, and exit with `status`."""
+    while True:  # the children of a killed process become children of this process
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)

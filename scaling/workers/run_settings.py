@@ -36,7 +36,7 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings in a Hydra configuration. Raise `Refusal` if a value is invalid."""
+        """Return the settings in a Hydra configuration, or raise `Refusal` if a value is invalid."""
         for name in _BOOLEAN_SETTINGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The result of checking a case before a run: whether the case can run, and if not, why."""
+    """The result of checking whether a case can run, made before the run starts."""
 
     case: Case  # with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
@@ -42,7 +42,7 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (workload digest, peer versions). Cases with equal keys have equal environments."""
+        """Return (workload digest, peer versions), which is equal for cases with the same environment."""
         return self.workload_digest, self.engine
 
 
@@ -62,19 +62,14 @@ class ScheduledCase:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). A repeated attempt after a failure has the same key."""
+        """Return (case key, replicate number), which is the same for each attempt at the case."""
         return self.case.key, self.replicate
 
     @property
     def session_key(self) -> tuple:
-        """Return a key that is equal for cases that may run in the same worker process.
-
-        Cases with different replicates run in different processes. So do cases with different numbers of
-        devices, because a process on CPUs is bound to one core per device. A float64 case needs its own
-        process, because the x64 mode of JAX also changes float32 programs. So does each engine, because the
-        engine of a peer may abort its process or start threads. So does each user's module, because its
-        import may have side effects.
-        """
+        """Return a key that is equal for cases that may run in the same worker process."""
+        # A CPU worker is bound to one core per device. The x64 mode also changes float32 programs. A peer may
+        # abort its process or start threads. The import of a user's module may have side effects.
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
@@ -101,10 +96,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run executes, those that it only records, and the number of all other cases.
-
-    A session is a group of cases that share worker processes.
-    """
+    """The cases that a run executes, in groups that share workers, and the number of other cases."""
 
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
@@ -117,7 +109,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases to execute. Each replicate of a case counts."""
+        """Return the number of cases to execute, where each replicate counts."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -132,9 +124,8 @@ def make_schedule(
 ) -> Schedule:
     """Return the schedule of a study: the cases to execute, in random order within each replicate.
 
-    `records` and `baseline` have the same meaning as in `build_history`. `queued` contains the
-    `replicate_key` of each case that another submission will run. If `retry` is true, a case that has no
-    attempts left runs once more.
+    `baseline` contains the records of the second program of a comparison, or is None. `queued` contains the
+    `replicate_key` of each case that another submission will run. `retry` allows one more attempt.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -167,10 +158,7 @@ def _shuffled_cases(
     environments: Mapping[tuple, Environment],
     history: "History",
 ) -> Iterator[tuple[ScheduledCase, Identity]]:
-    """Yield (scheduled case, identity) for each case and replicate, in random order within each replicate.
-
-    Each scheduled case has the number of its next attempt. A case that cannot run is yielded only once.
-    """
+    """Yield (scheduled case, identity) in random order within each replicate, a skipped case only once."""
     for replicate in range(settings.replicates):
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
@@ -182,7 +170,7 @@ def _shuffled_cases(
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the numbers of devices, nodes, and processes of a case. A peer always runs in one process."""
+    """Return the numbers of devices, nodes, and processes of a case."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
@@ -200,10 +188,7 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Group the cases that may share a worker process.
-
-    The groups, and the cases in each group, are in the order of execution.
-    """
+    """Return groups of cases that may share a worker process, all in the order of execution."""
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key)))
 
@@ -211,8 +196,8 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment that the record of a case will have if the case runs on `machine`.
 
-    `key` is the `environment_key` of the case. If the machine is remote, the entry "untold" lists the names
-    of the entries that only a process on its nodes can determine.
+    `key` is the `environment_key` of the case. On a remote machine, the entry "untold" lists the names of the
+    entries that only a process on a node can determine.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -237,11 +222,7 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a failed case must not be tried again.
-
-        This is true if the case has no attempts left, or if another attempt would fail in the same way. If
-        `settings.attempts` is None, return False.
-        """
+        """Return whether a failed case must not run again (False if `settings.attempts` is None)."""
         if settings.attempts is None:
             return False
         return identity in self.permanent_failures or self.attempts[identity] >= settings.attempts
@@ -252,9 +233,9 @@ def build_history(
 ) -> History:
     """Return the recorded attempts of each case in the planned environments.
 
-    Records of other environments are ignored. If two programs are compared, `baseline` contains the records
-    of the other program. A record is then a result only if the baseline contains a record of the same case,
-    replicate and block whose status is not "failed". A block is a group of cases whose samples alternated.
+    `baseline` contains the records of the second program of a comparison, or is None. If given, a record is a
+    result only if the baseline has one of the same case, replicate, and block that has not failed. A block is
+    a group of cases whose samples alternated.
     """
     planned = list(environments)
     matching = [(identity, record) for record in records for identity in _identities(record, planned)]
@@ -291,9 +272,9 @@ def _identities(record: Record, environments: Iterable[Environment]) -> list[Ide
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return a result that skips the case if a peer would run it on a GPU or TPU.
+    """Return a result that skips the case if another library than JAX would run it on a GPU or TPU.
 
-    A peer is another AD library than JAX. Otherwise, return `preflight` unchanged.
+    Otherwise, return `preflight` unchanged.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
@@ -311,8 +292,8 @@ def study_manifest(
 ) -> dict[str, Any]:
     """Return the content of study.json, which describes the last study in a results folder.
 
-    `scaling` lists the kinds of scaling curves ("strong", "weak"). `recorded_once` contains the keys of the
-    cases that are recorded in a single replicate, because they cannot run.
+    `scaling` lists the types of scaling in the study: "strong" or "weak". `recorded_once` contains the keys
+    of the cases that cannot run, which have a single replicate.
     """
     replicates = dict.fromkeys((case.key for case in cases), settings.replicates)
     replicates |= dict.fromkeys(recorded_once, 1)

@@ -76,12 +76,9 @@ def run_schedule(
 ) -> None:
     """Run all cases of a schedule in worker processes, and write one record per case.
 
-    Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
-    another, because simultaneous measurements would disturb each other. `lock` is the file descriptor of the
-    lock of the results folder. `baseline` is a second program and its results folder, or None. With a
-    baseline, the samples of each case alternate between the two programs. `listener` receives the events
-    "begin" and "end" of each case, except those of the baseline. It receives "waiting" if a worker waits for
-    CPU cores.
+    `lock` is the file descriptor of the lock of the results folder. `baseline` is a second program and its
+    results folder, whose samples alternate with those of this program. `listener` receives the events "begin"
+    and "end" of this program's cases, and "waiting" if a worker waits for CPU cores.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -112,7 +109,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session, which share workers. Replace workers that die."""
+        """Measure the cases of a session, which share workers, and replace workers that die."""
         first_case, waiting_groups = session[0].case, self._group_by_problem(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
@@ -137,10 +134,7 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Group the cases of a session that solve the same problem, at most `_MAX_INTERLEAVED` in a group.
-
-        A group contains one `WorkItem` for each case and program.
-        """
+        """Group the work items of a session by problem, with at most `_MAX_INTERLEAVED` cases in a group."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -165,10 +159,7 @@ class _Run:
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start workers, which end when `stack` is closed.
-
-        If they die before they are ready, try once more.
-        """
+        """Start workers, which end when `stack` is closed, and try once more if they die during the start."""
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)
         header = {
@@ -206,12 +197,9 @@ class _Run:
         self.handle_event(work, {"event": "end"} | end_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run after an event of a worker, and call the listener.
-
-        If the worker could not write a record, the event contains the record, and this method writes it.
-        """
+        """Update the state of the run after an event of a worker, and call the listener."""
         item, results = work.item, self.results[work.variant]
-        if line := event.pop("unwritten", None):
+        if line := event.pop("unwritten", None):  # a record that the worker could not write
             results.writer.append(line)
         if event["event"] == "begin":
             results.environments[item.preflight.environment_key] = event["environment"]
@@ -224,7 +212,7 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases whose samples alternate. All cases are prepared before the first sample."""
+    """A group of cases that are all prepared before sampling, and whose samples alternate."""
 
     run: _Run
     workers: dict[int, WorkerGroup]  # index of the program -> its workers
@@ -233,11 +221,7 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases. Return (whether all workers are alive, groups that remain to be measured).
-
-        The cases of a returned group are measured together. A case that does not fit into memory together
-        with other cases forms its own group.
-        """
+        """Measure the cases, and return (whether all workers are alive, groups that remain to measure)."""
         all_alive = True
         try:
             self._prepare_and_sample()
@@ -257,10 +241,7 @@ class _InterleavedCases:
         return len({work.item for work in self.items}) == 1
 
     def _prepare_and_sample(self) -> None:
-        """Prepare all cases, then take samples of the cases in turn until each case has enough.
-
-        Each round of samples has its own random order.
-        """
+        """Prepare all cases, then take samples of the cases in turn until each case has enough."""
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         shuffled = list(self.items)
@@ -285,11 +266,7 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of the last request as failed, after its worker has died.
-
-        If the worker has already written a record, write no other record. If memory ran out and the group has
-        other cases, postpone the case, because it may fit alone.
-        """
+        """Record the case of the last request as failed, or postpone it if it may fit into memory alone."""
         work, action = self.last_request
         if work.state == "ended":
             return
@@ -299,7 +276,7 @@ class _InterleavedCases:
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
             return
-        if written:
+        if written:  # the worker wrote the record before it died
             self.run.report_end(work, written)
         else:
             cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
@@ -312,7 +289,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Prepare a case in its workers. Skip it if an equal or smaller case ran out of memory."""
+        """Prepare a case in its workers, or skip it if an equal or smaller case ran out of memory."""
         item = work.item
         too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller_case := next((case for case in too_large if _is_no_larger(case, item.case)), None):
@@ -332,8 +309,7 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        `fields` are added to the request. Raise `WorkerDied` if no reply arrives in time. The time limit is
-        `_FINISH_SECONDS` for the actions "finish" and "forget", otherwise the remaining time of the case.
+        Raise `WorkerDied` if no reply arrives within the remaining time of the case.
         """
         self.last_request, began_at, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used
@@ -347,7 +323,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` equals `second`, except that its sizes and number of points may be smaller."""
+    """Return whether `first` equals `second` or differs from it only by smaller sizes or fewer points."""
     is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
     return is_comparable and first.points <= second.points and no_larger_sizes

@@ -28,9 +28,7 @@ _CAUSES = {  # text in a Slurm message -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (reason, explanation) for a failed job step, or None if the cause is not known.
 
-    `lines` are the lines of its standard error. The explanation is the last Slurm message with a known cause.
-    If there is none, a message about lost heartbeats explains the failure. The reason is a key of
-    `scaling.core.record.REASONS`.
+    `lines` contains the standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
     """
     messages = [line for line in reversed(lines) if line.startswith(_SLURM_PREFIXES)]
     causes = ((reason, line) for line in messages for text, reason in _CAUSES.items() if text in line.lower())
@@ -47,8 +45,7 @@ def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    `option` is "gres", "gpus_per_node", or "gpus_per_task". `gres` is the name of the resource: "gpu" or
-    "gpu:h100".
+    `option` is an element of `cluster_settings.GPU_OPTIONS`. `gres` is the resource: "gpu" or "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -72,10 +69,7 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command, which starts all workers.
-
-        `variables` is ignored, because srun passes its own environment to the workers.
-        """
+        """Return a list with one srun command, which starts all workers."""
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -97,10 +91,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """A way to start each worker of a case on another host with a remote shell, such as ssh.
-
-    The worker runs in a folder with the same path as the working directory of the launcher.
-    """
+    """A way to start each worker of a case on another host with ssh, in the same working directory."""
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
@@ -108,10 +99,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker.
-
-        The command sets those of the `variables` whose names start with a prefix in `_FORWARDED_PREFIXES`.
-        """
+        """Return one remote shell command per worker, which sets the JAX and GPU variables in `variables`."""
         assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
         commands = []
         for host in self.nodes[: shape.nodes]:

@@ -27,7 +27,7 @@ _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are n
 
 @dataclass(frozen=True)
 class Variant:
-    """A worker program, and how to start it. A comparison of two programs has two variants."""
+    """A worker program and how to start it, one of two if programs are compared."""
 
     name: str = "this"
     python: str = sys.executable
@@ -39,9 +39,8 @@ class Variant:
 class WorkerDied(Exception):
     """Raised when a worker process ends, reports that it cannot continue, or exceeds its time limit.
 
-    `reason` is a key of `scaling.core.record.REASONS`, such as "timeout". `text` describes the failure.
-    `detail` contains the last line of standard error or a fix. After a timeout, both are "", and the caller
-    describes the failure.
+    `reason` is a key of `scaling.core.record.REASONS`. `text` describes the failure ("" after a timeout).
+    `detail` contains the last line of standard error or a fix, or is "".
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
@@ -61,7 +60,7 @@ class WorkerGroup:
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
         """Send a request to all workers, and yield their events up to and including the next reply.
 
-        Raise `WorkerDied` under the same conditions as `receive`.
+        Raise `WorkerDied` if a worker ends, cannot continue, or does not reply within `seconds`.
         """
         self.send(request)
         yield from self.receive(seconds)
@@ -74,8 +73,7 @@ class WorkerGroup:
     def receive(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the workers up to and including the next reply.
 
-        Raise `WorkerDied` if a worker ends, reports that it cannot continue, or does not reply within
-        `seconds`. While a worker waits for CPU cores, a longer timeout applies.
+        Raise `WorkerDied` if a worker ends, cannot continue, or does not reply within `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -122,13 +120,12 @@ def open_worker_group(
     log: Path | None = None,
     report_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:
-    """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
+    """Start the workers of a case, and yield a `WorkerGroup` whose workers end when the context exits.
 
-    `header` contains the settings that each worker receives first. Local workers inherit `lock`, the file
-    descriptor of the lock of the results folder. If `remote` is given, it starts the workers on other nodes.
-    The standard error of all workers is appended to the file `log`. If a worker waits for CPU cores, call
-    `report_wait` with a message. Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost`
-    if a remote worker ends before any worker has responded.
+    `header` contains the settings that each worker receives first. `lock` is a file descriptor that local
+    workers inherit. `remote` starts the workers on other nodes. `report_wait` receives a message if a worker
+    waits for CPU cores. Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a
+    remote worker ends before any has responded.
     """
     worker_command = [variant.python, "-m", variant.module]
     variables = _worker_variables(header["platform"], variant, is_remote=remote is not None)
@@ -164,15 +161,12 @@ def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:
-    """Wait until all workers are ready.
-
-    Rank 0 chooses the address of the JAX coordinator. Send this address to all workers.
-    """
+    """Wait until all workers are ready, and send them the address of the JAX coordinator."""
     responded = False
     try:
         for event in group.receive(_START_SECONDS):
             responded = True
-            if event["event"] == "meet":
+            if event["event"] == "meet":  # rank 0 has chosen the address
                 group.send({"coordinator": event["address"]})
             if event["event"] == "waiting":
                 report_wait(event.get("text", "waits for cores"))
