@@ -75,7 +75,7 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
 
 
 def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
-    """Return a sentence on the modes that failed or ran out of memory where `fastest` was measured, or []."""
+    """Return a sentence on the modes that have no time for the problem and devices of `fastest`, or []."""
     timed = {t.method for t in findings.case_timings if t.comparison_key == fastest.comparison_key}
     reasons = {
         method_of(record.case).name: record.reason

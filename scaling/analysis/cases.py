@@ -156,7 +156,7 @@ class Subject:
         return math.prod(self.all_sizes.values())
 
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
-        """Return a key that is largest for the problem to show: with enough device counts, then by volume."""
+        """Return a key that is largest for problems with enough device counts, then for large problems."""
         return min(device_counts, ENOUGH_COUNTS), self.volume
 
     @property

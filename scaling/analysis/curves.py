@@ -54,29 +54,27 @@ class CurvePoint:
 
     @property
     def relative(self) -> str:
-        """Return a suffix such as ' relative to 2 devices'. If the baseline is one device, return ''."""
+        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
         count = self.baseline_devices
         return "" if count == 1 else f" relative to {count_of(count, 'device')}"
 
 
 @dataclass(frozen=True)
 class Curve(Subject):
-    """The measured or predicted times of one program, with one point per device count.
+    """The measured or predicted times of one program, with one point per device count."""
 
-    `case` is the case on the fewest devices, without its mesh. A point has the time of its fastest mesh.
-    """
-
+    # The field `case` is the case on the fewest devices, without its mesh.
     kind: str  # "strong" or "weak"
-    points: tuple[CurvePoint, ...]
+    points: tuple[CurvePoint, ...]  # in ascending order of device count, each with its fastest mesh
 
     @property
     def name(self) -> str:
-        """Return the name of the curve. It omits the fields of the case that vary on the curve."""
+        """Return the name of the curve, without the case fields that vary on the curve."""
         return curve_name(self.kind, self.case)
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return a (kind, case) key that measured and predicted curves of the same program share."""
+        """Return a (kind, case) key that is equal for measured and predicted curves of one program."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -101,7 +99,7 @@ class Curve(Subject):
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return all scaling curves whose kind, "strong" or "weak", is in `scaling`.
+    """Return all scaling curves of the kinds in `scaling` ("strong" or "weak").
 
     Timings on shared CPU cores are omitted. A weak curve is omitted if its work per device is not constant.
     """
@@ -120,14 +118,14 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
 
 
 def stated_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling that a study or plan file requests. The default is ["strong"]."""
+    """Return the kinds of scaling that a study or plan file requests, by default ["strong"]."""
     scaling = study.get("scaling")
     requested = scaling if isinstance(scaling, list) else [scaling]
     return [kind for kind in KINDS if kind in requested] or ["strong"]
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence for each series that is not a weak scaling curve. It states the reason."""
+    """Return a sentence for each series of timings whose work per device is not constant, with the reason."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -137,9 +135,9 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 
 
 def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return one list of timings for each scaling curve. Each list is sorted by device count.
+    """Return one list of timings for each scaling curve, sorted by device count.
 
-    For weak scaling, a case is omitted if its points do not divide evenly over the devices.
+    For weak scaling, a case is omitted if the points do not divide evenly over the devices.
     """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, curve_case(t.case, kind))).values()
@@ -153,7 +151,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why the work per device of a series is not constant. Return None if it is."""
+    """Return the reason why the work per device of a series is not constant, or None if it is constant."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -175,10 +173,10 @@ def build_curve(
     ratio: Callable[[Timing, Timing], Estimate],
     plain_jit: Mapping[tuple, Timing],
 ) -> Curve:
-    """Return the scaling curve of one program. `series` is in ascending order of device count.
+    """Return the scaling curve of one program from timings in ascending order of device count.
 
-    `ratio` divides one time by another. `plain_jit` maps each `Timing.problem_key` to the fastest timing
-    with api=jit on one device.
+    `ratio` divides one time by another. `plain_jit` maps each `Timing.problem_key` to the fastest timing with
+    api=jit on one device.
     """
     base, points = series[0], []
     for timing in series:
@@ -192,7 +190,7 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve. It omits the fields of the case that vary on the curve."""
+    """Return the name of a scaling curve, without the case fields that vary on the curve."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -200,19 +198,16 @@ def curve_name(kind: str, case: Case) -> str:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return a speed-up or efficiency of a point as text, such as '3.8x (3.7 to 3.9)'.
-
-    `sign` follows the number. The interval is omitted for the baseline.
-    """
+    """Return a ratio of a point such as '3.8x (3.7 to 3.9)', without the interval for the baseline."""
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return one list of scaling curves for the largest problem of each function.
+    """Return one list of scaling curves for the largest problem of each function and kind of scaling.
 
-    The curves in a list have the same kind. Unless `mixed` is true, they also have the same baseline. Curves
-    with only one device count are omitted. A problem measured on at least three device counts is preferred
-    to a larger problem. Lists for function values come last.
+    Unless `mixed` is true, the curves in a list have the same baseline. Curves with only one device count are
+    omitted. A problem measured on at least three device counts is preferred to a larger problem. Lists for
+    function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()

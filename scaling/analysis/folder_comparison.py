@@ -33,7 +33,7 @@ FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower o
 
 
 class ComparedCase(NamedTuple):
-    """The comparison of one case in the old results folder A with the same case in the new folder B."""
+    """The comparison of one case in the old results folder A and in the new folder B."""
 
     case: Case
     verdict: str
@@ -46,7 +46,7 @@ class ComparedCase(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderComparison:
-    """The comparison of all times in the old results folder A with the times in the new folder B."""
+    """The comparison of all cases in the old results folder A and in the new folder B."""
 
     a: Path
     b: Path
@@ -62,10 +62,10 @@ class FolderComparison:
 
 
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
-    """Return the paths of two results folders: the old folder A and the new folder B.
+    """Return the paths of the old results folder A and the new results folder B.
 
-    If `second` is None, B is `first`, and A is the only subfolder `versus-*` of B. Raise `Refusal` if B does
-    not have exactly one such subfolder. Raise `Refusal` if a folder has no results.
+    If `second` is None, B is `first` and A is the subfolder `versus-*` of B. Raise `Refusal` if there is not
+    exactly one such subfolder, or if a folder has no results.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -102,10 +102,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return a dict from case key to records, and sentences that count the omitted records.
-
-    Only the newest environment of each workload is kept. `side` is "A" or "B".
-    """
+    """Return the records of each case key in the newest environment, and sentences on omitted records."""
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     environments = store.newest_environments(records)

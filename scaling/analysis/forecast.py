@@ -57,7 +57,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a forecast with only the cases whose keys are in `keys`, and with the curves of these cases."""
+    """Return a forecast that contains only the cases with the given keys."""
     records = tuple(record for record in forecast.records if record.key in keys)
     kinds = list(dict.fromkeys(curve.kind for curve in forecast.curves))
     return replace(forecast, records=records, curves=tuple(_predicted_curves(records, kinds)))
@@ -72,7 +72,7 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
-    """Return the predicted scaling curves of the records for each kind, "strong" or "weak", in `kinds`."""
+    """Return the predicted scaling curves of the given kinds ("strong" or "weak")."""
     timings = [
         Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
         for record in records
@@ -207,11 +207,7 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 
 class PlanScore(NamedTuple):
-    """The errors of the predicted times on one type of hardware, relative to the measured times.
-
-    A predicted time is compared with the measured time of the same case on the same kind of device. Times
-    shorter than ten empty calls are omitted, because dispatch latency dominates them.
-    """
+    """The errors of the predicted times on one type of hardware, relative to the measured times."""
 
     hardware: str
     ratios: list[float]  # predicted time / measured time of each case
@@ -227,6 +223,7 @@ class PlanScore(NamedTuple):
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
     """Return a `PlanScore` for each type of hardware that has both plans and measurements."""
+    # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and near_floor(timing) is None]
     newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
@@ -252,7 +249,7 @@ def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, An
 
 
 def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences that state the prediction errors, and how often the order of methods is right."""
+    """Return sentences on the prediction errors, and on how often the order of methods is right."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "

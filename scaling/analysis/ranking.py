@@ -94,20 +94,17 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 
 
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
-    """Return the runner-up among `others`, and its time divided by the time of `first`.
+    """Return the runner-up of `first` among `others`, and its time divided by the time of `first`.
 
-    The runner-up has the shortest time. Times that are not significantly longer than the time of `first` are
-    preferred. If `others` is empty, return (None, None).
+    The runner-up is the fastest timing that is not significantly slower than `first`, or else the fastest of
+    all. If `others` is empty, return (None, None).
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return a time divided by the time of the fastest handwritten derivative in `group`.
-
-    Return None if `group` has no handwritten derivative with the same `seeds` setting.
-    """
+    """Return a time divided by that of the fastest handwritten derivative in `group`, or None without one."""
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     # Colored seeds give only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
@@ -115,15 +112,14 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 
 
 def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return one row for each problem: on the recommended number of devices, or else the fastest."""
+    """Return one row per problem, with the recommended number of devices or else the shortest time."""
     return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
 
 
 def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
-    """Return the row with the recommended number of devices, and '' or why no number is recommended.
+    """Return the row with the device count that `recommend_devices` recommends, and ''.
 
-    `rows` is of one problem, with one row for each device count. See `recommend_devices`. If no number is
-    recommended, the row with the shortest time is returned.
+    `rows` has one row per device count. Without a recommendation, return the fastest row and any reason.
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -133,7 +129,7 @@ def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
 
 
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
-    """Return one list of rows for the largest problem of each function, sorted by time.
+    """Return the rows of the largest problem of each function, sorted by time.
 
     A problem measured on at least three device counts is preferred to a larger problem.
     """
@@ -147,7 +143,7 @@ def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMetho
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """A comparison of cases that differ in only one field. In `case`, this field has its default value."""
+    """A comparison of cases that differ in only one field, which has its default value in `case`."""
 
     field: str  # "mesh", "forward" or "overlap"
     timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
@@ -180,8 +176,7 @@ class ColoringGain(NamedTuple):
     def pays_after(self) -> str:
         """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
 
-        Return 'never' if coloring is slower. Return 'not distinguished' if the difference is not significant.
-        Return '' if the number is unknown.
+        Return 'never' if coloring is slower, 'not distinguished' if neither is faster, '' if unknown.
         """
         if self.ratio is None or self.ratio.above_one:
             return count_of(self.break_even, "evaluation") if self.break_even else ""
@@ -225,7 +220,7 @@ class ParetoFront(NamedTuple):
 def pareto_fronts(timings: Iterable[Timing]) -> list[ParetoFront]:
     """Return a `ParetoFront` for each program that was measured with at least two memory settings.
 
-    Function values are omitted. Timings on shared CPU cores or with unknown memory are also omitted.
+    Function values, timings on shared CPU cores and timings with unknown memory are omitted.
     """
     derivatives = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     sizes = ((bytes_while_running(vars(t.record)), t) for t in derivatives)

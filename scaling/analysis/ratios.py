@@ -174,8 +174,7 @@ def _t_interval(value: float, error: float, freedom: float) -> Estimate:
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
     """Return the p-value for the hypothesis that two times differ by at most the fraction `margin`.
 
-    Return None for a single process. Source: McCarthy and Smyth 2009, Testing significance relative to a
-    fold-change threshold (TREAT).
+    Return None for a single process. Source: McCarthy and Smyth 2009, tests relative to a threshold (TREAT).
     """
     if not ratio.count:
         return None
@@ -187,8 +186,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Return the ratios with each variance shrunk toward the common variance by empirical Bayes.
 
-    With fewer than 20 cases, the ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic
-    of limma.
+    Fewer than 20 ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic of limma.
     """
     from scipy.optimize import brentq  # a slow import, which other functions do not need
 
@@ -248,8 +246,8 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
 def interval_widening(samples: Sequence[float]) -> float | None:
     """Return the factor by which significant autocorrelation widens the confidence interval of the median.
 
-    Return None if the autocorrelation is not significant at the 0.1 % level. Source: Bartels 1982, the rank
-    version of von Neumann's ratio test and its variance.
+    Return None if it is not significant at the 0.1 % level. Source: Bartels 1982, rank version of von
+    Neumann.
     """
     n = len(samples)
     if n < 3:

@@ -57,14 +57,14 @@ def _describe_fastest(findings: Findings) -> list[str]:
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
     """Return one sentence about the largest problem for each topic and function.
 
-    `texts` contains (subject, topic, sort key, text) tuples. Of equal problems, the least sort key is used.
+    Each text is a tuple (subject, topic, sort key, text). Of equal problems, the least sort key is used.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function. It states the sizes at which its fastest AD mode changes."""
+    """Return a sentence for each function on the sizes at which the fastest AD mode changes."""
     texts = []
     for mode_map in findings.fastest_mode_maps:
         changes = group_by(mode_map.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
@@ -89,7 +89,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function. It states how the time on the fewest devices grows with size."""
+    """Return a sentence for each function on how the time on the fewest devices grows with size."""
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
     texts = ((sweep, sweep.swept, (sweep.case.devices,), _describe_exponents(sweep)) for sweep in sweeps)
     return _select_largest(findings, texts)
@@ -109,10 +109,7 @@ def _describe_exponents(sweep: SizeSweep) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence for each function and kind of scaling. It names the law that fits best.
-
-    Of the JAX curves for the largest problem, it describes the curve with the shortest last time.
-    """
+    """Return a sentence per function and kind of scaling on the law that fits the fastest JAX curve best."""
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
          f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} scaling, "
@@ -125,10 +122,7 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause on the law that fits a curve best, such as 'Amdahl describes it best: serial 0.05'.
-
-    The clause states the fitted parameters. If these are determined, it also states the largest speed-up.
-    """
+    """Return a clause on the parameters of a fitted law and, if they are determined, its largest speed-up."""
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parameters}"
@@ -161,7 +155,7 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
-    """Return a sentence for each function. It describes the fastest weak scaling curve of JAX."""
+    """Return a sentence for each function on the fastest weak scaling curve of JAX."""
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
         f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "

@@ -149,8 +149,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     """Return the timing on the fewest devices that are not significantly slower than the fastest timing.
 
-    The second item is ''. If the ratio of both times is too uncertain, return the fastest timing and the
-    reason.
+    The second item is ''. If the time ratio is too uncertain, return the fastest timing and the reason.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
