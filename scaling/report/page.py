@@ -120,8 +120,7 @@ def render_page(
 ) -> str:
     """Return an HTML page with a title, badges, cards with answers, sections and detail panels.
 
-    `provenance` is the line below the title. `badges` are (CSS class, text) pairs, such as ('failed', '2
-    failed'). `panels` is the result of `case_panels`.
+    `provenance` is the line below the title. `badges` are (CSS class, text) pairs.
     """
     figures = [section.figure for section in sections if section.figure]
     vega = (_TEMPLATE_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""

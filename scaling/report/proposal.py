@@ -62,7 +62,7 @@ def _find_predictions(
 ) -> list[tuple[Curve, Forecast, Timing, PlanScore | None]]:
     """Return a (curve, forecast, timing, score) tuple for each curve that a plan predicts.
 
-    `timing` is the prediction on the most devices. `score` is the accuracy of the plan, or None if unknown.
+    `timing` is the prediction on the most devices. `score` has the errors of the plan, or is None if unknown.
     """
     scores = {score.hardware: score for score in findings.plan_scores}
     return [
