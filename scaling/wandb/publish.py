@@ -80,8 +80,7 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
 
-    If the child fails or falls silent, the last event has a `reason`. `lock` is the descriptor of a lock
-    file.
+    If the child fails or sends nothing, the last event has a `reason`. `lock` is a file descriptor.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
     environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT
