@@ -37,10 +37,7 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path) -> Loaded:
-    """Return the records in a results folder.
-
-    Raise `Refusal` if a newer version of this package wrote one of them.
-    """
+    """Return the records in a results folder. Raise `Refusal` if a newer ad-scaling wrote one of them."""
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -74,11 +71,9 @@ def _describe(error: Exception) -> str:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record for each combination of case, environment, and replicate.
+    """Return one record for each combination of case, environment and replicate.
 
-    Of several attempts, return the last one with the best status: ok or planned, then skipped, then failed.
-    If a peer (another AD library) ran in several versions, return the record of the version that ran last.
-    Return a record with the reason "not_installed" only if the peer was never installed.
+    Of several attempts, return the last one with the best status (ok or planned, then skipped, then failed).
     """
     latest_records: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -86,7 +81,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
         previous = latest_records.get(measurement, record)
         if previous.identity == record.identity:
             replaces = _STATUS_RANK[record.status] >= _STATUS_RANK[previous.status]
-        else:  # the version of the peer differs
+        else:  # another version of a peer (another AD library): the last installed one is used
             replaces = record.reason != "not_installed"
         if replaces:
             latest_records[measurement] = record
@@ -94,28 +89,25 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return the record of each case and replicate in the newest environment.
-
-    The keys of the dict are (case key, replicate number).
-    """
+    """Return a dict from (case key, replicate number) to the record in the newest environment."""
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
 
 
 def newest_environments(records: Iterable[Record]) -> dict[str, str]:
-    """Return a dict from workload to the digest of its newest environment, the last of equally new ones."""
+    """Return a dict from workload to the digest of the environment in which the workload ran last."""
     ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
     return {record.case.workload: record.setting for record in ordered}
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
-    """Return the number of replicates of a case from its entry in study.json. The default is 1."""
+    """Return the number of replicates of a case from its entry in study.json, by default 1."""
     count = entry.get("replicates")
     return min(count, 10_000) if isinstance(count, int) and count >= 1 else 1
 
 
 class Study(NamedTuple):
-    """The content of study.json: the cases of the last study that ran in a results folder."""
+    """The content of study.json, with the cases of the last study that ran in a results folder."""
 
     content: dict[str, Any]  # {} if the file is absent or cannot be read
     cases: dict[str, tuple[Case, int]]  # key -> (case, number of replicates), of the readable cases
@@ -125,7 +117,7 @@ class Study(NamedTuple):
 def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType({})) -> Study:
     """Return the content of study.json in a results folder.
 
-    `known` maps the keys of cases that are already parsed to the cases, to save time.
+    `known` maps case keys to cases that need not be parsed again.
     """
     path = folder / "study.json"
     content = read_json(path) if path.exists() else {}
@@ -150,8 +142,7 @@ def read_study(folder: Path, known: Mapping[str, Case] = types.MappingProxyType(
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Lock the file `name` in a folder until the context exits, and yield its file descriptor.
 
-    Raise `Refusal` if another process still holds the lock after `seconds`, or if the file system does not
-    support locks.
+    Raise `Refusal` if the lock is not free after `seconds`, or if the file system does not support locks.
     """
     path = folder / name
     is_foreign = path.exists() and not os.access(path, os.W_OK)  # created by another user of the folder
@@ -176,7 +167,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
 
 
 def folder_of(path: str) -> Path:
-    """Return a results folder as a `Path`. Raise `Refusal` if it contains no results."""
+    """Return a results folder as a `Path`, or raise `Refusal` if it contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -194,7 +185,7 @@ def folder_of(path: str) -> Path:
 
 
 def check_schemas(folder: Path) -> None:
-    """Raise `Refusal` if a newer version of this package wrote a record, plan, or study in a folder."""
+    """Raise `Refusal` if a newer ad-scaling wrote a record, plan or study in a folder."""
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         require_known_schema(read_json(path), path)
     # Every record contains its schema in exactly this form. Inside a string, the quotes would be escaped.
@@ -214,15 +205,12 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return the fields "schema" and "versions" of a JSON file.
-
-    "schema" is the number of the record format. "versions" contains the version of this package.
-    """
+    """Return the JSON fields "schema" (record format) and "versions" (version of this package)."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. Raise OSError for any other file, such as a pipe."""
+    """Return the content of a regular file, or raise OSError for any other file, such as a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
@@ -253,10 +241,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file. On exit, rename the file to `path`.
-
-    If an exception is raised, remove the temporary file instead.
-    """
+    """Yield a temporary path that replaces `path` on exit, or is removed if an exception is raised."""
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary_path
@@ -271,10 +256,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically.
-
-    The new content is flushed to disk before the file is replaced.
-    """
+    """Replace the content of a file atomically, after the new content is flushed to disk."""
     with replacing(path) as temporary_path, temporary_path.open("wb") as file:
         file.write(content)
         file.flush()
