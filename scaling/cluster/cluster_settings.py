@@ -20,7 +20,7 @@ _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of a cluster and of the Slurm jobs on it. `conf/cluster/slurm.yaml` explains each field."""
+    """Settings of a cluster and of the Slurm jobs on it, as explained in conf/cluster/slurm.yaml."""
 
     name: str = NONE
     partition: str | None = None
@@ -69,7 +69,7 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
+    """Return the settings in the Hydra config group `cluster`, or raise `Refusal` if a setting is invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -86,10 +86,7 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of the setting `key`, or None if the value is null.
-
-    Raise `Refusal` if the value is invalid.
-    """
+    """Return the parsed value of the setting `key` (None for null), or raise `Refusal` if it is invalid."""
     if value is None:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
@@ -127,13 +124,12 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
 def _parse_minutes(value: Any) -> float | None:
     """Return a positive duration in minutes, or None if `value` is invalid.
 
-    `value` is a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
-    `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, or `D-HH:MM:SS`.
+    `value` is a number of minutes, a number with a unit ("90min", "2h", "1.5d"), or a time in a Slurm format.
     """
     text = str(value).strip()
     if match := re.fullmatch(rf"({_DECIMAL})\s*(s|sec|m|min|h|hours?|d|days?)?", text):
         minutes = float(match.group(1)) * _TIME_UNITS[(match.group(2) or "m")[0]]
-    elif re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+    elif re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):  # MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS
         days, dash, clock = text.rpartition("-")
         numbers = [int(number) for number in clock.split(":")]
         zeros = [0] * (3 - len(numbers))
@@ -148,8 +144,7 @@ def _parse_minutes(value: Any) -> float | None:
 def _parse_megabytes(value: Any) -> int | None:
     """Return a positive amount of memory in MB, or None if `value` is invalid.
 
-    `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`). As in Slurm,
-    1 GB is 1024 MB.
+    `value` is a number of GB, or a number with a unit ("4GB", "4GiB", "4000MB"). 1 GB is 1024 MB.
     """
     match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
     megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0

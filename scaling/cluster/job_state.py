@@ -52,12 +52,12 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return a summary of the events that the task wrote to disk. The file is read only once."""
+        """Return a summary of the events that the task wrote to disk, as of the first access."""
         return read_journal(self.entry.path)
 
     @cached_property
     def definition(self) -> TaskDefinition:
-        """Return the content of the task file. Raise `Refusal` if the file is missing or malformed."""
+        """Return the content of the task file, or raise `Refusal` if it is missing or malformed."""
         return submission_files.read_task(self.entry.path)
 
     @cached_property
@@ -69,7 +69,7 @@ class TaskState:
 
     @property
     def may_run(self) -> bool:
-        """Return whether the task may be running or start later. This is true if its state is unknown."""
+        """Return whether the task is pending or running, or its state is unknown."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
@@ -85,7 +85,7 @@ class TaskState:
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts to run a case that have begun and not ended in the current run of the task."""
+        """Return the attempts to run a case that have begun but not ended in the current run of the task."""
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -106,9 +106,7 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
     """Return (all tasks of the readable submissions, with their states; error message or "").
 
-    The state of a Slurm task is `UNKNOWN` if Slurm does not answer or `query_scheduler` is false. There are
-    two exceptions: its final state is saved on disk, or its journal reports that it has completed. New final
-    states are saved to disk.
+    If Slurm is not queried or does not answer, the states that files do not show are `UNKNOWN`.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -124,10 +122,7 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether Slurm may still have a job of a submission in its queue.
-
-    This is true for a submission to Slurm, unless all of its tasks have completed.
-    """
+    """Return whether a submission was made to Slurm and not all of its tasks have completed."""
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
 
@@ -137,7 +132,7 @@ def _find_submitted_tasks(
 ) -> list[TaskState]:
     """Return all tasks of a submission, with their states.
 
-    `queue` is the result of `slurm.list_jobs`, or None if Slurm was not queried or did not answer.
+    `queue` is the result of `slurm.list_jobs`, or None if Slurm did not answer or was not queried.
     """
     saved_states, on_slurm = _read_final_states(submission), submission.kind == SLURM
     entries = [
@@ -167,8 +162,7 @@ def _query_states(
     """Query the final states of tasks in Slurm, and return the latest state of each task by name.
 
     `saved` contains the final states on disk, by task name. `queued` contains the states of the jobs in the
-    queue, by job ID. The launcher may have ended before it saved the job ID of a task. In this case, use the
-    state of a queued job with an unknown ID. When the task starts, it writes its job ID to its journal.
+    queue, by job ID.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
@@ -177,6 +171,7 @@ def _query_states(
     states: dict[str, JobState] = {}
     for entry in entries:
         final = ended_jobs.get(entry.job or "") or saved.get(entry.name)
+        # The launcher may have ended before it saved the job ID. The journal has the ID after the start.
         state = queued.get(entry.job) if entry.job else next(iter(unassigned), None)
         # A final state may precede a requeue. If the states are equal, keep the exit code from sacct.
         if newest := final if final and (state is None or state.name == final.name) else state:
@@ -203,11 +198,7 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task from the first source that has it.
-
-    The sources are the process of a local task, `task.state`, the journal, and the log. `is_queried` is true
-    if Slurm has answered.
-    """
+    """Return the state of a task from its process, the scheduler, its journal, or its log."""
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
@@ -246,10 +237,9 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the log of a job, or [] if the log cannot be read.
+    """Return the last lines (at most 64 KiB) of the log of a job, or [] if it cannot be read.
 
-    At most 64 KiB are read. `kind` is "out" (standard output) or "err" (standard error). The output of
-    earlier runs of the task is omitted.
+    `kind` is "out" (standard output) or "err" (standard error). Output of earlier runs is omitted.
     """
     run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
@@ -269,11 +259,9 @@ def _find_process(task: TaskState) -> int | None:
 
 
 def _read_command(pid: int | str) -> bytes:
-    """Return the command line of a process. Raise OSError if the process has ended.
-
-    The command line is empty while the process starts a program. In this case, wait at most 1 s.
-    """
+    """Return the command line of a process, or raise OSError if the process has ended."""
     deadline = time.monotonic() + _EXEC_SECONDS
+    # The command line is empty while the process starts a program.
     while not (command := Path(f"/proc/{pid}/cmdline").read_bytes()) and time.monotonic() < deadline:
         os.readlink(f"/proc/{pid}/exe")  # raises OSError if the process is a zombie
     return command

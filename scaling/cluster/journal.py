@@ -26,7 +26,7 @@ _FIELD_CHECKS = {
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt to run a case in one run of a task. Times are in ISO 8601 format."""
+    """An attempt to run a case in one run of a task, with times in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key
@@ -40,13 +40,13 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number). A repeated attempt after a failure has the same key."""
+        """Return (case key, replicate number), which is the same for each attempt at the case."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """A summary of all journal files of a task. Times are in ISO 8601 format."""
+    """A summary of all journal files of a task, with times in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -72,7 +72,7 @@ class TaskJournal:
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return a summary of all journal files of a task. `task` is the path of the task file."""
+    """Return a summary of all journal files of a task, given the path of the task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event
@@ -101,10 +101,7 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in all journal files of a task in order. Skip damaged lines.
-
-    The number of the run of the task is added to each event as "run".
-    """
+    """Yield the valid events in all journal files of a task, with the number of its run as "run"."""
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
@@ -150,6 +147,6 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds from `began_at` to `ended_at` (default: now), or 0 if the difference is negative."""
+    """Return the seconds from `began_at` to `ended_at` (default: now), or 0 if they are negative."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -26,7 +26,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a "failed" record for each case whose job ended without recording it. Return their number."""
+    """Write a "failed" record for each case whose job ended without recording it, and return their number."""
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)
@@ -46,10 +46,7 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
 
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
-    """Return a list with one message about the task files that cannot be read, or [] if there are none.
-
-    The cases in such a file are unknown. Therefore they may be shown as missing although they are queued.
-    """
+    """Return a list with one message about the task files that cannot be read, or [] if there are none."""
     cases, refusals = 0, list[str]()
     for task in tasks:
         try:
@@ -73,9 +70,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` contains all records of the results folder. `path` is the path of the task file, and
-    `definition` is its content. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it.
-    If `all_cases` is true, include the cases that never began.
+    `records` contains all records of the results folder. `path` and `definition` are the path and the content
+    of the task file. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it. If
+    `all_cases`, include the cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -96,10 +93,7 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases of a task that have no result and may be tried again.
-
-    Each returned case has the number of its next attempt.
-    """
+    """Return the cases of a task that have no result and may be tried again, as their next attempt."""
     history, remaining = _history_of_task(definition, records), []
     for item in definition.items:
         identity = item.identity(definition.environments)
@@ -114,7 +108,7 @@ def remaining_cases(
 def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
-    """Return the recorded attempts of the cases of a task. Other records are ignored, to save time."""
+    """Return the recorded attempts of the cases of a task, ignoring the records of all other cases."""
     keys = {item.case.key for item in definition.items}
     task_records = [record for record in records if record.key in keys]
     return schedule.build_history(task_records, definition.environments.values())
@@ -123,7 +117,7 @@ def _history_of_task(
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     """Return (reason, text, all_cases) for the "failed" records of a task that has ended.
 
-    If `all_cases` is true, the cases that never began also need a record. If no case needs one, return None.
+    `all_cases` is true if the cases that never began also need a record. Return None if no case needs one.
     """
     name, has_begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if has_begun else _NOT_RECORDED_BEFORE_START):

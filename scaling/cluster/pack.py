@@ -28,13 +28,11 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Distribute the cases of a schedule over tasks, and return the tasks. Each task is one job.
+    """Distribute the cases of a schedule over tasks, and return the tasks, each of which is one job.
 
-    Cases form a group if they solve the same problem (function, inputs, derivative) and share a worker
-    process. A group is not split. The run time of a task is predicted from the times in `records`. It exceeds
-    `budget` seconds only if the task has a single group. If `nested` is false, all cases of a task have the
-    same process shape. If `nested` is true, a group contains whole scaling curves with all device counts and
-    replicates, and the process shape of a task is large enough for each of its cases.
+    Cases of one problem (function, inputs, derivative) stay together. Therefore, the predicted run time of a
+    task may exceed `budget` seconds. If `nested`, whole scaling curves, with all device counts, stay
+    together. Otherwise, all cases of a task have the same process shape.
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -53,11 +51,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases with equal functions, sizes, derivatives and dtypes.
-
-    The cases of a group may differ in method, replicate, and numbers of points and devices. Return a dict
-    with one key, a process shape that is large enough for all cases.
-    """
+    """Return {process shape that is large enough for all cases: groups of cases with the same function}."""
 
     def function_key(item: ScheduledCase) -> tuple:
         case = item.case
@@ -74,7 +68,7 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Distribute groups over tasks of up to `budget` seconds. Return [(cases, predicted seconds)]."""
+    """Distribute groups over tasks of up to `budget` seconds, and return [(cases, predicted seconds)]."""
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, task_seconds = list[ScheduledCase](), 0.0
     for group in groups:
@@ -88,12 +82,7 @@ def _fill_tasks(
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
-    """Return a function that predicts the run time of a case in seconds from earlier records.
-
-    The prediction is the median of the measured times of the case. If there are none, it is `case_seconds`
-    for a case that timed out. For all other cases, it is the longest time of similar cases. If there are
-    none, it is a default.
-    """
+    """Return a function that predicts the run time of a case in seconds from the records of similar cases."""
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
     measured: dict[str, list[float]] = defaultdict(list)

@@ -55,11 +55,9 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm. With cluster=local, start the only task on this host.
+    """Submit tasks, which run a copy of this package, to Slurm, or with cluster=local start one on this host.
 
-    The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
-    cancel the tasks and raise the exception again. The folder of the submission is removed only if Slurm
-    confirms that all tasks have left the queue. Otherwise, `find_tasks` still finds the tasks.
+    If the submission fails, cancel the tasks and raise the exception again.
     """
     results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -80,6 +78,7 @@ def submit(
             submission = save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException:
+        # Without the folder, `find_tasks` would not find jobs that are still in the queue.
         if cluster.name != SLURM or _cancel_submission(submission.name):
             shutil.rmtree(submission.folder, ignore_errors=True)
         else:
@@ -90,11 +89,8 @@ def submit(
 
 
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
-    """Return the absolute path of a results folder. Raise `Refusal` if a job cannot use this path.
-
-    Symbolic links in the path are resolved. A link `jobs` inside the folder is not resolved, because a task
-    writes its records to the folder above `jobs`.
-    """
+    """Return the absolute path of a results folder, or raise `Refusal` if a job cannot use this path."""
+    # A link `jobs` in the folder is not resolved, because a task writes records to the folder above `jobs`.
     path = str(results.resolve())
     unusable = r"[:%\\\x00-\x1f\udc80-\udcff]" if cluster.name == SLURM else ":"
     if character := re.search(unusable, path):
@@ -104,7 +100,7 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
 
 
 def _cancel_submission(name: str) -> bool:
-    """Cancel all Slurm jobs with this name. Return whether all of them have ended within 30 s."""
+    """Cancel all Slurm jobs with this name, and return whether all of them have ended within 30 s."""
     deadline = time.monotonic() + _CANCEL_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(Refusal):
@@ -150,7 +146,7 @@ def _submit_array(
 ) -> dict[str, str]:
     """Submit tasks as one Slurm job array, and return {task name: job ID}.
 
-    `options` are the options of sbatch. Each task runs `command` followed by the path of its task file.
+    Each task runs `command` followed by the path of the task file.
     """
     import submitit
 
@@ -209,7 +205,7 @@ def _sbatch_options(
 ) -> dict[str, Any]:
     """Return the options of sbatch for the job array of a task, with the option names of submitit.
 
-    If `cluster.at_once` is set, the array starts when job `previous` has ended.
+    With `cluster.at_once` (maximum number of running tasks), the array waits for the end of job `previous`.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -242,13 +238,10 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return shell lines that run the setup lines and end the job if a setup line fails.
-
-    In this case, the job writes `SETUP_FAILED` to standard error, and has the exit status of the failed line.
-    A failed command inside a shell function, such as `module` of Lmod, does not end the job.
-    """
+    """Return shell lines that run the setup lines, and end the job with a message if one of them fails."""
     if not lines:
         return []
+    # A failed command inside a shell function, such as `module` of Lmod, does not end the job.
     script = [f"trap 'echo \"{submission_files.SETUP_FAILED} $?: $setup_line\" >&2' EXIT"]
     for line in lines:
         quoted_line = shlex.quote(" ".join(line.split()))
@@ -257,10 +250,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return the environment variables for Python to import the copy.
-
-    A variable is a string "NAME=VALUE".
-    """
+    """Copy this package into a folder, and return the variables ("NAME=VALUE") to import the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
         shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)

@@ -45,7 +45,7 @@ class JobState:
 
 
 def run_command(*arguments: str) -> str:
-    """Run a Slurm command, such as squeue, and return its standard output. Raise `Refusal` if it fails."""
+    """Run a Slurm command, such as squeue, and return its standard output, or raise `Refusal` if it fails."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
     variables["SLURM_BITSTR_LEN"] = "0"  # sacct truncates long array expressions otherwise
     if clusters := variables.get("SBATCH_CLUSTERS"):  # only sbatch reads it
@@ -78,10 +78,10 @@ class SlurmNode(NamedTuple):
 
 
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the `Machine` (nodes and devices) that the cluster settings select.
+    """Return the nodes and devices that the cluster settings select.
 
-    If a dry run cannot query Slurm, use the numbers of nodes and devices in the cluster settings. Raise
-    `Refusal` if required settings are missing, or if the nodes have no device of the platform.
+    A dry run without Slurm uses the numbers in the settings. Raise `Refusal` if required settings are
+    missing, or if the nodes have no device of the platform.
     """
     if cluster.name in (NONE, LOCAL):
         return local_machine()
@@ -107,13 +107,9 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the `Machine` that a job may use: its nodes, devices and CPUs, as sinfo reports them.
+    """Return the nodes, devices and CPUs that a job may use, as sinfo reports them.
 
-    Search the configured or the default partition for nodes with a feature in the constraint. Some sites
-    derive the partition from the constraint, the QOS, or the number of devices. Therefore, if one of these is
-    set, and the default partition has no devices, search all partitions. The default of `cluster.per_node` is
-    the largest number of devices on a node. Raise `Refusal` if sinfo fails, or if the partition or the number
-    of devices is unknown.
+    Raise `Refusal` if sinfo fails, or if the partition or the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     defaults = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -124,6 +120,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     candidates = [node for node in all_nodes if node.has_constraint] or all_nodes
     nodes = [node for node in candidates if node.partition in partitions]
     location = f"of partition {','.join(partitions)}"
+    # Some sites derive the partition from the constraint, the QOS, or the number of devices.
     is_derived = not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node)
     if is_derived and not any(node.devices for node in nodes):
         nodes = candidates
@@ -164,7 +161,7 @@ def _allocation_machine(cluster: ClusterSettings) -> Machine:
 
 
 def allocated_nodes() -> tuple[str, ...]:
-    """Return the node names of the current Slurm allocation. Raise `Refusal` outside an allocation."""
+    """Return the node names of the current Slurm allocation, or raise `Refusal` outside an allocation."""
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:
         raise Refusal(
@@ -186,7 +183,7 @@ def cpus_per_gpu() -> float | None:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return the nodes that sinfo lists, once for each partition. A device of a CPU node is a core."""
+    """Return the nodes that sinfo lists, once for each partition, where a CPU core counts as a device."""
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
@@ -204,20 +201,16 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of devices named `requested` in the GRES list `available` of a node.
-
-    For example, "gpu:h100" in "gpu:h100:8(S:0-1)" gives 8.
-    """
+    """Return the number of devices named `requested` in a GRES list, such as "gpu:h100:8(S:0-1)"."""
     name = requested.split(":")
     resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
 def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
-    """Return the jobs with the given names, as {job name: {job ID: state}}.
+    """Return the pending, running and recently ended jobs with the given names.
 
-    squeue lists pending and running jobs, and jobs that ended a few minutes ago. Each task of a job array has
-    its own ID, such as "12_3". Raise `Refusal` if squeue fails.
+    The result is {job name: {job ID: state}}, with IDs such as "12_3". Raise `Refusal` if squeue fails.
     """
     jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
     if names:
@@ -229,9 +222,8 @@ def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
 
 
 def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the final states of jobs from Slurm accounting (sacct), as {job ID: state}.
+    """Return the final states of the jobs named `name` from sacct, as {job ID: state}.
 
-    Jobs with another name are ignored. Slurm may reuse a job ID, and another cluster may use the same ID.
     Return {} if the cluster has no accounting.
     """
     options = ("--noheader", "--parsable2", "--allocations")
@@ -243,19 +235,19 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
         for job, job_name, state_text, node, exit_code in _split_lines(sacct_output, 5):
             reason = "" if exit_code == "0:0" else f"exit code {exit_code}"
             state = JobState(state_text.split(" ")[0], "" if node == "None assigned" else node, reason)
-            if job_name == name and not state.live:
+            if job_name == name and not state.live:  # Slurm may reuse the ID of a job with another name
                 states |= dict.fromkeys(_expand_array(job), state)
     return states
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Split each line at "|" into `count` fields. Skip lines with fewer fields, such as "CLUSTER: east"."""
+    """Return the `count` fields between "|" of each line, without lines that have fewer fields."""
     rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [row for row in rows if len(row) == count]
 
 
 def _expand_array(job: str) -> list[str]:
-    """Expand a Slurm array expression, such as "12_[0,3-4%2]", to job IDs: ["12_0", "12_3", "12_4"]."""
+    """Return the job IDs in a Slurm array expression: ["12_0", "12_3", "12_4"] for "12_[0,3-4%2]"."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

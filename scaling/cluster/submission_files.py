@@ -34,7 +34,7 @@ _STORED_FIELDS = ("kind", "host", "minutes")
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task, as listed in submission.json. A task is a group of cases that run in one job."""
+    """A task (group of cases that run in one job), as listed in submission.json."""
 
     folder: Path  # folder of the submission
     name: str  # name of the task file without its suffix, such as "0001"
@@ -54,7 +54,7 @@ class SubmittedTask:
 
 @dataclass(frozen=True)
 class Submission:
-    """The content of submission.json: the settings of a submission, and its tasks with their job IDs."""
+    """The settings of a submission and its tasks with their job IDs, as stored in submission.json."""
 
     folder: Path
     kind: str  # name of the cluster settings, such as slurm or local
@@ -70,7 +70,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """The content of a task file: the cases of a task, and the settings with which they run."""
+    """The cases of a task and the settings with which they run, as stored in a task file."""
 
     items: tuple[ScheduledCase, ...]  # the cases of the task
     settings: RunSettings
@@ -81,10 +81,7 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Return (readable submissions of a results folder, oldest first; error message or "").
-
-    The message names the first submission that cannot be read.
-    """
+    """Return (readable submissions of a results folder, oldest first; error message or "")."""
     submissions, unreadable = [], []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_SUBMISSION_FILE}")):
         try:
@@ -98,7 +95,7 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Parse the content of submission.json. Raise KeyError, TypeError or ValueError if it is malformed."""
+    """Parse the content of submission.json, or raise KeyError, TypeError or ValueError if it is malformed."""
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
@@ -111,10 +108,7 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a new submission without job IDs. Write no file.
-
-    `stamp` is the name of its subfolder in the folder `jobs`.
-    """
+    """Return a new submission without job IDs, to be stored in the folder jobs/`stamp`."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -132,9 +126,9 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write submission.json and the task files of a new submission, and return the submission.
+    """Write submission.json and the task files of a new `Submission` to jobs/`stamp`, and return it.
 
-    `stamp` is the name of its subfolder in the folder `jobs`. If `nested`, all device counts run in one job.
+    `nested` states whether all device counts run in one job.
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
@@ -172,7 +166,7 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 
 
 def read_task(task: Path) -> TaskDefinition:
-    """Return the content of a task file. Raise `Refusal` if the file is missing or malformed."""
+    """Return the content of a task file, or raise `Refusal` if it is missing or malformed."""
     content = store.read_json(task)
     try:
         return _task_from_json(content)
@@ -184,10 +178,7 @@ def read_task(task: Path) -> TaskDefinition:
 
 
 def _task_from_json(content: Any) -> TaskDefinition:
-    """Parse the content of a task file.
-
-    If the content is malformed, raise AttributeError, KeyError, TypeError or ValueError.
-    """
+    """Parse a task file, or raise AttributeError, KeyError, TypeError or ValueError if it is malformed."""
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
     lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
     environments = {

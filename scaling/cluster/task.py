@@ -84,7 +84,7 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
 
 
 def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal, lock: int) -> None:
-    """Write "failed" records for the cases that an earlier run did not finish, and run the missing cases."""
+    """Run the missing cases, after recording the cases that an earlier run did not finish as failed."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -109,10 +109,10 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return options to start workers: with srun in a Slurm job, with a remote shell, or on this host.
+    """Return options to start workers with srun in a Slurm job, with a remote shell, or on this host.
 
-    The environment of the records states whether all device counts share one allocation (`nested`). It also
-    states whether this process runs the copy of the package that was made at submission (`is_snapshot`).
+    `nested` states whether all device counts share one allocation. `is_snapshot` states whether this process
+    runs the copy of the package made at submission. Both are written to the records.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

@@ -18,8 +18,7 @@ _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
-    After a failed query, yield nothing and try again. Raise `Refusal` if the first query fails, or if the
-    scheduler does not answer for 300 seconds.
+    Raise `Refusal` if the first query fails, or if the scheduler does not answer for 300 seconds.
     """
     answered_at = None
     while True:
@@ -38,8 +37,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 def wait_until_done(results: Path, console: Console) -> None:
     """Show the progress of all tasks until none is pending or running.
 
-    After Ctrl-C, raise `KeyboardInterrupt`. Its message contains the commands to show and to cancel the
-    tasks.
+    After Ctrl-C, raise `KeyboardInterrupt` with the commands to show and to cancel the tasks.
     """
     last_line = ""
     try:

@@ -213,7 +213,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """The recorded attempts of each case: how they ended, and how many there were."""
+    """How the recorded attempts of each case ended, and how many there were."""
 
     with_result: set[Identity]  # cases with a result, as defined at the top of this module
     temporary_skips: set[Identity]  # cases that were skipped for a reason that may no longer apply
