@@ -76,16 +76,18 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
 
 def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
     """Return a sentence on the modes that have no time for the problem and devices of `fastest`, or []."""
-    timed = {t.method for t in findings.case_timings if t.comparison_key == fastest.comparison_key}
-    reasons = {
-        method_of(record.case).name: record.reason
+    lost = [
+        record
         for record in findings.newest_records
         if (record.status == "failed" or record.reason in OUT_OF_MEMORY_REASONS)
         and is_candidate(record.case)
-        and (record.setting, problem(record.case)) == (fastest.environment, problem(fastest.case))
         and record.case.devices == fastest.case.devices
-        and method_of(record.case) not in timed
-    }
+        and (record.setting, problem(record.case)) == (fastest.environment, problem(fastest.case))
+    ]
+    if not lost:
+        return []
+    timed = {t.method for t in findings.case_timings if t.comparison_key == fastest.comparison_key}
+    reasons = {method_of(r.case).name: r.reason for r in lost if method_of(r.case) not in timed}
     names = [f"{name} ({reason})" for name, reason in sorted(reasons.items())]
     return [f"Without a time: {list_first(names, _MOST_NAMES)}"] if names else []
 
