@@ -57,7 +57,8 @@ def _describe_fastest(findings: Findings) -> list[str]:
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
     """Return one sentence about the largest problem for each topic and function.
 
-    Each text is a tuple (subject, topic, sort key, text). Of equal problems, the least sort key is used.
+    Each text is a tuple (subject, topic, sort key, text). For equally large problems, the smallest sort key
+    decides.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]

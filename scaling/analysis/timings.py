@@ -195,7 +195,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory per device in bytes, preferably a measured peak, or None if it is unknown."""
+    """Return the measured peak memory per device in bytes, or else an estimate of XLA, or else None."""
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 

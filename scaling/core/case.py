@@ -194,7 +194,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of all fields in the group `problem` as a tuple."""
+    """Return the values of the fields that define the problem of a case, as a tuple."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 

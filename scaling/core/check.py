@@ -48,7 +48,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The entries of a result to compare at a range of points."""
+    """Entries of a result, and their expected values, for a range of points."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: InputArrays | None  # None if the entries cannot be evaluated again

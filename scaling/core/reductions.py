@@ -39,7 +39,7 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the magnitude by which an error is divided, as defined in core/reference.py."""
+        """Return the magnitude by which an error is divided (see `reference.py` for both arguments)."""
         import numpy as np
 
         entry_scale = influence * np.sqrt(self.terms / self.longest_sum)

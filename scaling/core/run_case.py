@@ -133,7 +133,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn, and return whether the case needs no further turn."""
+    """Take the samples of one turn, and return whether the case has enough samples."""
     began = time.perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)

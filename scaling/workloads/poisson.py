@@ -47,7 +47,7 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return two formulas f(c, lam) of the derivative named by `target`, as a dict by mode."""
+    """Return a dict from mode to a formula f(counts, rates) of the derivative named by `target`."""
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

@@ -103,7 +103,7 @@ def _values_along(
 ) -> np.ndarray:
     """Return the function values at `flat_inputs + shift * direction`, of shape (points, outputs).
 
-    `flat_inputs` contains the raveled differentiated inputs at each point. `shift` has the shape (points,).
+    `flat_inputs` has the shape (points, inputs). `shift` has the shape (points,).
     """
     workload, shifted_inputs = spec.workload, dict(arrays)
     ends = np.cumsum([math.prod(workload.inputs[name].shape) for name in workload.names])

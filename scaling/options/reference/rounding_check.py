@@ -104,7 +104,7 @@ def _reevaluate_suspect(
 
 
 def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wrong: np.ndarray) -> str:
-    """Return the name and the values of the wrong entry with the largest error at the first wrong point.
+    """Return a text with the computed and the expected value of the worst entry at the first wrong point.
 
     `is_wrong` has the shape of the entries, or the shape (points,).
     """
