@@ -72,9 +72,9 @@ def execute(words: list[str], console: Console) -> None:
 
 
 def _advise_on_devices(name: str, problem: _Problem, options: _Options, console: Console) -> None:
-    """Find and print the fastest AD method. On a CPU, start one process for each device count.
+    """Find and print the fastest AD method.
 
-    Raise `Refusal` if no device count gives advice. Raise `KeyboardInterrupt` if a signal comes before any
+    Raise `Refusal` if no device count gives advice, or `KeyboardInterrupt` if a signal comes before any
     advice.
     """
     hardware, devices, budget = options["hardware"], options["devices"], options["budget"]
@@ -111,9 +111,9 @@ def _advise_on_devices(name: str, problem: _Problem, options: _Options, console:
 
 
 def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
-    """Parse the command-line arguments. Raise `Refusal` if an argument is invalid.
+    """Return (name, problem, options) from the command-line arguments, or raise `Refusal` if one is invalid.
 
-    Return (name, problem, options). The name is a workload, or a location such as "spring.py:force".
+    The name is a workload, or a location such as "spring.py:force".
     """
     parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
@@ -153,7 +153,7 @@ def _parse_words(words: Sequence[str]) -> tuple[str, _Problem, _Options]:
 
 
 def _read_case(config: dict[str, Any]) -> Case:
-    """Return the only case that a configuration describes. Raise `Refusal` if there are several."""
+    """Return the only case that a configuration describes, or raise `Refusal` if there are several."""
     given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
     cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
     if len(cells) > 1:
@@ -199,11 +199,10 @@ def _nest(arrays: dict[str, Any]) -> dict[str, Any]:
 def _run_in_process(
     name: str, problem: _Problem, options: _Options, is_bound: bool
 ) -> tuple[float | Refusal | None, bool]:
-    """Find the advice in a new process. Return (reply, whether a signal stopped the process).
+    """Find the advice in a new process, and return (reply, whether a signal stopped the process).
 
-    The process reads the file `request` in a temporary folder, and writes the file `reply`: the seconds per
-    call, a `Refusal`, or None if a signal came before any advice. If `is_bound` is true, it uses one CPU core
-    per device.
+    The reply is the seconds per call, a `Refusal`, or None if a signal came before any advice. If `is_bound`
+    is true, the process uses one CPU core per device.
     """
     variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if not isinstance(problem, Case):
@@ -300,7 +299,7 @@ def _advise(name: str, problem: _Problem, options: _Options, bound_to: Sequence[
 
 
 def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table, one for each candidate. All columns but the last are right-aligned."""
+    """Return the lines of a text table with one line per candidate."""
     formats: dict[str, Callable[[Any], str]] = {
         "method": str, "devices": str, "predicted_seconds": format_duration,
         "measured_seconds": format_duration, "memory_bytes": format_bytes, "left_out": str,
@@ -315,7 +314,7 @@ def _table_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """Split "FILE.py:NAME" or "MODULE:NAME". Raise `Refusal` if it is malformed or the file is missing."""
+    """Split "FILE.py:NAME" or "MODULE:NAME", or raise `Refusal` if it is malformed or the file is missing."""
     where, _, name = text.rpartition(":")
     if not where or not name.isidentifier() or (where.endswith(".py") and not Path(where).is_file()):
         fix = "write FILE.py:NAME, such as spring.py:force"
@@ -327,7 +326,7 @@ def _split_location(text: str) -> tuple[str, str]:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import a function, such as "spring.py:force". Return the function and its Python import statement.
+    """Import a function, such as "spring.py:force", and return it with its Python import statement.
 
     Raise `Refusal` if the text is malformed, or if the function cannot be imported.
     """

@@ -14,8 +14,7 @@ from scaling.results import store
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Cancel the pending and running cluster tasks of a results folder, and print their number.
 
-    Raise `Refusal` if `scaling run` is submitting tasks. After canceling, raise it if some tasks cannot be
-    canceled from this host, or if the scheduler or a submission cannot be read.
+    Raise `Refusal` if `scaling run` is submitting tasks, or if some tasks could not be found or canceled.
     """
     folder = store.folder_of(args.folder)
     with store.locked(folder):  # not while `scaling run` submits tasks

@@ -13,10 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `scaling`. For example, the module `scaling.cli.status` implements `scaling status`.
-
-    The function `execute` of the module returns the exit status, or None for the status 0.
-    """
+    """A command of `scaling`, which the module of the same name in `scaling.cli` implements."""
 
     summary: str  # one-line description in `scaling --help` and `scaling COMMAND --help`
     example: str  # example arguments, which `scaling --help` prints after the summary
@@ -115,7 +112,7 @@ COMMANDS = {
 
 
 def overview() -> str:
-    """Return the text that `scaling --help` prints: one line for each command, with an example."""
+    """Return the text that `scaling --help` prints, with one line and an example for each command."""
     lines = [
         f"  scaling {name:9} {command.summary:42} scaling {name} {command.example}"
         for name, command in COMMANDS.items()
@@ -126,7 +123,7 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a command, such as "status". Raise `Refusal` if they are invalid."""
+    """Return the parsed arguments of a command, such as "status", or raise `Refusal` if they are invalid."""
     command = COMMANDS[name]
     parser = Parser(prog=f"scaling {name}", description=command.summary)
     for names, options in command.arguments or ():

@@ -54,11 +54,10 @@ def load_cases(results: Path) -> StudyCases:
 
 
 def select_keys(study: StudyCases, query: str) -> list[str]:
-    """Return the keys of the cases that a query selects. Raise `Refusal` if it selects no case.
+    """Return the keys of the cases that a query selects, or raise `Refusal` if it selects no case.
 
-    A query is the label of a case, the beginning of a label or key, or the name of a workload. An empty query
-    matches all cases. If some matching cases failed, return only these, latest first. If the query is empty
-    and no case failed, return only the case that was started last.
+    A query is the label of a case, the beginning of a label or key, or "" for all cases. If some of the cases
+    failed, return only these, latest first. If none failed, "" selects the case that was started last.
     """
     query = " ".join(query.split())
     labels = {key: label(case) for key, case in study.cases.items()}
@@ -78,9 +77,9 @@ def select_keys(study: StudyCases, query: str) -> list[str]:
 
 
 def logs_of_case(study: StudyCases, key: str, every: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the history of a case, and then for each worker log file and job log file.
+    """Yield (title, text) for the history of a case, and for each worker log file and job log file.
 
-    The history has a line for each attempt and task. If `every` is false, long log files are shortened.
+    Unless `every` is true, long log files are shortened.
     """
     tasks = [task for task in study.tasks if key in task.cases]
     records = sorted(
@@ -103,7 +102,7 @@ def _describe_record(record: Record) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> str:
-    """Return a line with the state of a task. If it is running the case `key`, include the attempt."""
+    """Return a line with the state of a task and the running attempts at the case `key`."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     ended_early = not task.may_run and state.name != "COMPLETED"
     cause = lost_cases.find_cause(task) if ended_early else task.wait_message
@@ -118,10 +117,7 @@ def _describe_task(task: TaskState, key: str) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the log files of the workers that ran the case `key` in a task.
-
-    If the task has ended and never began the case, return all worker logs of its last start.
-    """
+    """Return the log files of the workers that ran the case `key`, or of the last start if it never began."""
     folder, name = task.entry.folder, task.entry.name
     attempts = [attempt for attempt in task.journal.attempts if attempt.key == key]
     workers = dict.fromkeys((attempt.run, worker) for attempt in attempts for worker in attempt.workers)
@@ -131,7 +127,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 lines of a log file, or all lines if `every` is true. Hide secrets."""
+    """Return the last 1000 lines of a log file, or all lines if `every` is true, without secrets."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -42,7 +42,7 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, print any error as one line on standard error, and return the exit status.
 
-    `argv` contains the command name and its arguments. The default is the command line (`sys.argv[1:]`).
+    `argv` contains the command name and its arguments (default: `sys.argv[1:]`).
     """
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     try:
@@ -107,7 +107,7 @@ def _print_error(text: str, status: int) -> int:
 
 
 def _stop(_number: int, _frame: Any) -> None:
-    """Raise `KeyboardInterrupt` at a stop signal. Ignore later signals, except that Ctrl-C exits at once."""
+    """Raise `KeyboardInterrupt` at a stop signal, and let only Ctrl-C interrupt the program after that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, _stop_at_once)

@@ -84,9 +84,9 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
 
 
 def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str:
-    """Copy the records of `folder` that are not yet in `target`, and return a summary in one line.
+    """Copy the records of `folder` that are not in `target`, and return a summary in one line.
 
-    `records` maps the JSON lines in `target` to records. The copied records are added to it.
+    `records` maps the JSON lines in `target` to records, and is updated.
     """
     loaded = store.load(folder)
     found = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
@@ -101,10 +101,7 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> None:
-    """Merge the study.json files of several folders, and write the result to `target`.
-
-    The first title is kept. If the studies differ in `order_seed` or `sampling`, the field becomes None.
-    """
+    """Merge the study.json files of several folders, and write the result to `target`."""
     contents = [store.read_json(folder / _STUDY) for folder in folders]
     studies = [content for content in contents if isinstance(content, dict)]
     if not studies:

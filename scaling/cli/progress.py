@@ -35,9 +35,7 @@ def show_run(
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
     """Yield a callback that shows each event of a run, and a `Counter` of the ended cases by status.
 
-    On a terminal, the callback updates a live bar, and prints a line for each skipped or failed case.
-    Otherwise, it prints a line for each ended case. `labels` maps case keys to labels. `total` is the number
-    of cases, including the cases that are recorded as skipped or failed without running.
+    `labels` maps case keys to labels. `total` is the number of cases, including those that do not run.
     """
     counts = Counter[str]()
     bar = Progress(

@@ -24,7 +24,7 @@ _EFFICIENCY = 0.5  # the value of `findings.EFFICIENCY`, which an up-to-date rep
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Write the HTML report of a results folder and, with --proposal, a proposal. Print a summary."""
+    """Write the HTML report of a results folder and, with --proposal, a proposal, and print a summary."""
     folder, efficiency = store.folder_of(args.folder), _read_efficiency(args.efficiency)
     current_report = find_current(folder, _digest(folder, efficiency))
     if current_report and not args.proposal and not find_unrecorded(folder):
@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return E from "efficiency=E", or the default if `word` is None. Raise `Refusal` unless 0 < E <= 1."""
+    """Return E from "efficiency=E" (default if None: 0.5), or raise `Refusal` unless 0 < E <= 1."""
     if word is None:
         return _EFFICIENCY
     name, _, value = word.partition("=")
@@ -61,11 +61,11 @@ def write_and_print(
     loaded: store.Loaded | None = None,
     efficiency: float = _EFFICIENCY,
 ) -> "Findings":
-    """Write the HTML report of a results folder unless it is up to date. Print and return its `Findings`.
+    """Write the HTML report of a results folder unless it is up to date, and print and return its `Findings`.
 
     If `settings` is not empty, print only results from the environments with these hashes. If `brief`, the
-    printed summary fits on one screen. If `loaded` is None, load the records from the folder. `efficiency` is
-    the parallel efficiency (0 to 1) that the recommended device count must reach.
+    printed summary fits on one screen. `loaded` contains the records, or is None to load them. `efficiency`
+    is the parallel efficiency (0 to 1) for the recommended device count.
     """
     from scaling.analysis import findings
     from scaling.report.run_summary import summary_lines
@@ -96,9 +96,9 @@ def write_and_print(
 
 
 def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> list[Record]:
-    """Return a "failed" record, which is not written, for each case that an ended job did not record.
+    """Return an unwritten "failed" record for each case that an ended job did not record.
 
-    `records` are all records of the folder. If it is None, they are read from the folder.
+    `records` contains all records of the folder, or is None to load them.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []
@@ -109,7 +109,7 @@ def find_unrecorded(folder: Path, records: Sequence[Record] | None = None) -> li
 
 
 def _print_totals(folder: Path, totals: str, console: Console, brief: bool = False) -> None:
-    """Print the number of cases per status, and the report path. If `brief`, break a long line."""
+    """Print the number of cases per status, and the path of the report."""
     report = f"report: {folder / 'report' / 'index.html'}"
     joined = f"{totals}; {report}"
     print_lines(console, [totals, report] if brief and len(joined) > WIDTH else [joined])

@@ -69,7 +69,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _examine(run: StudyRun, console: Console) -> StudyRun:
-    """Check whether the cases of a study can run. Return the study with the answers, or raise `Refusal`."""
+    """Return a study with the result of checking which cases can run, or raise `Refusal`."""
     for folder in (run.folder, *sorted(run.folder.glob("versus-*"))):
         store.check_schemas(folder)
     for name in built_in("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -84,7 +84,7 @@ def _examine(run: StudyRun, console: Console) -> StudyRun:
 
 
 def _run_and_report(run: StudyRun, console: Console) -> int:
-    """Run the cases of a study that have no result yet, write its report, and return the exit status."""
+    """Run the cases of a study that have no result, write its report, and return the exit status."""
     submitted = False
     with contextlib.ExitStack() as stack:
         if run.dry_run:
@@ -113,7 +113,7 @@ def _run_and_report(run: StudyRun, console: Console) -> int:
 def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> int:
     """Write and print the report, compare the results with the baseline, and publish the curves.
 
-    Return exit status 1 if a case failed, or if a case has no record and is not queued. Otherwise return 0.
+    Return 1 if a case failed, or if a case has no record and is not queued, otherwise 0.
     """
     from scaling.cli import report
 
@@ -133,7 +133,7 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
 
 
 def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting jobs. Return the schedule and all records."""
+    """Run the missing cases without submitting jobs, and return the schedule and all records."""
     with store.locked(run.folder) as lock:
         schedule, loaded = plan_run(run, console)
         total = schedule.missing + len(schedule.skips) + len(schedule.failures)
@@ -153,7 +153,7 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
 
 def _print_dry_run(run: StudyRun, console: Console) -> int:
-    """Print the cases that would run, be skipped or fail. Return exit status 1 if one fails, otherwise 0."""
+    """Print the cases that would run, be skipped or fail, and return 1 if one fails, otherwise 0."""
     schedule, loaded = plan_run(run, console)
     for session in schedule.sessions:
         shape = scheduling.process_shape(session[0].case, schedule.machine, run.settings)

@@ -69,8 +69,7 @@ class StudyStatus:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Print the states of the cases and cluster tasks of a results folder.
 
-    With --watch, print them again after every change, until no task is pending or running. Return exit
-    status 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
+    Return exit status 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
     folder = store.folder_of(args.folder)
     if not args.watch:
@@ -92,9 +91,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def load_status(folder: Path) -> StudyStatus:
-    """Query the scheduler, and return the states of all cases and cluster tasks of a results folder.
+    """Return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, use the task states that are known from the files in the folder.
+    If the scheduler does not answer, the states of the tasks are those in the files of the folder.
     """
     tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the current state of the jobs is unknown: these are their last reports"
@@ -154,9 +153,9 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 
 
 def case_lines(status: StudyStatus, every: bool = False) -> list[str]:
-    """Return one line for each failed, running, skipped or missing case, but at most 20 for each state.
+    """Return a line for each failed, running, skipped or missing case, but at most 20 for each state.
 
-    If `every` is true, queued cases are included, and there is no limit.
+    If `every` is true, include the queued cases and all lines.
     """
     texts: list[str] = []
     for state in (*_LISTED, "queued") if every else _LISTED:
@@ -174,7 +173,7 @@ def _format_line(line: StatusLine) -> str:
 
 
 def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
-    """Yield one table for each submission, with its tasks.
+    """Yield a table of the tasks for each submission.
 
     Unless `every` is true, tasks in the same state share a row, and earlier submissions omit ended tasks.
     """
@@ -220,7 +219,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(row: Sequence[TaskState]) -> str:
-    """Format the longest elapsed time of the tasks in a row. Running tasks are timed until now."""
+    """Format the longest elapsed time of the tasks in a row, until now if they run."""
     started = [task for task in row if task.journal.began_at and not task.is_pending]
     times = [
         seconds_between(str(task.journal.began_at), None if task.state.live else task.journal.last_at)
@@ -230,7 +229,7 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool) -> None:
-    """Print tables of tasks, a table with the number of cases per state, lines about cases, and notes."""
+    """Print tables of the tasks and of the number of cases per state, then lines about cases, and notes."""
     if status.tasks:
         for table in task_tables(status.tasks, every):
             console.print(table)

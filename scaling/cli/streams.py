@@ -52,12 +52,9 @@ def stop_with_reader() -> None:
 
 
 class _DiscardingOutput(io.FileIO):
-    """A raw output stream that discards all output after the first failed write.
+    """A raw output stream that discards all output after a failed write, which raises `OSError`."""
 
-    The failed write raises `OSError`, except that a broken pipe is ignored if `ignores_broken_pipe` is true.
-    """
-
-    ignores_broken_pipe = True
+    ignores_broken_pipe = True  # whether a broken pipe does not raise `OSError`
 
     def write(self, data: Any) -> int:
         try:

@@ -54,7 +54,7 @@ class StudyRun:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the study that a composed configuration describes. Raise `Refusal` if it is invalid."""
+    """Return the study that a composed configuration describes, or raise `Refusal` if it is invalid."""
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     _check_options(config, name, cluster)
@@ -107,10 +107,9 @@ def _check_options(config: dict[str, Any], name: str, cluster: ClusterSettings) 
 
 
 def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
-    """Schedule the cases of a study that have no result yet. Return the schedule and all earlier records.
+    """Return a schedule of the cases of a study that have no result, and all earlier records.
 
-    Before scheduling, write a "failed" record for each case that an ended cluster job did not record. After
-    scheduling, write study.json, and print a summary. In a dry run, do neither.
+    Except in a dry run, also write study.json, and a "failed" record for each case that an ended job lost.
     """
     queued = set[tuple[str, int]]()
     if run.cluster.submits or (run.folder / SUBMISSIONS).exists():

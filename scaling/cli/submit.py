@@ -16,10 +16,10 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 
 
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result yet. If `run.wait` is true, wait until their tasks end.
+    """Submit the cases that have no result, and wait until their tasks end if `run.wait` is true.
 
-    Cases that are interrupted during this wait are submitted again. Return (the last schedule, all records,
-    is_missing). `is_missing` is true if results are missing because tasks are queued or were canceled.
+    Return (the last schedule, all records, whether results are missing). Results are missing if tasks are
+    queued or were canceled.
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)
@@ -50,14 +50,14 @@ def _pack_tasks(run: StudyRun, schedule: Schedule, loaded: store.Loaded) -> list
 
 
 def print_scripts(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> None:
-    """Print the sbatch scripts that would submit the cases of a schedule, without submitting them."""
+    """Print the sbatch scripts that would submit the cases of a schedule."""
     tasks = _pack_tasks(run, schedule, loaded) if schedule.sessions else []
     for text in sbatch.format_scripts(run.folder, run.cluster, tasks, schedule.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True)
 
 
 def _submit(run: StudyRun, schedule: Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Write records of skipped and failed cases, submit the others, and return whether any case is queued."""
+    """Record skipped and failed cases, submit the others, and return whether any case is queued."""
     without_runs = dataclasses.replace(schedule, sessions=())
     supervise.run_schedule(without_runs, run.settings, run.folder, None, lambda _: None)
     if not schedule.sessions:
