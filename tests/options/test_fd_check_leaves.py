@@ -14,7 +14,7 @@ from scaling.core import reference as references
 from scaling.core.case import Case
 from scaling.core.derivative import describe_derivative
 from scaling.core.workload import InputSpec, Workload, normal
-from scaling.options.reference import computed_reference, fd_check
+from scaling.options.reference import computed_reference, evaluations, fd_check
 from scaling.study import completion
 
 
@@ -103,6 +103,39 @@ def test_a_wrong_rule_is_found_at_a_point_where_other_outputs_cancel_less_than_e
     cancelling = lambda x: jax.nn.log_softmax(jnp.arange(30.0) ** 2 * x)  # noqa: E731
     points = {"x": InputSpec((), lambda generator, rows: np.where(rows == 321, 0.99995, rows / 600))}
     assert bool(verify(lambda x: jnp.append(cancelling(x), ruled(x)), points, points=500).wrong) == is_wrong
+
+
+@pytest.mark.parametrize(("factor", "is_wrong"), [(1.0, False), (1.1, True)])
+@pytest.mark.parametrize("name", ["a median", "inputs of very different sizes"])
+def test_a_wrong_rule_is_found_behind(factor, is_wrong, name):
+    sizes = InputSpec((3,), lambda generator, rows: 10 ** generator.uniform(-12, 12, (len(rows), 3)))
+    function, outer, x = (jnp.sin, jnp.median, normal(3)) if name == "a median" else (jnp.log, jnp.sum, sizes)
+    slopes = lambda x: jax.vmap(jax.grad(function))(x) * jnp.where(x < 1e-9, factor, 1.0)  # noqa: E731
+    computed = verify(lambda x: outer(with_rule(function, slopes)(x)), {"x": x})
+    assert bool(computed.wrong) == is_wrong and not computed.unsure
+
+
+def test_a_derivative_that_is_mere_rounding_errors_is_not_confirmed(monkeypatch):
+    def measure(measured, evaluation, arrays, *rest):
+        center, noise = evaluations.measure_with_noise(measured, evaluation, arrays, *rest)
+        return center, (noise if center.ndim == 2 else np.abs(center))
+
+    monkeypatch.setattr(fd_check, "measure_with_noise", measure)
+    sine = with_rule(jnp.sin, lambda x: 1.3 * jnp.cos(x))
+    assert verify(lambda x: sine(x), {"x": normal(3)}).unsure
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.nn.softplus(x) * (x[:1] ** jnp.arange(3.0)),
+        lambda x: jax.nn.softplus(x) * (-1 - x**2) ** (3 + 0 * x),  # NaN if the exponent has an error
+        lambda x: jnp.sort(jax.nn.softplus(x)),
+    ],
+)
+def test_a_right_derivative_is_not_refuted_where_powers_have_whole_exponents_and_elements_tie(function):
+    ties = InputSpec((3,), lambda g, rows: np.where(rows[:, None] % 3, g.standard_normal((len(rows), 3)), 1))
+    assert verify(function, {"x": ties}, points=100).wrong is None
 
 
 def test_a_derivative_at_several_kinks_that_coincide_is_neither_right_nor_wrong():

@@ -33,6 +33,7 @@ _CONFIRMING_ERROR = 0.05  # relative to the size of a derivative; a larger error
 _ROUNDINGS_OF_VALUE = 64  # the error of a derivative from rounding the value, in unit roundoffs of the value
 SCREENING_THRESHOLD = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-15, 2.0**-21)
+_SHIFT = 2.0**-19  # the distance to a nearby point, relative to the size of an input
 _LEAST_RELATIVE_SIZE = 1e-3  # the minimum size of an element, relative to the root mean square of its input
 
 Groups = list[list[str]]  # names of inputs
@@ -67,6 +68,7 @@ class _Comparison(NamedTuple):
     is_wrong: np.ndarray
     is_confirmed: np.ndarray
     is_unresolved: np.ndarray
+    is_nonzero: np.ndarray  # whether the finite difference exceeds its error
     expected: np.ndarray  # the finite difference
     # The size of the derivative: its root mean square over the random directions, its magnitude along the
     # direction of a group of inputs, or the magnitude of the finite difference if that is larger.
@@ -84,7 +86,7 @@ class _MeasuredValues(NamedTuple):
     noise: np.ndarray
 
 
-@np.errstate(invalid="ignore")  # at infinite values
+@np.errstate(invalid="ignore", over="ignore")  # at infinite values
 def confirm(
     evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
 ) -> Confirmation:
@@ -97,28 +99,58 @@ def confirm(
     if len(evaluation.names) > 1:
         names += (groups := group_inputs(evaluation, arrays, generator))
         directions += split_direction(directions[0], groups)
+    names.append(evaluation.names)
+    directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
+    compare = functools.partial(_compare_along_all, evaluation, directions, roundoff, generator)
+    derivatives, compared, is_nonzero = compare(arrays)
+    if compared.is_wrong.any():
+        # Where elements tie, as in a median, the function is not differentiable: its slopes jump nearby.
+        shift = random_direction(evaluation, arrays, generator, is_relative=True)
+        shifted = {name: arrays[name] + _SHIFT * x for name, x in shift.items()}
+        slopes, near, _ = compare({**arrays, **shifted})
+        jumps = np.any(np.abs(slopes - compared.expected) > _CONFIRMING_ERROR * compared.size, axis=0)
+        is_wrong = compared.is_wrong & (near.is_wrong.any(axis=0) | ~jumps)
+        is_unresolved = compared.is_unresolved | compared.is_wrong & ~is_wrong
+        compared = compared._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
+    share = float(np.mean(compared.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
+    worst = _find_worst(names, derivatives, compared) if compared.is_wrong.any() else None
+    return Confirmation(compared.is_wrong.max(axis=(0, 2)), share, worst, bool(compared.is_unresolved.any()))
+
+
+def _compare_along_all(
+    evaluation: Evaluation,
+    directions: Sequence[InputArrays],
+    roundoff: float,
+    generator: np.random.Generator,
+    arrays: InputArrays,
+) -> tuple[np.ndarray, _Comparison, np.ndarray]:
+    """Return the derivatives along some directions, their comparison, and which outputs have a derivative.
+
+    The first two results have a leading axis of directions. The third has the shape (points, outputs). The
+    first `_DIRECTIONS` directions and the last one change all inputs.
+    """
 
     def derivatives_along(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
-    derivatives, rounding = measure_with_noise(
+    derivatives, noise = measure_with_noise(
         derivatives_along, evaluation, arrays, 4 * roundoff, generator, _NOISE_RUNS
     )
-    rounding = rounding.max(axis=0)
+    # Along the last direction, the derivative and its rounding error may be much smaller.
+    rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
     rms = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical_sizes = [rms] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
-    is_nonzero = rms > 8 * rounding
     measured = _measure_values(evaluation, arrays, roundoff, generator)
     # A derivative may contain the value of the function, for example for exp.
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(measured.center)
     comparisons = []
-    for direction, derivative, size in zip(directions, derivatives, typical_sizes, strict=True):
+    for direction, derivative, size, error in zip(
+        directions, derivatives, typical_sizes, rounding, strict=True
+    ):
         values_at = functools.partial(_values_at, evaluation, arrays, direction)
-        comparisons.append(_compare_along(values_at, derivative, size, measured, value_rounding, rounding))
+        comparisons.append(_compare_along(values_at, derivative, size, measured, value_rounding, error))
     stacked = _Comparison(*map(np.array, zip(*comparisons, strict=True)))
-    share = float(np.mean(stacked.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
-    worst = _find_worst(names, derivatives, stacked) if stacked.is_wrong.any() else None
-    return Confirmation(stacked.is_wrong.max(axis=(0, 2)), share, worst, bool(stacked.is_unresolved.any()))
+    return derivatives, stacked, (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0)
 
 
 def _find_worst(
@@ -127,17 +159,18 @@ def _find_worst(
     """Return the wrong derivative with the largest relative error, from arrays with an axis of directions.
 
     `names` are the names of the inputs that change along each direction. Directions of a single group of
-    inputs are preferred.
+    inputs are preferred. The last direction is used if no other is wrong.
     """
     is_wrong, size = comparison.is_wrong, comparison.size
-    first = _DIRECTIONS if is_wrong[_DIRECTIONS:].any() else 0
+    first = _DIRECTIONS if is_wrong[_DIRECTIONS:-1].any() else 0
+    stop = -1 if is_wrong[:-1].any() else None
     errors, tolerances = (
         np.divide(x, size, out=np.zeros_like(size), where=size > 0)
         for x in (np.abs(derivatives - comparison.expected), comparison.allowed)
     )
-    ranked = np.where(is_wrong, np.nan_to_num(errors, nan=np.inf), -1.0)
-    ranked[:first] = -1.0
+    ranked = np.where(is_wrong, np.nan_to_num(errors, nan=np.inf), -1.0)[first:stop]
     k, point, output = (int(index) for index in np.unravel_index(np.argmax(ranked), ranked.shape))
+    k += first
     arrays = (derivatives, comparison.expected, errors, tolerances)
     return WrongDerivative(names[k], point, output, *(float(array[k, point, output]) for array in arrays))
 
@@ -175,10 +208,12 @@ def _compare_along(
     if unresolved.any():
         unresolved &= _oscillates(values_at, measured)
     unresolved |= differs & (agrees | agrees_once | jumps)  # short and long steps contradict each other
+    unresolved |= differs & ~np.isfinite(allowed + noise)  # random rounding errors give NaN
     unresolved |= differs & has_kink  # of several kinks at one point, the slopes give no bounds
     is_wrong = differs & ~unresolved
-    is_confirmed = (4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
-    return _Comparison(is_wrong, is_confirmed, unresolved, difference, size, allowed)
+    is_confirmed = (allowed + 4 * error <= _CONFIRMING_ERROR * size) & ~unresolved & is_finite
+    is_nonzero = np.abs(difference) > 8 * error + value_rounding
+    return _Comparison(is_wrong, is_confirmed, unresolved, is_nonzero, difference, size, allowed)
 
 
 def screen(
@@ -188,15 +223,17 @@ def screen(
     generator: np.random.Generator,
     groups: Groups,
 ) -> np.ndarray:
-    """Return an estimate of the relative error of the derivative, of shape (groups, points).
+    """Return an estimate of the relative error of the derivative, of shape (groups + 1, points).
 
-    `groups` is the result of `group_inputs`. The relative error is |d - f| / (|d| + |f|) for a derivative d
-    and a finite difference f, less the effect of rounding. The estimate is the smallest error among the
-    steps, and the largest among the outputs. At a kink, a derivative between the one-sided slopes is correct.
+    `groups` is the result of `group_inputs`. In the last row, the step of each element is relative to it. The
+    relative error is |d - f| / (|d| + |f|) for a derivative d and a finite difference f, less the effect of
+    rounding. The estimate is the smallest error among the steps, and the largest among the outputs. At a
+    kink, a derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
     noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
-    for direction in split_direction(random_direction(evaluation, arrays, generator), groups):
+    directions = split_direction(random_direction(evaluation, arrays, generator), groups)
+    for direction in [*directions, random_direction(evaluation, arrays, generator, is_relative=True)]:
         derivative = directional_derivative(evaluation, arrays, direction)
         smallest_error, error_at_kink, distance = np.full((3, *derivative.shape), np.inf)
         for step in _SCREENING_STEPS:
@@ -220,15 +257,20 @@ def screen(
 
 
 def random_direction(
-    evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
+    evaluation: Evaluation,
+    arrays: InputArrays,
+    generator: np.random.Generator,
+    is_relative: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return a random direction as a dict from the name of each differentiated input to an array.
 
-    An element is ±u times the size of an element of the input, with u uniform in [0.5, 1).
+    An element is ±u times the size of an element of the input, with u uniform in [0.5, 1). If `is_relative`
+    is true, the size of each nonzero element is its magnitude, however small.
     """
     direction = {}
     for name in evaluation.names:
-        size = element_sizes(np.asarray(arrays[name], np.float64))
+        x = np.asarray(arrays[name], np.float64)
+        size = np.where(is_relative & (x != 0), np.abs(x), element_sizes(x))
         signs = generator.choice([-1.0, 1.0], size.shape)
         direction[name] = size * signs * generator.uniform(0.5, 1.0, size.shape)
     return direction
