@@ -24,46 +24,30 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice i
 
 @dataclass(frozen=True)
 class Advice:
-    """The recommended way to differentiate one function. Print it to see a summary and the code.
+    """The recommended way to differentiate one function, printed as a summary and the code."""
 
-    Attributes:
-        cases: the candidates, which are cases that compute the same derivative, the best one first.
-        excluded: a dict from each case that cannot run on these devices to the reason.
-        derivative: the `Derivative` that the candidates compute.
-        fields: a dict from each candidate to record fields, such as its status, memory and predicted time.
-        records: a dict from each measured candidate to its record.
-        machine: the name of the machine for which the times are valid.
-        warning: a warning that a program may be wrong if its result was not checked, or ''.
-        problem: the function with its inputs, or None if the advice is on a workload.
-        coloring: the coloring of the candidate that compresses the Jacobian, or None if there is none.
-    """
-
-    cases: tuple[Case, ...]
-    excluded: Mapping[Case, str]
-    derivative: Derivative
-    fields: Mapping[Case, RecordFields]
-    records: Mapping[Case, Record]
-    machine: str
-    warning: str = ""
-    problem: Problem | None = None
-    coloring: Coloring | None = None
+    cases: tuple[Case, ...]  # candidates, which compute the same derivative, the best one first
+    excluded: Mapping[Case, str]  # case that cannot run on these devices -> reason
+    derivative: Derivative  # what the candidates compute
+    fields: Mapping[Case, RecordFields]  # candidate -> record fields, such as its status and predicted time
+    records: Mapping[Case, Record]  # measured candidate -> record
+    machine: str  # name of the machine for which the times are valid
+    warning: str = ""  # warning that a program may be wrong if its result was not checked
+    problem: Problem | None = None  # the function with its inputs, or None for a workload
+    coloring: Coloring | None = None  # of the candidate that compresses the Jacobian, if there is one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a candidate: its time, its number of devices and its number of options.
-
-        Measured candidates come first. If nothing was measured, candidates with a doubtful prediction come
-        after the others. Candidates without a time come last.
-        """
+        """Return the sort key of a candidate, which ranks measured times before predicted ones."""
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
         return seconds is None, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
 
     @property
     def best(self) -> Case:
-        """Return the recommended case. If there is none, raise `Refusal` with the reason."""
+        """Return the recommended case, or raise `Refusal` with the reason if there is none."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -83,19 +67,19 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row for each candidate, the best first, and for each excluded case."""
+        """Return a DataFrame with one row per candidate, best first, followed by the excluded cases."""
         import pandas
 
         return pandas.DataFrame(self.rows)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `table`. Each row is a dict from column name to value, which may be None."""
+        """Return the rows of `table` as dicts from column name to value, which may be None."""
         return [self._row(case) for case in (*self.cases, *self.excluded)]
 
     @property
     def code(self) -> str:
-        """Return Python code that computes the derivative. For a workload, return a `scaling run` command."""
+        """Return Python code that computes the derivative, or a `scaling run` command for a workload."""
         if self.problem is not None:
             coloring = self.coloring if self.best.mode == candidates.CODED else None
             return plain_code.write_code(self.problem, self.best, coloring)
@@ -109,10 +93,10 @@ class Advice:
     def jacobian(self) -> Callable[..., Any]:
         """Return a jitted function that computes the derivative at each point by the recommended method.
 
-        Its arguments are the inputs, in the order of the function's parameters. It returns the same pytree as
-        `jax.vmap(jax.jacfwd(function))` or, for target=hessian, `jax.vmap(jax.hessian(function))`. For
-        target=hvp and target=gauss_newton, another argument contains one direction per point. The directions
-        and the result then have the structure of the differentiated inputs and a leading axis of points.
+        The arguments are the inputs, in the order of the function's parameters. The result is the same pytree
+        as that of `jax.vmap(jax.jacfwd(function))` or, for target=hessian, `jax.vmap(jax.hessian(function))`.
+        For target=hvp and target=gauss_newton, the last argument contains one direction per point. Directions
+        and results then have the structure of the differentiated inputs, with a leading axis of points.
         """
         if self.problem is None:
             raise Refusal(
@@ -121,9 +105,9 @@ class Advice:
         return plain_code.execute_code(self.problem, self.code)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the time of a call in seconds: the measured median or, without a record, the predicted time.
+        """Return the measured median or, without a measurement, the predicted time of a call in seconds.
 
-        Return None if this time is unknown.
+        Return None if the time is unknown.
         """
         if case in self.records:
             samples = self.records[case].seconds
@@ -135,7 +119,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is excluded or failed, or why its predicted time may be wrong, otherwise None."""
+        """Return why a case is excluded or failed, or why its prediction may be wrong, otherwise None."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:

@@ -38,14 +38,12 @@ def advise(
     import_line: str = "",
     **options: Any,
 ) -> Advice:
-    """Return an `Advice` with the fastest way to differentiate a function.
-
-    Raise `Refusal` if an argument is invalid.
+    """Return an `Advice` with the fastest way to differentiate a function, or raise `Refusal`.
 
     Args:
         function: a JAX function of one point that returns an array or a pytree of arrays.
-        points: a dict from parameter name to an array or a pytree of arrays. Each array has a leading axis of
-            points, and the function receives one point. A `jax.ShapeDtypeStruct` can replace an array.
+        points: a dict from parameter name to an array or a pytree of arrays with a leading axis of points. A
+            `jax.ShapeDtypeStruct` can replace an array.
         shared: a dict from parameter name to an array or a pytree of arrays that all points share, or None.
         wrt: the names of the differentiated parameters, joined by "+". None selects the first of `points`.
         target: "jacobian" (the gradient of a scalar function), "hessian", "hvp" (the product of the Hessian

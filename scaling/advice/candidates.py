@@ -35,8 +35,8 @@ def list_candidates(
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
     """Return the cases to compare, a dict from each excluded case to the reason, and the derivative.
 
-    The AD mode of `base` is ignored. If `devices` is None, all cases have the layout of `base`. If there are
-    more devices than points and `may_split_seeds` is true, the seeds are partitioned instead of the points.
+    The AD mode of `base` is ignored. `devices` contains the device counts (None: that of `base`).
+    `may_split_seeds` allows partitioning of the seeds if there are more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -59,10 +59,7 @@ def list_candidates(
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
-    """Return a copy of `base` whose points are partitioned over the given number of devices.
-
-    If there are more devices than points and `may_split_seeds` is true, partition the seeds instead.
-    """
+    """Return a copy of `base` that partitions the points, or the seeds if there are too few points."""
     splits_seeds = devices > base.points and may_split_seeds
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
@@ -106,8 +103,7 @@ def _list_modes(derivative: Derivative) -> list[str]:
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
     """Return a coloring of the Jacobian's columns (jacfwd) or rows (jacrev), whichever needs fewer seeds.
 
-    Return None if the coloring needs more than half of the seeds of the dense Jacobian, if the target is not
-    a Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
+    Return None if it saves less than half of the seeds, or if no sparsity pattern can be detected quickly.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -134,6 +130,6 @@ def sum_operations(jaxpr: Any) -> float:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case with this AD mode, batch=vmap, no chunk, no block and the fewest devices, or None."""
+    """Return the case with this AD mode, no other options, and the fewest devices, or None."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

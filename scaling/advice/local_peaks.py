@@ -38,7 +38,7 @@ _PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the pea
 
 
 def read_hardware(name: str) -> Hardware:
-    """Return the hardware model in conf/hardware/NAME.yaml. Raise `Refusal` if there is no such file."""
+    """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is none."""
     files = {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
     if name not in [*files]:  # `name` may be a value without a hash
         raise unknown_name("hardware", name, files)
@@ -59,7 +59,7 @@ def _merge_configs(base: Any, config: Any) -> Any:
 def find_model() -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its GPU or TPU.
 
-    The model of a CPU has no rates yet.
+    The model of a CPU has no rates.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
@@ -70,10 +70,10 @@ def find_model() -> Hardware | None:
 
 
 def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
-    """Measure the peak rates that limit the compiled cases on this CPU, and return `model` with these rates.
+    """Return `model` with the measured peak rates of this CPU that limit the compiled cases.
 
-    `fields` contains the record fields of each case. This process is bound to `cores`. Raise `Refusal` if the
-    rates cannot be measured.
+    `fields` contains the record fields of each case. `cores` are the CPU cores of this process. Raise
+    `Refusal` if the rates cannot be measured.
     """
     peaks = _load_or_measure(_needed_peaks(fields), cores)
     try:
@@ -84,10 +84,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks whose results affect the predicted times of the compiled cases.
-
-    The other benchmarks are omitted to save time. Copies of large arrays take the longest to measure.
-    """
+    """Return the peak benchmarks whose results affect the predicted times of the compiled cases."""
     kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
     messages = [message for each in fields.values() for message in each.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
@@ -106,10 +103,7 @@ def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
 
 
 def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list[Record]:
-    """Return one record for each peak benchmark, from the cache or from a new measurement.
-
-    If other processes used the CPU each time, a peak is measured up to `_MOST_ATTEMPTS` times.
-    """
+    """Return one record for each peak benchmark, from the cache or from a new measurement."""
     this_environment = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     key, cached = _peak_key(this_environment), list[Record]()

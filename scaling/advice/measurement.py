@@ -37,9 +37,9 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure cases until the fastest is known or `budget` seconds are spent, and return their records.
 
-    `fields` maps each case to its record fields. `stages` maps a case to its program, if it is already
-    compiled. This process is bound to `cores`. `note` is called with lines of progress text. A case that
-    was not run, for example because of Ctrl-C, has no record in the result.
+    `fields` maps each case to its record fields. `stages` maps compiled cases to their programs. `cores` are
+    the CPU cores of this process. `note` is called with lines of progress text. A case that was not run has
+    no record in the result.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -63,12 +63,7 @@ def measure_candidates(
 
 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the cases with the status "planned" in the order to measure them.
-
-    Omit cases whose predicted time is more than `_MOST_PREDICTED_RATIO` times the shortest. The fastest case
-    of each mode and device count comes first, and cases with a doubtful prediction (their field `text`
-    states why) come last. Otherwise, sort by predicted seconds or, without predictions, by operations.
-    """
+    """Return the cases that are worth measuring, in the order in which to measure them."""
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
     most = _MOST_PREDICTED_RATIO * min(filter(None, seconds.values()), default=0.0)
@@ -76,6 +71,7 @@ def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
     ordered = [case for case in ordered if seconds[case] <= most]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
     is_doubtful = lambda case: bool(seconds[case] and planned[case].get("text"))  # noqa: E731
+    # First the fastest case of each mode and device count, last those with a doubtful prediction.
     return sorted(ordered, key=lambda case: (is_doubtful(case), first[case.mode, case.devices] != case))
 
 
@@ -85,7 +81,7 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Sample all candidates in one or more rounds, until the deadline or until the fastest is known."""
+    """Sample all candidates in rounds, until the deadline or until the fastest is known."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
@@ -95,10 +91,7 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and the cases that may be as fast, which are to be measured further.
-
-    Return [] if all of these are at most 3 % slower than the fastest, because any of them is good enough.
-    """
+    """Return the fastest case and all that may be as fast, or [] if any of them is good enough."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))

@@ -96,8 +96,8 @@ _RESERVED_NAMES = {  # names that the code defines or uses; a function or argume
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
-    `case` determines the AD mode, the chunk, the block and the number of devices. With a `coloring`, the code
-    compresses the columns or rows of the Jacobian.
+    `case` determines the AD mode, the chunk, the block and the number of devices. `coloring` determines how
+    the columns or rows of the Jacobian are compressed.
     """
     names = list(problem.arguments)
     if (_RESERVED_NAMES | {_name_in_code(problem)}) & set(names):
@@ -139,7 +139,7 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
     """Return the code of a function for the derivatives of a batch: (definitions, expression).
 
     `has_points_axis` states for each argument whether it has a leading axis of points. `derivative` is an
-    expression for the function that returns the derivative at one point.
+    expression for the derivative at one point.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -196,12 +196,7 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return the code of a function `derivative` that computes a Jacobian, as (definitions, body).
-
-    The definitions are at module level, and the body of `derivative` uses them. Without a `coloring`, the
-    code computes `case.chunk` columns or rows at a time. With a `coloring`, it computes one column or row per
-    color, all at once, and copies their elements to the entries of the Jacobian.
-    """
+    """Return the code of a function `derivative` that computes a Jacobian: (definitions it needs, body)."""
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}

@@ -31,11 +31,11 @@ _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 def start_compile_threads(cores: Sequence[int]) -> None:
     """Start the compile threads of XLA on `cores`, and leave all other threads on their cores.
 
-    XLA starts its compile threads at the first compilation, one for each core of the calling thread. These
-    threads do not execute programs. Call `jax.devices()` before, to start the threads that do.
+    Call `jax.devices()` before, to start the threads that execute programs.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
+    # XLA starts them at the first compilation, one for each core of the calling thread.
     jax.jit(lambda: jax.numpy.ones(1)).lower().compile()
     _bind(threads, bound)
 
@@ -54,12 +54,11 @@ def predict_candidates(
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
-    """Compile cases for a machine, and predict their run times.
+    """Compile cases for a machine, and return two dicts: their record fields, and their compiled programs.
 
-    Return two dicts: from each case to its record fields with the predicted time, and from each case to its
-    compiled program, if the program can run in this process. If a case does not fit into memory or is not
-    compiled, its field `status` is not "planned", and `text` states the reason. After Ctrl-C, the dicts
-    contain only the cases that were compiled before.
+    The field `predicted` contains the predicted time. A case that does not fit into memory or is not compiled
+    has another status than "planned", and the reason in `text`. The second dict is empty unless the machine
+    is a CPU. After Ctrl-C, the dicts contain only the cases that were compiled before.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
@@ -107,12 +106,9 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order to compile them, beginning with plain modes and a block of the best one.
-
-    Modes with few operations come first. Chunks and blocks need about as many operations as their plain mode.
-    Blocks are often faster. `work` maps a case to its operations. The cases in `excess` come last.
-    """
+    """Return the cases in the order to compile them, from few to many operations."""
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
+    # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
     by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
     operations = lambda case: by_mode.get((case.mode, case.devices), work[case])  # noqa: E731
     ordered = sorted(work, key=lambda case: (operations(case), case.block is None))
@@ -126,10 +122,7 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
 def _compile_in_threads(
     built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield (case, record fields) when each compilation ends.
-
-    After `seconds`, no compilation begins, except for the first `_FIRST_PLAIN + _FIRST_BLOCKED` programs.
-    """
+    """Compile programs in threads, and yield (case, record fields) when each compilation ends."""
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
 
@@ -156,11 +149,7 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return a dict from each case that needs too many operations to an explanation.
-
-    The limit is `_MOST_WORK` times the fewest operations of a case that does not compress the Jacobian.
-    `work` maps a case to its number of operations.
-    """
+    """Return a dict from each case that needs too many operations to an explanation."""
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)

@@ -36,33 +36,21 @@ _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
 
 @dataclass(frozen=True)
 class Problem:
-    """A function of one point (batch element) to differentiate, and the arrays or shapes of its inputs.
-
-    Attributes:
-        arguments: the names of the inputs, in the order of the parameters of the function.
-        points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. The arrays in
-            `points` have a leading axis of points.
-        wrt: the names of the differentiated inputs.
-        target: the kind of derivative, one of `TARGETS`.
-        dtype: the dtype of all floating-point inputs.
-        import_line: the line of code that imports the function, or "".
-    """
+    """A function of one point (batch element) to differentiate, and the arrays or shapes of its inputs."""
 
     function: Callable[..., Any]
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...]  # names of the inputs, in the order of the parameters of the function
+    # Input name -> pytree of arrays or `jax.ShapeDtypeStruct`. The arrays in `points` have an axis of points.
     points: Mapping[str, Any]
     shared: Mapping[str, Any]
-    wrt: tuple[str, ...]
-    target: str
-    dtype: str
-    import_line: str = ""
+    wrt: tuple[str, ...]  # names of the differentiated inputs
+    target: str  # one of `TARGETS`
+    dtype: str  # of all floating-point inputs
+    import_line: str = ""  # line of code that imports the function, or ""
 
     @property
     def name(self) -> str:
-        """Return the name that `import_line` imports or, without it, the `__name__` of the function.
-
-        If this is no identifier, such as "<lambda>", return "f".
-        """
+        """Return the name that `import_line` imports, or else that of the function ("f" for a lambda)."""
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
@@ -72,13 +60,13 @@ class Problem:
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
-        """Return a list of `jax.ShapeDtypeStruct` pytrees, one for each argument at one point."""
+        """Return the shapes and dtypes of the arguments at one point as `jax.ShapeDtypeStruct` pytrees."""
         per_point = lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype)  # noqa: E731
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
     def input_structs(self) -> list[Any]:
-        """Return a list of `jax.ShapeDtypeStruct` pytrees, one for each differentiated input at one point."""
+        """Return the shapes and dtypes of the differentiated inputs at one point, like `structs_at_point`."""
         structs = self.structs_at_point()
         return [structs[k] for k in self.argnums]
 
@@ -88,11 +76,7 @@ class Problem:
 
     @functools.cached_property
     def transforms(self) -> list[str]:
-        """Return the transforms that can differentiate the function: "jacfwd", "jacrev", or both.
-
-        For example, "jacfwd" cannot differentiate a `jax.custom_vjp` function, and "jacrev" cannot
-        differentiate `jax.lax.while_loop`. If neither can differentiate it, return both.
-        """
+        """Return which of "jacfwd" and "jacrev" can differentiate the function, or both if neither can."""
         names = ["jacfwd", "jacrev"]
         return list(filter(self._can_differentiate, names)) or names
 
@@ -111,7 +95,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
+    """Return the checked arguments of `scaling.advise`, or raise `Refusal` if one of them is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if target not in TARGETS:
@@ -175,7 +159,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of inputs in `wrt`. Raise `Refusal` if one is unknown or not floating point."""
+    """Return the names of inputs in `wrt`, or raise `Refusal` if one is unknown or not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -225,7 +209,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
     """Register a problem as a temporary workload, and yield a `Case` of this workload.
 
-    `whole_mode` computes the derivative of the whole batch with mode=vmap_grad. None disables this mode.
+    `whole_mode` computes the derivative of the whole batch with mode=vmap_grad, or is None.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     workload = Workload(
@@ -286,8 +270,8 @@ def _gauss_newton_workload(
 ) -> Workload:
     """Return a workload whose derivative in direction v is J^T J v, with J the Jacobian of a function f.
 
-    Its function is z -> J(x)^T f(z), where x is an additional input with the values of z. The Jacobian of
-    this function with respect to z is J^T J. `whole_mode` computes J^T J v for the whole batch, or is None.
+    Its function is z -> J(x)^T f(z), where x is an additional input with the values of z. `whole_mode`
+    computes J^T J v for the whole batch, or is None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -312,9 +296,8 @@ def _gauss_newton_workload(
 def _make_specs(name: str, arrays: Any, point_axes: int) -> Any:
     """Return an `InputSpec` for each array of an input, with the values of the array.
 
-    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. For a `jax.ShapeDtypeStruct`,
-    the values are random numbers that depend on `name`, or zeros if they are integers. Integers are converted
-    to int32 modulo 2**32.
+    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` gives
+    random floats or zero integers.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
