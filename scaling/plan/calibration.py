@@ -21,11 +21,10 @@ _TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of a CPU model with measured rates for each device count.
+    """Return a copy of a CPU model with the rates of the last measured environment for each device count.
 
-    Use only the peak and latency benchmarks of the environment that was measured last. If `bound_only` is
-    true, ignore timings of processes that were not bound to one core per device. Raise `Refusal` if no device
-    count has timings of both an array copy and a call of an empty function.
+    If `bound_only`, ignore timings of processes that were not bound to one core per device. Raise `Refusal`
+    if no device count has timings of both an array copy and a call of an empty function.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
@@ -49,10 +48,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 
 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
-    """Return the measured rates of one device while `devices` devices work at the same time.
-
-    Return None unless the timings include both an array copy and a call of an empty function.
-    """
+    """Return the rates of a device while `devices` devices work, or None if their timings are missing."""
     # (target, dtype, precision) -> list of (work, work per second)
     speeds = defaultdict[tuple[str | None, str, str], list[tuple[float, float]]](list)
     latencies = dict[tuple[str | None, str], float]()  # (target, api) -> seconds
@@ -91,11 +87,10 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return the only level of the network between CPU cores, as a tuple of length 1.
+    """Return a tuple with the network level between CPU cores, or () if there is none or a timing is missing.
 
-    `speed` is the measured bandwidth of an all-reduce in bytes per second. `collective` is the measured time
-    of a small collective, and `call` the time of an empty function, both in seconds. Return () if there is
-    only one device, or if `speed` or `collective` is None.
+    `speed` is the bandwidth of an all-reduce in bytes per second. `collective` and `call` are the times of a
+    small collective and of an empty function in seconds.
     """
     if devices < 2 or speed is None or collective is None:
         return ()

@@ -38,7 +38,7 @@ RecordFields = dict[str, Any]  # some fields of a `Record`, by name
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
     """Return the package name and version of the compiler for a machine.
 
-    Raise `Refusal` if no such package is installed. A GPU also needs the CUDA assembler ptxas.
+    Raise `Refusal` if no compiler or, for a GPU, no CUDA assembler ptxas is installed.
     """
     platform = hardware.platform
     compiler = _find_package(_COMPILERS[platform])
@@ -61,11 +61,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the JSON object that describes the hardware to a compile worker.
-
-    The worker receives it before the first case. It contains the shape of a TPU slice for each device count
-    in `counts`.
-    """
+    """Return the JSON object that describes the hardware and the device counts to a compile worker."""
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -74,11 +70,8 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def program_of(case: Case) -> Case:
-    """Return a case with one device whose program is equal to the program on each device of `case`.
-
-    Return `case` itself if its split is not "points", or if its devices have different numbers of points.
-    Also return `case` itself for a user's workload, whose program may depend on the total number of points.
-    """
+    """Return a case on one device with the program of each device of `case`, or `case` if they may differ."""
+    # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
         return dataclasses.replace(case, devices=1, points=case.points // case.devices)
@@ -87,7 +80,7 @@ def program_of(case: Case) -> Case:
 
 @dataclass
 class CompilePool:
-    """A pool of worker processes that compile cases for other hardware. One thread controls each process."""
+    """A pool of worker processes that compile cases for other hardware."""
 
     header: Mapping[str, Any]  # the JSON object that each worker receives first: the platform and devices
     size: int  # the number of workers
@@ -96,10 +89,9 @@ class CompilePool:
     begin: Callable[[Case], None]  # called with a case before its compilation
 
     def compile_all(self, cases: Iterable[Case]) -> None:
-        """Compile all cases, those with the most devices first, and report each result.
+        """Compile all cases, or one case for each program that several cases share, and report each result.
 
-        If several cases have the same program on each device, compile only the first, and report its result
-        for all of them. If it fails, compile the next one. Raise `AllocationLost` if a worker does not start.
+        Raise `AllocationLost` if a worker does not start.
         """
         groups: dict[Case, list[Case]] = {}  # the cases with the same program
         for case in sorted(cases, key=lambda case: -case.devices):
@@ -117,10 +109,7 @@ class CompilePool:
             self._groups = iter(())
 
     def _compile_groups(self) -> None:
-        """Start a worker process, and compile cases in it until none remains.
-
-        If the process dies, start another one. This function runs in one thread per process.
-        """
+        """Compile cases in a worker process, which is replaced if it dies, until no case remains."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
         equal_cases = list[Case]()
         try:
@@ -136,10 +125,9 @@ class CompilePool:
         self._pending_calls.put(None)
 
     def _compile_first(self, worker: WorkerGroup, equal_cases: list[Case]) -> bool:
-        """Compile the first case of a list of cases with equal programs. Return whether the worker is alive.
+        """Compile the first of several cases with the same program, and return whether the worker is alive.
 
-        If the compilation succeeds, report the result for all cases in the list. If it fails, report the
-        failure for the first case only. Remove the reported cases from the list.
+        Remove the first case from the list, or all cases if the compilation succeeds.
         """
         case, is_alive = equal_cases.pop(0), True
         self._pending_calls.put(partial(self.begin, case))

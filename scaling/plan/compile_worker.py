@@ -77,11 +77,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
-    """Return `count` JAX devices to compile for. The devices need not exist on this machine.
-
-    TPU devices belong to a slice. For a single TPU device, the slice has 2 x 2 chips, because libtpu supports
-    no smaller one.
-    """
+    """Return `count` JAX devices to compile for, which need not exist on this machine."""
     platform, target, per_host = header["platform"], header["target"], header["per_host"]
     if platform == "cpu":
         return jax.devices("cpu")[:count]
@@ -90,6 +86,7 @@ def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
         platform, options = "cuda", {"topology": topology, "target_config": _to_text_proto(target)}
     else:
         chips = header["slices"][str(count)]
+        # libtpu supports no slice that is smaller than 2 x 2 chips.
         chips = chips if count > 1 else [2 if axis < 2 else 1 for axis in range(len(chips))]
         topology, options = f"{target}:{'x'.join(map(str, chips))}", {}
     description = topologies.get_topology_desc(platform=platform, topology_name=topology, **options)
@@ -97,7 +94,7 @@ def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return a protocol buffer in text format with the given fields. A field may be a mapping of fields."""
+    """Return a protocol buffer in text format with the given fields and nested mappings of fields."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
@@ -105,10 +102,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case and its derivative, with methods that trace and compile the program for other hardware.
-
-    The argument `header` describes the hardware, as returned by `compile_pool.worker_header`.
-    """
+    """A case and its derivative, whose program can be traced and compiled for other hardware."""
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
@@ -118,11 +112,8 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
-
-        Also return None for chunk=auto, because the block sizes are chosen by compiling several programs.
-        """
-        if self.case.chunk == AUTO:
+        """Return the jaxpr of the program, or None for chunk=auto and for too large programs."""
+        if self.case.chunk == AUTO:  # block sizes are chosen by compiling several programs
             return None
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
@@ -173,8 +164,7 @@ class BuiltCase:
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
         """Compile a program, and return its compilation stages.
 
-        If the program does not fit into memory, the field `compiled` of the result is a `RejectedProgram`.
-        For a CPU, the result is a `_CpuStages`, whose operations are counted in the LLVM IR that XLA writes.
+        The field `compiled` is a `RejectedProgram` if the program does not fit into memory.
         """
         program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
@@ -201,12 +191,7 @@ class _CpuStages(Stages):
 
 
 class RejectedProgram:
-    """A program that the compiler rejected because it does not fit into memory.
-
-    The sizes are in bytes per device and have the same names as in JAX's `CompiledMemoryStats`. The temporary
-    size is None if the compiler's message contains no number. `shortage` is a message with the required and
-    the available memory.
-    """
+    """A program that does not fit into memory, with the attributes of JAX's `CompiledMemoryStats`."""
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:
         arguments = list(program.arguments.values())
@@ -215,7 +200,7 @@ class RejectedProgram:
             math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arguments
         )
         self.output_size_in_bytes = sum(array.size * array.dtype.itemsize for array in outputs) // devices
-        self.temp_size_in_bytes: int | None = None
+        self.temp_size_in_bytes: int | None = None  # None if the message contains no number
         self.shortage = environment.scrub(" ".join(message.split()))[:300]
         if match := _OUT_OF_MEMORY_MESSAGE.search(message):
             used, available = (float(match[k]) * _BYTES_OF_PREFIX[match[k + 1]] for k in (1, 3))
@@ -224,19 +209,16 @@ class RejectedProgram:
             self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
 
     def memory_analysis(self) -> "RejectedProgram":
-        """Return this object, which has the attributes of the memory analysis of a JAX `Compiled` object."""
+        """Return this object in place of the memory analysis of a JAX `Compiled` object."""
         return self
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields with the kernels of one call and their operation counts.
-
-    A call executes the program `steps` times. Equal kernels are merged into one entry. Its field `times` is
-    the number of all their executions.
-    """
+    """Return record fields with the kernels of a call, which executes the program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps
+    # The field `times` of a kernel counts the executions of all equal kernels.
     merged = [dataclasses.replace(kernel, times=count) for kernel, count in executions.items()]
     return {
         "kernels": [kernel_work.as_work(kernel) for kernel in merged],

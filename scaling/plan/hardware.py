@@ -34,8 +34,7 @@ class Level:
 class Rates:
     """The rates and latencies of one device of a machine while `devices` devices work at the same time.
 
-    Bandwidths are in bytes per second, latencies in seconds, and other rates in operations per second. A rate
-    is None if it is unknown.
+    Bandwidths are in bytes per second, latencies in seconds, other rates in operations per second.
     """
 
     devices: int
@@ -57,7 +56,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A model of a machine, from which run times are predicted. conf/hardware/*.yaml contain the models."""
+    """A model of a machine, from which run times are predicted (see conf/hardware/*.yaml)."""
 
     name: str
     title: str
@@ -86,18 +85,15 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest device count in `rates` that is at most `devices`.
-
-        If all device counts in `rates` are larger, return the rates for the smallest of them.
-        """
+        """Return the rates for the largest device count up to `devices`, or else for the smallest."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the torus shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
+        """Return the shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
-        Return None if this number of devices is not available. Return () if it is available on hardware
-        without slices, such as a GPU.
+        Return () for hardware without slices, such as a GPU. Return None if the device count is not
+        available.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -106,10 +102,7 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts in ascending order.
-
-        On hardware without slices, return only powers of two.
-        """
+        """Return the available device counts in ascending order (powers of two if there are no slices)."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -124,7 +117,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware model that a configuration describes. Raise `Refusal` if a field is invalid."""
+    """Return the hardware model that a configuration describes, or raise `Refusal` if a field is invalid."""
     fields = {field.name for owner in (Hardware, Rates) for field in dataclasses.fields(owner)}
     valid_keys = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
     if unknown := [name for name in config if name not in valid_keys]:
@@ -148,7 +141,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in the configuration of a GPU or TPU. They apply to any number of devices."""
+    """Return the rates in the configuration of a GPU or TPU, which apply to any number of devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),

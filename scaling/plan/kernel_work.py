@@ -72,7 +72,7 @@ _MOST_VECTORIZED = 8  # operations of a vectorized loop for each multiplication 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """The work of one execution of a kernel on one device: bytes, operations of each kind, and overhead."""
+    """The bytes, operations and overhead of one execution of a kernel on one device."""
 
     bytes: int = 0  # bytes that are read and written
     turned: int = 0  # bytes that transposes move if they change the minor-most axis
@@ -95,9 +95,8 @@ class KernelWork:
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
     """Return the work of all kernels of a compiled program.
 
-    For a CPU program, `operations` is the result of `llvm_instructions.count_operations`. For other programs
-    it is None, and their kernels have no overhead. If the format of the program is unknown, return one kernel
-    with an infinite number of executions.
+    For a CPU, `operations` is the result of `llvm_instructions.count_operations`. If the format of the
+    program is unknown, return one kernel with an infinite number of executions.
     """
     if program.kernels is None:
         return [KernelWork(1, times=math.inf)]
@@ -106,16 +105,12 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Return the fields of a kernel or collective as a dict. Omit 0, "", and `times` if it is 1."""
+    """Return the fields of a kernel or collective that differ from their default values as a dict."""
     return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return a dict from kernel name to number of operations that contains every fusion.
-
-    XLA compiles equal fusions to one kernel. `operations` contains the name of only one of these fusions. The
-    other fusions get the same number of operations.
-    """
+    """Return `operations` with an entry for each fusion, also if XLA compiles equal fusions to one kernel."""
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
         for fusion in instructions.values():
@@ -128,7 +123,7 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
-    """Return the work of a kernel. `operations` is the result of `_operations_by_name`, or None."""
+    """Return the work of a kernel, given the result of `_operations_by_name` or None."""
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():
         kind, amount = _count_instruction(instruction, kernel.body)
@@ -146,10 +141,9 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 
 
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
-    """Return the work of an instruction as (name of a field of `KernelWork`, number to add to this field).
+    """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to it).
 
-    The name is "" if the work is unknown, or if the instruction only moves data without changing the
-    minor-most axis. `instructions` contains all instructions of the same computation.
+    The name is "" if the work is unknown or 0. `instructions` are those of the same computation, by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     kind = instruction.opcode
@@ -215,16 +209,13 @@ def _count_product(instruction: HloInstruction, operands: Sequence[HloInstructio
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of multiplications and additions of a convolution.
-
-    Multiplications by zeros from padding are counted. Multiplications by zeros from dilation are not. On a
-    TPU, XLA also writes a batch of matrix products as a convolution. Its window spans the batch and is
-    dilated.
-    """
+    """Return the number of multiplications and additions of a convolution."""
     labels = _CONVOLUTION_LABELS.search(attributes)
     if labels is None:
         return 0
     image_labels, kernel_labels = labels.groups()
+    # Multiplications by zeros from dilation are not counted. On a TPU, XLA also writes a batch of matrix
+    # products as a dilated convolution.
     dilation = re.search(r"lhs_dilate=([\dx]+)", attributes)
     count = 2 * output.size * kernel.dims[kernel_labels.index("i")]
     for axis in filter(str.isdigit, image_labels):
@@ -249,11 +240,10 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the time to start a kernel, plus the overhead of the library if one computes the result.
+    """Return the time to start a kernel and a library, in the unit of `KERNEL_START`.
 
-    The unit is the time of a vectorized operation. `loop_operations` is the number of operations in compiled
-    loops. It is 0 if a library computes the result. `arithmetic` is the number of arithmetic operations in
-    the HLO.
+    `loop_operations` counts the operations in compiled loops, and is 0 if a library computes the result.
+    `arithmetic` counts the arithmetic operations in the HLO.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
@@ -263,20 +253,16 @@ def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int
 
 
 def _ynn_overhead(fused: Instructions) -> int:
-    """Return the overhead of the reductions and broadcasts in a fusion that the library YNNPACK executes.
-
-    The unit is the time of a vectorized operation.
-    """
+    """Return the overhead of a fusion that the library YNNPACK executes, in the unit of `KERNEL_START`."""
     reductions = sum(x.size for x in fused.values() if x.opcode == "reduce")
     broadcasts = (x for x in fused.values() if x.opcode == "broadcast" and fused[x.operands[0]].dims)
     return YNN_SUM * reductions + YNN_BROADCAST * sum(x.dims[0] for x in broadcasts if len(x.dims) > 2)
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of the library call in a kernel, such as a matrix product, otherwise 0.
+    """Return the overhead of the library call in a kernel in the unit of `KERNEL_START`, otherwise 0.
 
-    The unit is the time of a vectorized operation. `arithmetic` is the number of arithmetic operations in the
-    HLO.
+    `arithmetic` is the number of arithmetic operations in the HLO.
     """
     instruction = kernel.instruction
     if instruction.opcode == "fusion":
@@ -307,10 +293,7 @@ def _convolution_slowdown(operations: float, products: int) -> int:
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the key in `ROUTINE_ELEMENTS` of the routine that a custom call executes.
-
-    Return "" if the routine is not in this table.
-    """
+    """Return the key in `ROUTINE_ELEMENTS` of the routine that a custom call executes, or ""."""
     match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

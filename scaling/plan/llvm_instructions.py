@@ -68,19 +68,16 @@ class Comparison(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return the XLA compiler options that write the LLVM IR of a program to `folder`.
-
-    jaxlib 0.11 writes LLVM IR only if `xla_dump_emitter_re` is set. This regular expression must not match
-    MLIR, because writing MLIR can abort the process.
-    """
+    """Return the XLA compiler options that write the LLVM IR of a program to `folder`."""
+    # jaxlib 0.11 needs `xla_dump_emitter_re`. It must not match MLIR, whose writing can abort the process.
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
 
 def count_operations(folder: Path) -> dict[str, float]:
     """Return a dict from the name of each CPU kernel to the number of operations in one execution.
 
-    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition of two
-    numbers or vector registers counts as n operations, where n is the number of float32 values in a register.
+    `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition counts as n
+    operations, where n is the number of float32 values in a vector register.
     """
     operations = dict[str, float]()
     for path in folder.glob(_IR_FILES):
@@ -113,11 +110,7 @@ def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 
 
 class LlvmFunction:
-    """The control flow of an LLVM function: the successors of its blocks, its loops and their trip counts.
-
-    The argument `blocks` maps the label of each block to its lines. A loop is named by its header, which is
-    the label of its first block.
-    """
+    """The control flow of an LLVM function: successors of basic blocks, loops and their trip counts."""
 
     def __init__(self, blocks: dict[str, list[str]]) -> None:
         self.blocks = blocks
@@ -143,10 +136,7 @@ class LlvmFunction:
         )
 
     def _gather_cost(self, line: str) -> float:
-        """Return the cost to load a number from memory if a line inserts it into a vector, otherwise 0.
-
-        The cost is relative to an addition.
-        """
+        """Return the cost, in additions, to load a number into a vector, or 0 for a line that does not."""
         match = _VECTOR_INSERTION.search(line)
         return _GATHER_COST if match and self.definitions.get(match[1], "").startswith("load ") else 0
 
@@ -196,23 +186,18 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the integer comparison that computes a condition, or None if its bound is not constant.
-
-        A bound min(i * n + n, constant) is the end of a range of work groups. It is replaced by the constant.
-        """
+        """Return the integer comparison that computes a condition, or None if its bound is not constant."""
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
             return None
+        # The bound min(i * n + n, constant) is the end of a range of work groups.
         minimum = _MINIMUM_WITH_CONSTANT.search(self.definitions.get(match[3], ""))
         if minimum is None and match[3].startswith("%"):
             return None
         return Comparison(match[1], match[2], int(minimum[1] if minimum else match[3]), minimum is not None)
 
     def _count_work_groups(self) -> int:
-        """Return the number of work groups of a kernel.
-
-        Return 1 if the function does not compare the index of its work group with a constant.
-        """
+        """Return the number of work groups of a kernel, or 1 if the function does not use their index."""
         comparisons = filter(None, map(self._find_comparison, self.definitions))
         return next((comparison.bound for comparison in comparisons if self._is_work_group(comparison)), 1)
 
@@ -226,10 +211,7 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of a loop, or None if it is unknown.
-
-        If the loop has several exits, the trip count is the smallest that an exit allows.
-        """
+        """Return the trip count of a loop, which is the smallest of all exits, or None if it is unknown."""
         body, counts = self.loops[header], list[int]()
         for label in body:
             branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
@@ -243,9 +225,9 @@ class LlvmFunction:
         return min(counts, default=None)
 
     def _find_counters(self, value: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield (loop header, first, step) for each loop counter that may be equal to `value`.
+        """Yield (loop header, first, step) for each loop counter first + i * step that may be `value`.
 
-        In iteration i, the counter is first + i * step. If `header` is None, all loops are searched.
+        Search the loop with the label `header`, or all loops if it is None.
         """
         for phi, offset in self._find_phis(value, header):
             block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
@@ -256,7 +238,7 @@ class LlvmFunction:
     def _find_phis(self, value: str, header: str | None) -> list[tuple[str, int]]:
         """Return pairs (phi instruction, constant offset) whose sum may be equal to `value`.
 
-        Search the loop with the given header, or all loops if `header` is None.
+        Search the loop with the label `header`, or all loops if it is None.
         """
         phis, pending, visited = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
@@ -274,15 +256,12 @@ class LlvmFunction:
         return phis
 
     def _initial_value(self, phi: str) -> int:
-        """Return the initial value of a loop counter, or the largest one if several are possible.
-
-        `phi` is the name of the phi instruction that defines the counter. Several values are possible for a
-        loop over the elements that remain after a vectorized loop.
-        """
+        """Return the initial value of the loop counter `phi`, or the largest one if several are possible."""
         pending, visited = [phi], set[str]()
         while pending:
             visited.update(pending)
             phis = [text for name in pending if (text := self.definitions.get(name, "")).startswith("phi i")]
+            # The elements that remain after a vectorized loop may begin at several values.
             if constants := [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]:
                 return max(constants)
             pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in visited]
@@ -329,7 +308,7 @@ def _find_loops(
 def instruction_cost(line: str, bits: int) -> float:
     """Return the cost of a line of LLVM IR, such as "%z = fmul float %x, %y", relative to an addition.
 
-    The cost of a vector instruction is multiplied by the number of `bits`-bit registers that a vector needs.
+    The cost is proportional to the number of `bits`-bit registers that a vector needs.
     """
     text = line.partition(" = ")[2] if line.startswith("%") else line
     opcode = text.split(maxsplit=1)[0]

@@ -74,9 +74,8 @@ def prepare_plan(
 ) -> PlannedStudy:
     """Check the configuration of a plan, and return the cases to compile as a `PlannedStudy`.
 
-    `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` is called
-    several times a second with the numbers of checked cases and of all cases. Raise `Refusal` if a value is
-    invalid.
+    `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` receives the
+    numbers of checked cases and of all cases. Raise `Refusal` if a value is invalid.
     """
     hardware, folder, settings = _read_options(config, name)
     cells = _expand_cases(config, name, hardware, settings.max_cases)
@@ -137,12 +136,9 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of a CPU with the rates that were measured in the results folder `folder`.
-
-    If the model does not state the memory of a device, use the free memory per usable core.
-    """
+    """Return the model of a CPU with the rates that were measured in the results folder `folder`."""
     timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
-    free = environment.available_bytes()
+    free = environment.available_bytes()  # used if the model does not state the memory of a device
     per_core = None if free is None else free / len(cores.usable_cores())
     return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or per_core)
 
@@ -150,11 +146,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 def _expand_cases(
     config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
 ) -> list[grid.GridCell]:
-    """Return the cases of a study.
-
-    With devices=all, omit the device counts that do not divide the points evenly. Keep them in weak scaling
-    and with split=both.
-    """
+    """Return the cases of a study, with devices=all only the device counts that divide the points evenly."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -179,8 +171,7 @@ def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
 def run_plan(study: PlannedStudy, listener: Listener) -> None:
     """Compile the cases of a study, predict their run times, and write one record per case.
 
-    Each record is written when its case ends. When a case begins or ends, `listener` is called with a dict
-    that describes this event.
+    `listener` is called with an event (a dict) when a case begins or ends.
     """
     checked_cases = {checked.case: checked for checked in study.cases}
     create_results(study.folder)
@@ -235,8 +226,8 @@ def describe_work(study: PlannedStudy) -> str:
 def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
     """Return sentences with the predicted call times of a study, and the device-hours to measure it.
 
-    For each problem, one sentence names the cheapest method and device count with calls of at most `deadline`
-    seconds. `findings` is the analysis of the results folder, with a forecast for each hardware.
+    `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
+    seconds, or None.
     """
     folder_forecast = next((f for f in findings.forecasts if f.hardware == study.hardware.name), None)
     if folder_forecast is None:
@@ -257,10 +248,8 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
     """Return the predicted device-hours to measure the recorded cases in all replicates.
 
-    `end` selects the lower ("low") or upper ("high") limit of the predicted 95 % interval of each call time.
-    The sum includes the compile times that were measured on this host. After each compilation, sampling takes
-    `sampling.seconds`, or longer to reach the minimum number of samples. Cases without a prediction are
-    omitted.
+    `end` selects the "low" or "high" limit of the predicted 95 % interval of each call time. Cases without a
+    prediction are omitted.
     """
     seconds, sampling = 0.0, settings.sampling
     for record in records:

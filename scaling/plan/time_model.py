@@ -47,7 +47,7 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The predicted time of a call in seconds: the median, a 95 % interval, and the median of each part."""
+    """The predicted time of a call and its parts in seconds, with a 95 % interval of the time."""
 
     seconds: float
     low: float
@@ -100,11 +100,10 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return the parts of the predicted time on each of `DRAWS` random machines, and `TimeEstimate.bound`.
+    """Return the parts of the predicted time on `DRAWS` random machines, and `TimeEstimate.bound`.
 
-    The parts are arrays of shape (DRAWS,) in seconds. Their names are fields of `TimeEstimate`. Every program
-    uses the same machines, so that the times of two programs can be divided element by element. Raise
-    `_UnknownTime` if a rate or an amount of work is unknown.
+    The parts are a dict from field of `TimeEstimate` to an array of shape (DRAWS,) in seconds. The random
+    machines are the same for all programs. Raise `_UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -141,8 +140,8 @@ def _kernel_seconds(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the time of one execution of each kernel at the full rates, and the numbers of executions.
 
-    The first result is a dict of arrays of shape (kernels,) in seconds, with the keys "memory", "overhead"
-    and the kinds of operations. The second result is an array of shape (kernels,).
+    The times are a dict of arrays of shape (kernels,) in seconds, with the keys "memory", "overhead" and the
+    kinds of operations. The numbers have the shape (kernels,).
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -168,15 +167,12 @@ def _kernel_seconds(
 
 
 def _memory_seconds(kernel: Work, rates: Rates) -> float:
-    """Return the time in seconds that a kernel needs to read and write memory.
-
-    The bandwidth is interpolated between the measured sizes, with both axes logarithmic. It is constant
-    beyond the measured sizes.
-    """
+    """Return the time in seconds that a kernel needs to read and write memory."""
     kernel_bytes = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
     if kernel.get("overhead") and kernel_bytes <= _CACHE_BYTES:  # on a CPU, the arrays are in the cache
         return 0.0
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
+    # Interpolate between the measured sizes, with both axes logarithmic.
     bandwidth = float(np.exp(np.interp(math.log(max(kernel_bytes, 1.0)), sizes, speeds)))
     if kernel.get("operations"):  # they include loads and stores, in the order of the loops
         return kernel_bytes / bandwidth
@@ -199,9 +195,8 @@ def collective_cost(
 ) -> np.ndarray:
     """Return the predicted (latency, transfer time) in seconds of a collective.
 
-    `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or the output
-    of a device, whichever is larger. `levels` are the levels of the network, innermost first. `shape` is the
-    shape of the torus in chips, or () if there is no torus.
+    `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or output of a
+    device, whichever is larger. `levels` are the network levels, innermost first. `shape` is that of a torus.
     """
     return PARTS_OF_ALL_REDUCE[kind] * _all_reduce_cost(nbytes, devices, levels, shape)
 
@@ -225,10 +220,7 @@ def _all_reduce_cost(
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return the (latency, transfer time) in seconds of an all-reduce over one level of the network.
-
-    The algorithm is a ring or a binary tree, whichever is faster.
-    """
+    """Return the (latency, transfer time) in seconds of an all-reduce on a ring or tree, the faster one."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -236,14 +228,11 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return the (latency, transfer time) in seconds of an all-reduce on a torus of chips.
-
-    All axes of the torus transfer equal parts at the same time. A ring sends in both directions and has twice
-    the bandwidth of a line.
-    """
+    """Return the (latency, transfer time) in seconds of an all-reduce on a torus of chips."""
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
         is_ring = length % level.wraps == 0
+        # A ring sends in both directions and has twice the bandwidth of a line.
         hops += 2 * (length // 2 if is_ring else length - 1)
         links += 2 if is_ring else 1
     transfer = 2 * (chips - 1) / chips * nbytes / (max(1, links) * level.bandwidth)
@@ -253,14 +242,13 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
     """Return random ratios of the time of the slowest device to the time of a typical device.
 
-    Each number in `uniform`, from 0 to 1, gives one ratio. The times of the devices are independent. The
-    distribution function of the maximum of n times is therefore the n-th power of the distribution function
-    of one time. It is inverted at the numbers in `uniform`.
+    `uniform` contains one random number between 0 and 1 for each ratio.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     deviations = np.linspace(-6, shift + 6, 4000)  # in units of the standard deviation
     above = (1 - fraction) * ndtr(-deviations) + fraction * ndtr(shift - deviations)
+    # The distribution function of the maximum of n times is the n-th power of that of one time.
     exceedance = -np.expm1(np.log(uniform) / devices)  # probability that one device exceeds the maximum
     maximum = np.interp(-np.log(exceedance), -np.log(above), deviations)
     return np.maximum(np.exp(hardware.jitter * maximum), 1.0 if devices > 1 else 0.0)
