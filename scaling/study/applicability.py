@@ -119,7 +119,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_Rule]:
 
 
 def _list_offer_rules(derivative: Derivative) -> list[_Rule]:
-    """Return the rules on what a workload must define: handwritten derivatives and a batch function."""
+    """Return the rules on the handwritten derivatives and the batch function that a workload must define."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, whole_batch, sums_points = case.workload, case.batch == "whole", workload.reduction.sums_points
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""

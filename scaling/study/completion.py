@@ -40,7 +40,7 @@ _Rule = tuple[str, bool, str, tuple[str, ...]]
 
 
 def complete(case: Case, make: Callable[[Case], Any] = workload.make_from_module) -> Case:
-    """Return the completed case: defaults are filled in, and fields that have no effect are reset.
+    """Return a case with its defaults filled in, and with fields that have no effect reset.
 
     `make` returns the `Workload` of a case. Raise `Refusal` if a field has an invalid value.
     """
@@ -54,7 +54,7 @@ def complete(case: Case, make: Callable[[Case], Any] = workload.make_from_module
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that are set in a case but have no effect: a dict from name to `UnusedField`."""
+    """Return a dict from name to `UnusedField` of the fields that are set in a case but have no effect."""
     resolved = _resolve_names(case)
     unused = fields_without_effect(resolved)
     completed = defaults(unused) | _reset_values(resolved)
@@ -79,7 +79,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField`. If several rules apply to a field, use the first."""
+    """Return a dict from field name to `UnusedField` with the first rule that applies to each field."""
     reasons: dict[str, UnusedField] = {}
     for name, unused, reason, causes in rules:
         if unused:
@@ -108,10 +108,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (AD mode, target) of a case, with the default target filled in.
-
-    If the target is a function value, the mode is "value". If the mode is "value", so is the target.
-    """
+    """Return (AD mode, target) of a case, with mode "value" if the target is a function value."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = declared_names(module, "TARGETS") if hasattr(module, "TARGETS") else ("jacobian",)
@@ -127,7 +124,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
-    """Return the value of a case field, such as "variant". If it is not set, return the first of `names`.
+    """Return the value of a case field, such as "variant", or the first of `names` if it is not set.
 
     Return None if the field is not set and `names` is empty. Raise `Refusal` if the value is not in `names`.
     """
@@ -137,9 +134,9 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return the new values of the fields that `complete` resets, as a dict from field name to value.
+    """Return a dict from field to new value of the fields that `complete` resets.
 
-    Raise `Refusal` if split=both, and `mesh` is not a mesh of the number of devices.
+    Raise `Refusal` if split=both has an invalid mesh.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
@@ -157,7 +154,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def fields_without_effect(case: Case) -> dict[str, UnusedField]:
-    """Return the fields, set or not, that have no effect in a case: a dict from name to `UnusedField`."""
+    """Return a dict from name to `UnusedField` of all fields without effect in a case."""
     mode, with_jit = case.ad_mode, case.api == "jit"
     seedless, handwritten = not mode.has_seeds, mode.by_workload
     with_mode, unchunked = f"with mode={mode.name}", seedless or mode.single_seed or case.target == "hvp"
@@ -196,14 +193,12 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(derivative: "Derivative") -> "Derivative":
-    """Set `chunk` or `block` of the case to None if it contains all seeds or all points of a device.
-
-    Such a chunk or block does not change the compiled program. With storage=host, the block is kept.
-    """
+    """Set `chunk` or `block` to None if it contains all seeds or all points of a device."""
     from scaling.core.derivative import ceil_div
 
     case, (a, b) = derivative.case, derivative.case.mesh_shape
     seeds = max((ceil_div(part.seeds, b) for part in derivative.parts), default=None)
+    # A chunk or block of all seeds or points does not change the compiled program.
     if isinstance(case.chunk, int) and seeds is not None and case.chunk >= seeds:
         case = dataclasses.replace(case, chunk=None)
     if case.block is not None and case.block >= ceil_div(case.points, a) and case.storage != "host":

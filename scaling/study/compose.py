@@ -28,8 +28,8 @@ Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of
 def compose(words: Sequence[str], command: str = "run") -> list[Composed]:
     """Return the configuration and the name of each study that the arguments of `scaling run` select.
 
-    With --multirun, return one pair for each combination of values. With --cfg, print the configurations as
-    YAML instead, and return an empty list. Raise `Refusal` if an argument or a YAML file is invalid.
+    With --multirun, each combination of values is a study. With --cfg, print the configurations as YAML, and
+    return []. Raise `Refusal` if an argument or a YAML file is invalid.
     """
     from hydra import initialize_config_dir
 
@@ -81,7 +81,7 @@ def _split_sweep(overrides: list[str]) -> list[list[str]]:
 
 
 def _compose_once(overrides: list[str], only_print: bool) -> Composed:
-    """Return the configuration as a plain dict, and the study name. If `only_print`, print YAML instead."""
+    """Return the configuration as a dict and the study name, or print it as YAML if `only_print` is true."""
     from hydra import compose as compose_config
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -140,7 +140,7 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Convert an override to Hydra syntax: add ++ if the key may be new, and quote special characters."""
+    """Return an override in Hydra syntax, with ++ for a new key and with quoted special characters."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "sizes=", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
@@ -156,8 +156,9 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _keep_null(override: str) -> str:
-    """Write FIELD=null as FIELD=[null], and where=null as where=true. A plain null means "not given"."""
+    """Return FIELD=null as FIELD=[null], and where=null as where=true."""
     name, _, value = override.partition("=")
+    # A plain null means "not given".
     is_null = value.strip().lower() == "null" and name in (*FIELDS, "scaling", "where")
     return f"{name}={'true' if name == 'where' else '[null]'}" if is_null else override
 

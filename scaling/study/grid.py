@@ -67,7 +67,7 @@ class GridCell:
     sources: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one dict for each grid
 
     def scaled(self, completed: Case) -> Case:
-        """Return `completed`. With weak scaling, its points are multiplied by its number of devices."""
+        """Return `completed`, with its points multiplied by its devices in weak scaling."""
         factor = completed.devices if self.scaling == "weak" else 1
         return dataclasses.replace(completed, points=completed.points * factor)
 
@@ -81,15 +81,14 @@ def expand_study(
 ) -> list[GridCell]:
     """Return a `GridCell` for each case of a study, without duplicates, in the order of the study.
 
-    `parts` are studies within the study, and their cells come first. The peak benchmarks that `ceilings` adds
-    are not included. Raise `Refusal` if the study is invalid or has no cells.
+    Raise `Refusal` if the study is invalid or has no cells.
 
     Args:
-        study: The shared fields, `grids`, `parts`, `ceilings` and `title`.
+        study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
         overrides: The values on the command line. None means not given.
-        max_cells: The maximum number of cells, counted before `where` excludes any, or None for no limit.
+        max_cells: The maximum number of cases, counted before `where` excludes any. None means no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
-        name: The name of the study, such as "rbf", which error messages state.
+        name: The name of the study, such as "rbf", for error messages.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     place = f"in study/{name}.yaml" if name else "in the study"
@@ -117,11 +116,10 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) for each grid of a study. The grids of its parts come first.
+    """Yield (fields, sources) for each grid of a study, after the grids of its parts.
 
-    `given` contains the fields on the command line. `place` is the source of the fields that `study` itself
-    sets, such as "in part a". `sources` contains the sources of the fields that are already set, on the
-    command line or in an enclosing study.
+    `given` contains the fields on the command line. `place` is the source of the study's own fields, such as
+    "in part a". `sources` contains the sources of the fields that are already set.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY_KEYS}
     parts = study.get("parts") or {}
@@ -166,10 +164,9 @@ def _located(sources: _Sources) -> Iterator[None]:
 
 
 def add_source(text: str, sources: _Sources) -> str:
-    """Return an error message with the file and the grid that state the invalid value.
+    """Return an error message with the source (file and grid) of the first field that it names.
 
-    This is the source of the first field that `text` names, or else of the grid. Return `text` unchanged if
-    the value, or the workload of the grid, is on the command line.
+    Return `text` unchanged if the source is the command line.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -179,7 +176,7 @@ def add_source(text: str, sources: _Sources) -> str:
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Merge two dicts of fields and their `sizes`. A value in `upper`, even None, replaces one in `lower`."""
+    """Merge two dicts of fields and their `sizes`, where values in `upper` replace those in `lower`."""
     merged = {**lower, **upper}
     if isinstance(lower.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**lower["sizes"], **upper["sizes"]}
@@ -202,7 +199,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _count_cells(axes: dict[str, list[Any]]) -> int:
-    """Return the number of combinations of the swept values. mesh=all counts as one value per mesh."""
+    """Return the number of combinations of the swept values, with mesh=all as one value per mesh."""
     others = math.prod(len(values) for name, values in axes.items() if name not in ("devices", "mesh"))
     pairs = itertools.product(axes.get("devices", [1]), axes.get("mesh", [None]))
     return others * sum(len(_choose_meshes(*pair)) for pair in pairs)
@@ -235,10 +232,9 @@ def list_meshes(devices: int) -> list[str]:
 
 
 def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
-    """Return the `GridCell` with the given fields. Raise `Refusal` if a field has an invalid value.
+    """Return the `GridCell` with the given fields, or raise `Refusal` if a field has an invalid value.
 
-    An alias such as mode=vmap_jacfwd also sets `batch`. If `fields` has a different `batch`, the one on the
-    command line (`given`) is used. `Refusal` is raised if both or neither are on the command line.
+    `given` contains the names of the fields on the command line.
     """
     scaling = fields.pop("scaling", "strong")
     check_names("scaling", [scaling], SCALINGS)
@@ -251,7 +247,7 @@ def _make_cell(fields: _Fields, given: Collection[str]) -> GridCell:
     if fields.get("devices") == EVERY:
         reason = "devices=all works with `scaling plan` only, which knows the valid counts of its hardware"
         raise Refusal(f"{reason}; here write devices=[1,2]")
-    if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
+    if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:  # such as vmap_jacfwd
         alias, (fields["mode"], batch) = fields["mode"], ALIASES[fields["mode"]]
         if fields.get("batch", batch) != batch and ("mode" in given) == ("batch" in given):
             fix = f"write mode={fields['mode']}, or leave out batch"
@@ -281,11 +277,9 @@ def _parse_bytes(text: str) -> int:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a source (the command line, the study or a grid) sets a field without any effect.
+    """Raise `Refusal` if the command line, the study or a grid sets a field that has no effect in any case.
 
-    A value is refused if it has no effect in any case that gets it from this source. A value from a YAML file
-    is accepted if a field on the command line makes it ineffective. `unused[i]` is the result of
-    `completion.unused_fields` for `cells[i]`.
+    `unused[i]` is the result of `completion.unused_fields` for `cells[i]`.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without_effect in zip(cells, unused, strict=True):
@@ -294,7 +288,7 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
             for name in sources.keys() & {*FIELDS} - {"sizes"}:
                 why = without_effect.get(name)
                 if why and name not in overridden and overridden.intersection(why.causes):
-                    why = None
+                    why = None  # the command line makes a value of a YAML file ineffective
                 reasons.setdefault((sources[name], name, getattr(cell.case, name)), []).append(why)
     for (source, name, value), whys in reasons.items():
         if whys[0] and all(whys):
@@ -312,9 +306,8 @@ class _Names(dict[str, Any]):
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that evaluates a `where` condition. None is a condition that always holds.
 
-    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}, and raises
-    `Refusal` if the condition cannot be evaluated. `parse_where` raises `Refusal` if the condition is
-    invalid, or compares a field with a value that it never has.
+    The function takes a dict from field or size to value, such as {"devices": 2, "p": 64}. Raise `Refusal` if
+    the condition is invalid. The function raises it if the condition cannot be evaluated.
     """
     if not isinstance(where, str | bool | None):
         example = "\"devices == 1 or api != 'jit'\""
@@ -350,7 +343,7 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
-    """Yield the field names that a condition compares with constants. Raise `Refusal` if it is invalid."""
+    """Yield the field names that a condition compares with constants, or raise `Refusal` if it is invalid."""
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED_NODES):
             fix = "compare fields, join with and, or, not"
@@ -370,7 +363,7 @@ def _check_nodes(text: str, tree: ast.Expression) -> Iterator[str]:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the field `left` for each constant in `right`. Raise `Refusal` if the field never has it."""
+    """Yield the field `left` for each constant in `right`, or raise `Refusal` if it never has this value."""
     if not isinstance(left, ast.Name):
         return
     name = left.id

@@ -53,8 +53,8 @@ def examine_cells(
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
     """Check the cells of a study in child processes, and return one answer per cell, in the same order.
 
-    An answer is {"failure": (reason, text)} if the process crashed, or if the check of the case took more
-    than `seconds`. `note` is called several times per second.
+    An answer is {"failure": (reason, text)} if the check crashed or took more than `seconds`. `note` is
+    called with the numbers of checked cells and of all cells.
     """
     groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
     for cell_index, cell in enumerate(cells):
@@ -76,8 +76,7 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `check_cells` to one `PreflightResult` per distinct case.
 
-    Raise `Refusal` if a case is invalid, if a field that the study sets has no effect, or if the module of
-    every case calls sys.exit.
+    Raise `Refusal` if a case is invalid, if a field has no effect, or if all modules call sys.exit.
     """
     refused = [
         (answer["refusal"], cell) for cell, answer in zip(cells, answers, strict=True) if "refusal" in answer
@@ -104,7 +103,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def without_layout(case: Case) -> Case:
-    """Reset the layout fields of a case to defaults. Cases that differ only in layout share a workload."""
+    """Return a case with default layout fields, which is equal for cases that share a workload."""
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
@@ -119,7 +118,7 @@ class _Examination:
     processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
-        """Stop the examination: wake every thread that waits for an answer, so that it returns."""
+        """Stop the examination by waking every thread that waits for an answer."""
         self.stopped = True
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
@@ -127,9 +126,7 @@ class _Examination:
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and start a new process after each crash or timeout.
 
-        Each list in `problems` contains the indices of cells that differ only in layout. Checked cells are
-        removed. If a check fails, the other cells of the list get the same answer without a check. After
-        several consecutive failures, all remaining cells do.
+        Each list in `problems` contains the indices of cells that differ only in layout.
         """
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
@@ -141,7 +138,7 @@ class _Examination:
             failures *= problems[0][0] == first_cell
             failures += _FAILURES_PER_TIMEOUT if reason == "timeout" else 1
             case = self.cells[problems[0][0]].case
-            self._answer_all([problems.pop(0)], failure)
+            self._answer_all([problems.pop(0)], failure)  # cells that differ only in layout fail alike
             if failures >= _MAX_FAILURES:
                 text += " (several cases in a row ended like this; this one was not examined)"
                 self._answer_all(problems, {"failure": (reason, text)})
@@ -153,10 +150,9 @@ class _Examination:
         self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
 
     def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
-        """Check cells in one child process until the first failure. Return this failure, or None.
+        """Check cells in one child process until the first failure, and return this failure, or None.
 
-        Cells that have an answer are removed from `problems`. If the user's modules cannot be imported, all
-        cells get the same answer.
+        Cells that have an answer are removed from `problems`.
         """
         from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
 
@@ -196,7 +192,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of all data that affect the answers, or None if a case uses a user's module or a peer."""
+    """Return a hash of all data that affect the answers, or None if they must not be cached."""
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
     installed = sorted((each.name or "", each.version) for each in importlib.metadata.distributions())
@@ -215,10 +211,8 @@ def load_answers(folder: Path, key: str | None) -> list[Answer]:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache answers under `key` in a results folder. Ignore I/O errors.
-
-    Write nothing if `key` is None, a check failed, or a case needs too much memory for this machine.
-    """
+    """Cache answers under `key` in a results folder, unless `key` is None or an answer may change."""
+    # Failures may change, and so may a lack of memory.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):

@@ -65,10 +65,10 @@ def _import_modules(cell: GridCell) -> dict[str, Any]:
 
 
 def check_cell(cell: GridCell) -> dict[str, Any]:
-    """Complete and check a case of a study, and return the reply. Raise `Refusal` if the case is invalid.
+    """Complete and check a case of a study, and return the reply, or raise `Refusal` if it is invalid.
 
-    In the reply, `case` is the completed case. `unfit` is (reason, text) if the case must be skipped, and
-    otherwise None. `unused` is a dict from the name of each field without effect to its `UnusedField`.
+    In the reply, `case` is the completed case. `unfit` is (reason, text) if the case must be skipped, or
+    None. `unused` is a dict from the name of each field without effect to its `UnusedField`.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -144,7 +144,7 @@ def _make_workload(case: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Call `do` for the workload `name`. Return its reply, or a reply that reports its exception."""
+    """Call `do` for the workload `name`, and return its reply or a reply that reports its exception."""
     try:
         return do()
     except Refusal as refusal:

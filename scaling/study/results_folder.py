@@ -10,7 +10,7 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path. Raise `Refusal` if it cannot be a results folder."""
+    """Return the value of `results=PATH` as a path, or raise `Refusal` if it cannot be a results folder."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
@@ -26,7 +26,7 @@ def parse_results(value: Any) -> Path:
 
 
 def require_results(folder: Path, option: str = "results=") -> None:
-    """Raise `Refusal` if a folder contains files but no results. It may be empty, or not exist yet."""
+    """Raise `Refusal` if a folder contains files but no results."""
     names = {path.name for path in folder.glob("[!.]*") if not path.name.startswith("versus-")}
     if names and "study.json" not in names and not any(name.endswith(".jsonl") for name in names):
         raise Refusal(f"{folder} is not empty and holds no results: give a new folder with {option}PATH")
@@ -35,8 +35,8 @@ def require_results(folder: Path, option: str = "results=") -> None:
 def create_results(folder: Path, option: str = "results=") -> None:
     """Create a results folder if it does not exist.
 
-    Raise `Refusal` if the folder cannot be created or written, or contains results that cannot be read.
-    `option` names the folder in the message, such as "results=" or "--output ".
+    Raise `Refusal` if the folder cannot be written or its results cannot be read. `option` names the folder
+    in the message, such as "results=" or "--output ".
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the workload module `name`. Raise `Refusal` if it is a path, or names two modules."""
+    """Import and return the workload module `name`, or raise `Refusal` if it is a path or ambiguous."""
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
         where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
@@ -51,10 +51,10 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in the constant `name` of a workload module, such as "VARIANTS", or () if undefined.
+    """Return the names in a constant of a workload module, such as "VARIANTS", or () if it is undefined.
 
-    If FORMULATIONS is a dict, return its names for `variant`. Raise `Refusal` if the constant is not a tuple
-    or list of names.
+    FORMULATIONS may be a dict from `variant` to names. Raise `Refusal` if the names are not in a tuple or
+    list.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -66,7 +66,7 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
 
 
 def declared_sizes(module: ModuleType) -> dict[str, Any]:
-    """Return the default sizes that a workload module declares. Raise `Refusal` if SIZES is not a dict."""
+    """Return the default sizes that a workload module declares, or raise `Refusal` if SIZES is not a dict."""
     sizes = getattr(module, "SIZES", {})
     if not isinstance(sizes, Mapping):
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
@@ -97,7 +97,7 @@ def advise_sizes(name: Any) -> str:
 def check_workload(name: str, result: Any) -> Workload:
     """Return the `result` of `workload(case)`, or raise `Refusal` if it is not a valid `Workload`.
 
-    `name` is the name of the workload module. The inputs are checked later, by `workload.build`.
+    `name` is the name of the workload module.
     """
     if not isinstance(result, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(result).__name__}"

@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(text: str) -> Variant:
-    """Return a `Variant` that only has the name of a baseline. `open_variant` prepares the baseline.
+    """Return a `Variant` that only has the name of a baseline, which `open_variant` prepares.
 
     `text` has one of the `FORMS`, such as "commit:main". Raise `Refusal` if it is invalid.
     """
@@ -94,10 +94,7 @@ def _check_out_revision(revision: str, folder: Path, name: str) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Install a JAX version in a virtual environment, and return the path of its Python interpreter.
-
-    The environment is in the user's cache directory. If it already exists there, it is reused.
-    """
+    """Install a JAX version in a cached virtual environment, and return the path of the interpreter."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
