@@ -29,10 +29,9 @@ def start_jax(
 ) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
-    `header` contains the settings that the launcher sends first. `bound` lists the CPU cores to which this
-    process is bound, or is None if it is not bound. `get_coordinator` returns the "host:port" of the
-    `jax.distributed` coordinator. Raise `Refusal` if JAX has no backend for the platform, or finds fewer
-    devices than requested.
+    `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if it
+    is not bound. `get_coordinator` returns the "host:port" of the `jax.distributed` coordinator. Raise
+    `Refusal` if JAX has no backend for the platform, or too few devices.
     """
     platform, shape = header["platform"], header["shape"]
     device_count, process_count = shape["devices"], shape["processes"]
@@ -78,11 +77,11 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Check the devices and cores of all processes of a case, and return fields of the record environment.
+    """Return fields of the record environment that describe the processes of a case.
 
     The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
-    "shape" (numbers of devices, nodes, and processes), and all fields in `header["environment"]`. Raise
-    `Refusal` if the devices or cores are not as requested in the header.
+    "shape" (numbers of devices, nodes, and processes), and all of `header["environment"]`. Raise `Refusal` if
+    the devices or cores are not as requested in `header`.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -126,14 +125,11 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """The loop that executes the requests of the launcher to prepare, sample, finish, and forget cases.
-
-    `channel` is a `Channel` of worker.py. `group_fields` are the fields that `check_process_group` returns.
-    """
+    """The loop that executes the requests of the launcher to prepare, sample, finish, and forget cases."""
 
     def __init__(
         self, header: dict[str, Any], channel: Any, group: ProcessGroup, group_fields: dict[str, Any]
-    ) -> None:
+    ) -> None:  # `channel` is a `Channel` of worker.py, `group_fields` the result of `check_process_group`
         self.header, self.channel, self.group, self.group_fields = header, channel, group, group_fields
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None
         self.writer = Writer(Path(header["results"]))
@@ -203,7 +199,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send "end". If writing fails, the event contains the record."""
+        """Write the record of a case, and send the event "end", with the record if it cannot be written."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

@@ -41,15 +41,13 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 
 
 class Channel:
-    """The connection of this process to its launcher, the process that started it.
+    """A connection to the launcher in place of standard input and standard output of this process.
 
-    The channel takes over standard input and standard output. From then on, standard input is empty, and
-    standard output goes to standard error. The channel also makes this process the first one that Linux kills
-    if the host runs out of memory.
+    Other output of this process then goes to standard error.
     """
 
     def __init__(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Linux kills this process first if the host runs out of memory
             Path("/proc/self/oom_score_adj").write_text("1000")
         self.requests = os.fdopen(os.dup(0))  # text stream with one JSON request per line
         self._events, self._pid = os.dup(1), os.getpid()
@@ -78,14 +76,14 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent process ends. If `parent` has already ended, exit now."""
+    """Make Linux kill this process when its parent process ends, or exit if `parent` has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
 
 
 def main() -> int:
-    """Execute requests until standard input ends. Return 1 if devices or cores are not available, else 0."""
+    """Execute requests until standard input ends, and return 0, or 1 if devices or cores are missing."""
     channel = Channel()
     header = loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
@@ -142,11 +140,7 @@ def _exit_after_hangup(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
 ) -> list[int] | None:
-    """Bind this process to its CPU cores, before JAX starts threads, and return the core numbers.
-
-    Unless the launcher has claimed the cores, claim them until `claims` is closed. If the platform is not
-    "cpu" or the header disables binding, return None.
-    """
+    """Bind this process to CPU cores, and return their numbers, or None if it must not be bound."""
     if header["platform"] != "cpu" or not header["bind"]:
         return None
     shape, claimed, node = header["shape"], header["cores"], environment.node_name()
@@ -178,7 +172,7 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return the node name, or the host name if the node name has no address that other nodes can reach."""
+    """Return the node name, or the host name if other nodes cannot reach the address of the node name."""
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
         if not socket.gethostbyname(node).startswith("127."):
