@@ -38,7 +38,9 @@ def advise(
     import_line: str = "",
     **options: Any,
 ) -> Advice:
-    """Return an `Advice` with the fastest way to differentiate a function, or raise `Refusal`.
+    """Return an `Advice` with the fastest way to differentiate a function.
+
+    Raise `Refusal` if an argument is invalid.
 
     Args:
         function: a JAX function of one point that returns an array or a pytree of arrays.

@@ -18,8 +18,8 @@ from scaling.workers.schedule import REQUEST_NOT_MET, Schedule
 def submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
     """Submit the cases that have no result, and wait until their tasks end if `run.wait` is true.
 
-    Return (the last schedule, all records, whether results are missing). Results are missing if tasks are
-    queued or were canceled.
+    Cases that are interrupted during the wait are submitted again. Return (the last schedule, all records,
+    whether results are missing because tasks are queued or were canceled).
     """
     for round_number in range(run.cluster.attempts or 1):
         run = dataclasses.replace(run, retry=run.retry and round_number == 0)

@@ -106,7 +106,7 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
     """Return (all tasks of the readable submissions, with their states; error message or "").
 
-    If Slurm is not queried or does not answer, the states that files do not show are `UNKNOWN`.
+    States that neither Slurm nor files show are `UNKNOWN`. New final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""

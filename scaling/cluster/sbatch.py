@@ -55,9 +55,9 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks, which run a copy of this package, to Slurm, or with cluster=local start one on this host.
+    """Submit tasks to Slurm or, with cluster=local, start the only task on this host.
 
-    If the submission fails, cancel the tasks and raise the exception again.
+    The tasks run a copy of this package. If the submission fails, cancel them and raise the exception again.
     """
     results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"

@@ -89,7 +89,7 @@ class CompilePool:
     begin: Callable[[Case], None]  # called with a case before its compilation
 
     def compile_all(self, cases: Iterable[Case]) -> None:
-        """Compile all cases, or one case for each program that several cases share, and report each result.
+        """Compile the cases, those with equal programs only once, and report the result of each case.
 
         Raise `AllocationLost` if a worker does not start.
         """

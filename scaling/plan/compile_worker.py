@@ -191,7 +191,7 @@ class _CpuStages(Stages):
 
 
 class RejectedProgram:
-    """A program that does not fit into memory, with the attributes of JAX's `CompiledMemoryStats`."""
+    """A program that does not fit into memory, with attributes of JAX's `CompiledMemoryStats`."""
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:
         arguments = list(program.arguments.values())

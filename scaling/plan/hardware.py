@@ -39,7 +39,7 @@ class Rates:
 
     devices: int
     bandwidth: tuple[tuple[float, float], ...]  # (bytes that a kernel moves, bytes per second), ascending
-    products: Mapping[str, Mapping[str, float | None]]  # dtype -> precision -> rate of matrix products
+    products: Mapping[str, Mapping[str, float | None]]  # dtype -> precision -> rate, None if unknown
     arithmetic: Mapping[str, float | None]  # dtype -> rate of the operations that have no rate of their own
     divisions: Mapping[str, float | None]
     transcendental: Mapping[str, float | None]

@@ -105,12 +105,12 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Return the fields of a kernel or collective that differ from their default values as a dict."""
+    """Return a dict of the fields of a kernel or collective, without values of 0 or "" and times=1."""
     return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return `operations` with an entry for each fusion, also if XLA compiles equal fusions to one kernel."""
+    """Return `operations` with an entry for each fusion, because XLA compiles equal fusions once."""
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
         for fusion in instructions.values():

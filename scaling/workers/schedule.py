@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The result of checking whether a case can run, made before the run starts."""
+    """The result of checking, before a run, whether a case can run."""
 
     case: Case  # with all defaults filled in, or as written in the study if the check itself failed
     inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None

@@ -134,7 +134,7 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Group the work items of a session by problem, with at most `_MAX_INTERLEAVED` cases in a group."""
+        """Return groups of work items with the same problem, of at most `_MAX_INTERLEAVED` cases each."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -309,7 +309,7 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        Raise `WorkerDied` if no reply arrives within the remaining time of the case.
+        Raise `WorkerDied` if no reply arrives in time.
         """
         self.last_request, began_at, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used

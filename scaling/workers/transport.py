@@ -91,7 +91,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """A way to start each worker of a case on another host with ssh, in the same working directory."""
+    """A way to start each worker of a case on another host with a remote shell, in the same folder."""
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
@@ -99,7 +99,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker, which sets the JAX and GPU variables in `variables`."""
+        """Return one remote shell command per worker, which sets the `_FORWARDED_PREFIXES` variables."""
         assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
         commands = []
         for host in self.nodes[: shape.nodes]:
