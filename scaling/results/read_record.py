@@ -1,5 +1,7 @@
 """Parse a line of JSON as a `Record`, and reject invalid fields and records of newer versions."""
 
+import contextlib
+import datetime
 import functools
 import json
 import types
@@ -156,8 +158,15 @@ def _check_record(record: Record) -> None:
     _require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
     _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
     _require(all(value >= _MIN_SAMPLE_SECONDS for value in record.seconds), "a sample that is not positive")
+    _require(_is_time_or_none(record.started_at), f"started_at is {record.started_at!s:.60}")
     if record.is_prediction:
         _check_plan(record)
+
+
+def _is_time_or_none(text: str | None) -> bool:
+    with contextlib.suppress(ValueError):  # such as month 13
+        return text is None or bool(datetime.datetime.fromisoformat(text))
+    return False
 
 
 def _check_plan(record: Record) -> None:
