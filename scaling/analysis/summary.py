@@ -58,7 +58,8 @@ def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tupl
     """Return one sentence about the largest problem for each topic and function.
 
     Each text is a tuple (subject, topic, sort key, text). For equally large problems, the smallest sort key
-    decides.
+    decides. Unlike in `Subject.rank_among_problems`, the number of device counts does not matter: a law needs
+    at least three, and the other topics do not compare device counts.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
