@@ -31,6 +31,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         print_report(current_report, console)
         _print_totals(folder, current_report.totals, console)
         return
+    store.require_writable(folder / "report")
     found = write_and_print(folder, console, efficiency=efficiency)
     if args.proposal:
         from scaling.report import proposal

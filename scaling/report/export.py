@@ -10,8 +10,7 @@ from scaling.analysis.dataframe import export_tables, to_csv, to_frame
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.formatting import count_of
-from scaling.results.store import Loaded, load, read_json, replace_file, replacing, write_json
+from scaling.results.store import Loaded, load, no_records, read_json, replace_file, replacing, write_json
 
 _EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
 _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
@@ -34,9 +33,7 @@ def write_exports(
     loaded = loaded or load(folder)
     findings, target = read(folder, loaded=loaded), output or folder / "export"
     if not findings.records and not findings.forecasts:
-        damaged_lines = count_of(len(loaded.damaged), "damaged line")
-        ignored = f"; ignored: {damaged_lines}, the first {loaded.damaged[0]}" if loaded.damaged else ""
-        raise Refusal(f"no record to export in {str(folder)!r}{ignored}; `scaling run` makes some")
+        raise no_records("export", folder, loaded.damaged)
     is_new = not target.exists()
     try:
         target.mkdir(parents=True, exist_ok=True)

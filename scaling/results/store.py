@@ -13,7 +13,7 @@ import stat
 import time
 import types
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,6 +182,21 @@ def folder_of(path: str) -> Path:
     alternatives = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
     hint = f"there are {alternatives}" if alternatives else "`scaling run` makes some"
     raise Refusal(f"no results in {path!r}; {hint}")
+
+
+def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
+    """Return the error that a folder with these damaged lines has no record to `action`, such as "export"."""
+    lines = count_of(len(damaged), "damaged line")
+    ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""
+    return Refusal(f"no record to {action} in {str(folder)!r}{ignored}; `scaling run` makes some")
+
+
+def require_writable(path: Path) -> None:
+    """Raise `Refusal` if no file can be created in a folder or, if it does not exist, in its parent."""
+    existing = path if path.exists() else path.parent
+    if not os.access(existing, os.W_OK | os.X_OK):
+        fix = f"change the permissions, or give a copy of {path.parent}"
+        raise Refusal(f"cannot write to {existing}: {fix}")
 
 
 def check_schemas(folder: Path) -> None:

@@ -172,12 +172,23 @@ def test_export_and_publish_list_damaged_lines(verb, folders, scaling_command):
     assert "delete the lines to end this note" in done.stdout and done.returncode == 0, done.stderr
 
 
-def test_publish_refuses_a_folder_in_which_it_may_not_write(folders, scaling_command):
+@pytest.mark.parametrize(("verb", "written"), [("publish", "wandb"), ("report", "report")])
+def test_a_folder_in_which_a_verb_may_not_write_is_refused(verb, written, folders, scaling_command):
     folder, _ = folders
-    (folder / "wandb").touch()  # not a folder, so that root may not write into it either
-    done = scaling_command(["publish", "DIR", "--mode", "offline"])
+    (folder / written).touch()  # not a folder, so that root may not write into it either
+    done = scaling_command([verb, "DIR"])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
-    assert "cannot write to" in done.stderr and "publish a copy of the folder" in done.stderr
+    assert f"{written}: change the permissions, or give a copy of" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["export", "publish"])
+def test_a_folder_without_records_is_refused(verb, folders, scaling_command):
+    folder, _ = folders
+    for path in folder.glob("*.jsonl"):
+        path.write_text('{"half\n')
+    done = scaling_command([verb, "DIR"])
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
+    assert f"no record to {verb} in " in done.stderr and "`scaling run` makes some" in done.stderr
 
 
 def test_a_plan_file_that_cannot_be_read_is_reported(folders):
