@@ -102,7 +102,7 @@ def _describe_by_hand(ratio: Estimate) -> str:
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
     """Return the name and the suffix of a problem, such as 'mlp width=8 points=64 [oversubscribed]'."""
-    return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
+    return f"{findings.family(timing)} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:

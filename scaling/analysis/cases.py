@@ -161,9 +161,13 @@ class Subject:
 
     @property
     def family(self) -> str:
-        """Return the name of the differentiated function, such as 'rbf grad float64'."""
+        """Return the name of the differentiated function, such as 'rbf grad float64', without float32."""
+        return self.name_family("float32")
+
+    def name_family(self, omitted: str) -> str:
+        """Return the name of the differentiated function, without the data type if it is `omitted`."""
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
-        dtype = "" if case.dtype == "float32" else case.dtype
+        dtype = "" if case.dtype == omitted else case.dtype
         precision = "" if case.precision == "highest" else f"{case.precision} precision"
         by = case.wrt and f"by {case.wrt}"
         words = (case.workload, case.target, case.variant, by, reduced, dtype, precision)

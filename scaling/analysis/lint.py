@@ -189,7 +189,7 @@ def _curves_without_jit(findings: Findings) -> list[str]:
     scaled = (curve for curve in findings.curves if curve.points[-1].devices > 1)
     curves = (curve for curve in scaled if curve.case.engine == "jax")
     without = [curve.timings[0] for curve in curves if curve.points[0].against_jit is None]
-    return list(dict.fromkeys(f"{timing.family} {timing.size}" for timing in without))
+    return list(dict.fromkeys(f"{findings.family(timing)} {timing.size}" for timing in without))
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:

@@ -73,7 +73,8 @@ def describe_crossovers(findings: Findings) -> list[str]:
         sizes = f" with {mode_map.fixed_sizes}" if mode_map.fixed_sizes else ""
         text = "; ".join(_describe_crossover(change, mode_map.swept) for change in changes)
         if changes:
-            texts.append((mode_map, mode_map.swept, (), f"Crossover of {mode_map.family}{sizes}: {text}"))
+            text = f"Crossover of {findings.family(mode_map)}{sizes}: {text}"
+            texts.append((mode_map, mode_map.swept, (), text))
     return _select_largest(findings, texts)
 
 
@@ -93,17 +94,18 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 def describe_growth(findings: Findings) -> list[str]:
     """Return a sentence for each function on how the time on the fewest devices grows with size."""
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
-    texts = ((sweep, sweep.swept, (sweep.case.devices,), _describe_exponents(sweep)) for sweep in sweeps)
+    pairs = ((sweep, _describe_exponents(sweep, findings.family(sweep))) for sweep in sweeps)
+    texts = ((sweep, sweep.swept, (sweep.case.devices,), text) for sweep, text in pairs)
     return _select_largest(findings, texts)
 
 
-def _describe_exponents(sweep: SizeSweep) -> str:
+def _describe_exponents(sweep: SizeSweep, family: str) -> str:
     """Return a sentence on the exponent of each mode of a sweep."""
     rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
     texts = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
     known = [text for text in texts if not text.startswith(UNDETERMINED)]
     unknown = [text.removeprefix(f"{UNDETERMINED} ") for text in texts if text not in known]
-    growth, on = f"of {sweep.family} grows with {sweep.swept}", f"on {sweep.devices_text}"
+    growth, on = f"of {family} grows with {sweep.swept}", f"on {sweep.devices_text}"
     if not known:
         return f"How the time {growth} {on} is not determined: power {list_first(unknown, _MOST_METHODS)}"
     text = f"Time {growth} {on} to the power of {list_first(known, _MOST_METHODS)}"
@@ -114,8 +116,8 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
     """Return a sentence per function and kind of scaling on the law that fits the fastest JAX curve best."""
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
-         f"{curve.family} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} scaling, "
-         f"{describe_fit(curve, law)}")
+         f"{findings.family(curve)} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
+         f"scaling, {describe_fit(curve, law)}")
         for kind in kinds
         for curve, law in findings.best_fits
         if curve.kind == kind and curve.case.engine == "jax"
@@ -160,7 +162,7 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
     """Return a sentence for each function on the fastest weak scaling curve of JAX."""
     weak = (curve for curve in findings.curves if curve.kind == "weak" and curve.case.engine == "jax")
     return [
-        f"Weak scaling of {curve.family} on {last.timing.devices_text}: scaled speed-up "
+        f"Weak scaling of {findings.family(curve)} on {last.timing.devices_text}: scaled speed-up "
         f"{format_ratio(*last.speedup)}{last.relative}, efficiency "
         f"{format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, the curve that ranks "
         f"first, at {curve.size}; {describe_efficiency(findings, curve)}.{findings.suffix(curve.environment)}"
@@ -171,8 +173,10 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 def _describe_variants(findings: Findings) -> list[str]:
     """Return sentences that compare different settings of one program, such as memory settings."""
-    fronts = ((front.best[-1].timing, _describe_memory(front)) for front in findings.pareto_fronts)
-    comparisons = ((each.first, each.field, _describe_comparison(each)) for each in findings.comparisons)
+    fronts = ((front.best[-1].timing, _describe_memory(findings, front)) for front in findings.pareto_fronts)
+    comparisons = (
+        (each.first, each.field, _describe_comparison(findings, each)) for each in findings.comparisons
+    )
     rows = [
         *((timing, "memory", (timing.median,), text) for timing, text in fronts),
         *((t, field, (-t.case.devices, t.median), text) for t, field, text in comparisons),
@@ -180,12 +184,12 @@ def _describe_variants(findings: Findings) -> list[str]:
     return _select_largest(findings, rows)
 
 
-def _describe_program(head: str, timing: Timing) -> str:
+def _describe_program(findings: Findings, head: str, timing: Timing) -> str:
     program = f"{timing.base_method.name} at {timing.size}, {timing.call}"
-    return f"{head} of {timing.family}: {program}, {timing.devices_text}"
+    return f"{head} of {findings.family(timing)}: {program}, {timing.devices_text}"
 
 
-def _describe_memory(front: ParetoFront) -> str:
+def _describe_memory(findings: Findings, front: ParetoFront) -> str:
     first, smallest = front.best[-1], front.best[0]
     _, ratio = find_runner_up(first.timing, (s.timing for s in front.settings if s is not first))
     verb = "is fastest" if ratio and ratio.above_one else "has the shortest time"
@@ -197,10 +201,10 @@ def _describe_memory(front: ParetoFront) -> str:
         slower = describe_slower("it", setting.timing, first.timing)
         text += f"; {setting.name}: {share} of the memory, {slower}"
     text += "" if others else ", and nothing is smaller"
-    return f"{_describe_program('Memory against time', first.timing)}: {text}"
+    return f"{_describe_program(findings, 'Memory against time', first.timing)}: {text}"
 
 
-def _describe_comparison(comparison: SettingComparison) -> str:
+def _describe_comparison(findings: Findings, comparison: SettingComparison) -> str:
     first, last = comparison.first, comparison.timings[-1]
     second, field = comparison.second or last, comparison.field
     doubts = f", not sure ({', '.join(comparison.doubts)})," if comparison.doubts else ""
@@ -210,7 +214,7 @@ def _describe_comparison(comparison: SettingComparison) -> str:
     if last is not second:
         name = f"{_name_setting(last.case, field)}, the slowest,"
         text += f"; {describe_slower(name, last, first)}"
-    return f"{_describe_program(f'Comparison by {field}', first)}: {text}"
+    return f"{_describe_program(findings, f'Comparison by {field}', first)}: {text}"
 
 
 def _name_setting(case: Case, field: str) -> str:

@@ -95,7 +95,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups, with one row per curve and one column per device count."""
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
-    title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
+    title = f"{findings.family(first)}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
     rows = (
         {"on devices": curve.program_name, **dict.fromkeys(map(str, device_counts))}
         | {str(point.devices): _curve_cell(point) for point in curve.points}

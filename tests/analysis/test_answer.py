@@ -127,6 +127,18 @@ def test_growing_points_without_constant_work_are_not_called_weak_scaling(ask):
     assert [line for line in lines if line.startswith("Not weak scaling")]
 
 
+def test_float32_is_named_only_if_a_workload_was_also_measured_in_another_type(ask, make_record, tmp_path):
+    assert "float32" not in " ".join(ask(*(("jacfwd", d, 64, 8 / d) for d in (1, 2, 4))))
+    records = [
+        make_record(devices=d, dtype=dtype, seconds=[8 / d] * 9)
+        for d in (1, 2, 4)
+        for dtype in ("float32", "float64")
+    ]
+    lines = summary.answer_sentences(made_up.write(tmp_path / "both", records, scaling=["strong"]))
+    assert [line.split(" o=")[0] for line in lines[:2]] == ["linear float32", "linear float64"]
+    assert any(line.startswith("linear float32 at") for line in lines), "of the law"
+
+
 def test_summary_has_the_failures(tmp_path):
     study = findings.read(made_up.write(tmp_path / "made", made_up.study(400)))
     assert [line for line in summary.answer_sentences(study) if "failed" in line]
