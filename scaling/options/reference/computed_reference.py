@@ -258,7 +258,9 @@ def _describe_objection(
     `of` names what is differentiated, such as "output".
     """
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
-    is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (result.is_unresolved and not is_wrong)
+    is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
+        result.unresolved is not None and not is_wrong
+    )
     if not (is_unsure or is_wrong):
         return {}
     # In few digits, rounding can make a difference wrong at some points.
@@ -272,6 +274,8 @@ def _describe_objection(
         return {}
     outcome = "refute" if is_refuted else "do not confirm"
     differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
+    if result.unresolved is not None and not is_refuted:
+        differences += f" at point {result.unresolved}, where they depend on the step, as at a kink or a jump"
     obstacle = f"{float64_obstacle}, and " if float64_obstacle else ""
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
@@ -294,10 +298,11 @@ def _confirm_at_points(
     generator = np.random.default_rng(case.data_seed)
 
     def confirm(points: np.ndarray) -> fd_check.Confirmation:
-        """Return a `Confirmation` in which the index of the worst point is its index in the batch."""
+        """Return a `Confirmation` whose points are indices in the batch."""
         result = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
         worst = result.worst and result.worst._replace(point=int(points[result.worst.point]))
-        return dataclasses.replace(result, worst=worst)
+        unresolved = None if result.unresolved is None else int(points[result.unresolved])
+        return dataclasses.replace(result, worst=worst, unresolved=unresolved)
 
     result = confirm(_sample_points(case))
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE

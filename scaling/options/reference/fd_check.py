@@ -47,7 +47,7 @@ class Confirmation:
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
     worst: "WrongDerivative | None"  # the wrong derivative with the largest relative error
-    is_unresolved: bool  # whether an oscillation or jumps make finite differences contradict each other
+    unresolved: int | None  # the first point at which finite differences contradict each other, as at a kink
 
 
 class WrongDerivative(NamedTuple):
@@ -114,7 +114,9 @@ def confirm(
         compared = compared._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
     share = float(np.mean(compared.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
     worst = _find_worst(names, derivatives, compared) if compared.is_wrong.any() else None
-    return Confirmation(compared.is_wrong.max(axis=(0, 2)), share, worst, bool(compared.is_unresolved.any()))
+    is_unresolved = compared.is_unresolved.any(axis=(0, 2))
+    unresolved = int(np.argmax(is_unresolved)) if is_unresolved.any() else None
+    return Confirmation(compared.is_wrong.max(axis=(0, 2)), share, worst, unresolved)
 
 
 def _compare_along_all(
