@@ -324,7 +324,8 @@ def test_largest_device_count_above_the_efficiency_threshold_is_reported(tmp_pat
     }
     for efficiency, words in expected.items():
         first = summary.answer_sentences(findings.read(folder, efficiency=efficiency))[0]
-        assert f"For an efficiency of at least {efficiency}, use {words}" in first
+        assert f"or an efficiency of at least {efficiency}, use {words}" in first
+        assert ("8 devices take the least time; for an" in first) is (efficiency > 0.375)
 
 
 def test_baseline_of_a_problem_too_large_for_one_device_is_explained(tmp_path, make_record):
@@ -423,4 +424,4 @@ def test_limit_of_the_efficiency_is_not_sure_if_the_next_number_of_devices_may_r
         for i, s in enumerate((1 - spread, 1.0, 1 + spread))
     ]
     first = summary.answer_sentences(made_up.write(tmp_path, records, scaling=["strong"]))[0]
-    assert "For an efficiency of at least 0.5, use up to 4 devices, which is not certain" in first
+    assert "or an efficiency of at least 0.5, use up to 4 devices, which is not certain" in first
