@@ -73,7 +73,7 @@ def test_a_run_that_leaves_its_cases_in_the_queue_says_how_to_publish_them(
 def test_a_dry_run_prepares_no_program_to_compare_with(call, write_study, monkeypatch, capsys):
     monkeypatch.setattr(variants, "open_variant", None)
     words = (*write_study("{workload: linear, points: 6}"), "dry_run=true")
-    for versus in ("jax:0.9.0", "python:/nowhere/python", "xla:--xla=1", "self"):
+    for versus in ("jax:0.9.0", "python:/bin/false", "xla:--xla=1", "self"):
         assert call(*words, f"versus={versus}") == 0, capsys.readouterr().err
     assert "nothing was started" in capsys.readouterr().out
     assert call(*words, "versus=jax:--help") == 2 and "is not a version" in capsys.readouterr().err
