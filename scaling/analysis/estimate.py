@@ -24,7 +24,7 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the interval of a ratio is narrow enough to report the ratio.
+        """Return whether a ratio can be reported, because its interval is unknown or narrow enough.
 
         It is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """

@@ -246,8 +246,8 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
 def interval_widening(samples: Sequence[float]) -> float | None:
     """Return the factor by which significant autocorrelation widens the confidence interval of the median.
 
-    Return None if it is not significant at the 0.1 % level. Source: Bartels 1982, rank version of von
-    Neumann.
+    Return None for fewer than three samples, and if it is not significant at the 0.1 % level. Source: Bartels
+    1982, rank version of von Neumann.
     """
     n = len(samples)
     if n < 3:

@@ -211,7 +211,7 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
 
-    `current` maps each series to the ID of its newest run. `wrong` has the IDs of runs with wrong content.
+    `current` maps each series to the ID of its correct run. `wrong` has the IDs of runs with wrong content.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)
