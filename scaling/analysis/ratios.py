@@ -212,7 +212,10 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of cases, which is smaller if times in the same processes correlate."""
+    """Return the effective number of independent cases.
+
+    It is less than the number of ratios if times that were measured in the same process are correlated.
+    """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         rms = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0

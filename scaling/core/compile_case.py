@@ -74,7 +74,7 @@ class CompiledCase:
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """Return the minimum of bytes that a device must read and write, or None if it is unknown."""
+        """Return the minimum number of bytes that a device reads and writes per call, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.offload is not None and arguments is not None:
             return arguments + int(self.offload.moved_bytes)

@@ -137,7 +137,7 @@ class Record:
 
     @property
     def compulsory(self) -> int | None:
-        """Return the minimum of bytes that a device must read and write, or None if it is unknown."""
+        """Return the minimum number of bytes that a device reads and writes per call, or None if unknown."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes

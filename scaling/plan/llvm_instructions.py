@@ -211,7 +211,7 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of a loop, which is the smallest of all exits, or None if it is unknown."""
+        """Return the trip count of a loop (with several exits: the smallest), or None if it is unknown."""
         body, counts = self.loops[header], list[int]()
         for label in body:
             branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])

@@ -113,7 +113,7 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if a variant cannot import JAX, or if its worker has another protocol version."""
+    """Raise `Refusal` if a variant cannot import JAX, or if the protocol version of its worker differs."""
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:

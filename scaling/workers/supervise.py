@@ -266,7 +266,7 @@ class _InterleavedCases:
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of the last request as failed, or postpone it if it may fit into memory alone."""
+        """Record the last requested case as failed, or postpone it if it may fit into memory on its own."""
         work, action = self.last_request
         if work.state == "ended":
             return

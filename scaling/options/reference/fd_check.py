@@ -290,7 +290,7 @@ def element_sizes(x: np.ndarray, axes: tuple[int, ...] | None = None) -> np.ndar
 
 
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
-    """Return at most `_MAX_GROUPS` groups of inputs, which finite differences change one group at a time."""
+    """Divide the inputs into at most `_MAX_GROUPS` groups. Finite differences change one group at a time."""
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
         return names
