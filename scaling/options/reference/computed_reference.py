@@ -238,7 +238,7 @@ def _verify_reference(
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable, of in zip(differentiated, ("output", "gradient element"), strict=False):
-        result = _confirm_at_points(differentiable, case, workload, roundoff)
+        result = _confirm_at_points(differentiable, case, workload, arrays, roundoff)
         if objection := _describe_objection(computed, case, workload, result, of, roundoff, float64_obstacle):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
@@ -292,45 +292,55 @@ def _describe_wrong_rule(worst: fd_check.WrongDerivative, of: str) -> str:
 
 
 def _confirm_at_points(
-    evaluation: Evaluation, case: Case, workload: Workload, roundoff: float
+    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, roundoff: float
 ) -> fd_check.Confirmation:
-    """Compare a derivative with finite differences at sampled points, and then at screened points."""
+    """Compare a derivative with finite differences at sampled points, and then at screened points.
+
+    `sampled` contains the inputs at the sampled points.
+    """
     generator = np.random.default_rng(case.data_seed)
 
-    def confirm(points: np.ndarray) -> fd_check.Confirmation:
+    def confirm(points: np.ndarray, arrays: InputArrays) -> fd_check.Confirmation:
         """Return a `Confirmation` whose points are indices in the batch."""
-        result = fd_check.confirm(evaluation, _inputs_at(case, workload, points), roundoff, generator)
+        result = fd_check.confirm(evaluation, arrays, roundoff, generator)
         worst = result.worst and result.worst._replace(point=int(points[result.worst.point]))
         unresolved = None if result.unresolved is None else int(points[result.unresolved])
         return dataclasses.replace(result, worst=worst, unresolved=unresolved)
 
-    result = confirm(_sample_points(case))
+    result = confirm(_sample_points(case), sampled)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
     is_inexact = roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
     if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
         return result
-    suspicious = _screen_points(evaluation, case, workload, roundoff, generator)
+    suspicious = _screen_points(evaluation, case, workload, sampled, roundoff, generator)
     if not suspicious.size:
         return result
     # The sampled inputs are of typical size.
-    recheck = confirm(np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS]))
+    points = np.union1d(_sample_points(case), suspicious[:_VERIFIED_POINTS])
+    recheck = confirm(points, _inputs_at(case, workload, points))
     # A point is also suspicious if an output cancels, so that a wrong derivative may rank behind many others.
     others = suspicious[_VERIFIED_POINTS:][: _MAX_VERIFIED_ELEMENTS // evaluation.width]
-    if others.size and not recheck.is_wrong.any() and (among_others := confirm(others)).is_wrong.any():
-        recheck = among_others
+    if others.size and not recheck.is_wrong.any():
+        among_others = confirm(others, _inputs_at(case, workload, others))
+        recheck = among_others if among_others.is_wrong.any() else recheck
     # The screened points are no random sample, so that the share of the sampled points is kept.
     return dataclasses.replace(recheck, confirmed_share=result.confirmed_share)
 
 
 def _screen_points(
-    evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation,
+    case: Case,
+    workload: Workload,
+    sampled: InputArrays,
+    roundoff: float,
+    generator: np.random.Generator,
 ) -> np.ndarray:
     """Return the indices of points at which the derivative differs from finite differences, worst first."""
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
     blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
-    groups = fd_check.group_inputs(evaluation, sample_inputs(case, workload), generator)
+    groups = fd_check.group_inputs(evaluation, sampled, generator)
     by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
     order = np.argsort(-difference, axis=1, kind="stable")
