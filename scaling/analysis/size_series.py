@@ -33,7 +33,7 @@ class _SizeSeries(Subject):
 
 @dataclass(frozen=True)
 class SizeSweep(_SizeSeries):
-    """The times of each method for several values of one problem size, of which `case` has the largest."""
+    """The times of each method for several values of one problem size. `case` has the largest value."""
 
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 

@@ -28,7 +28,7 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Distribute the cases of a schedule over tasks, and return the tasks, each of which is one job.
+    """Distribute the cases of a schedule over tasks, and return the tasks. A task is one job.
 
     Cases of one problem (function, inputs, derivative) stay together. Therefore, the predicted run time of a
     task may exceed `budget` seconds. If `nested`, whole scaling curves, with all device counts, stay

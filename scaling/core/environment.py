@@ -187,7 +187,7 @@ def available_bytes() -> int | None:
 
 
 def cgroup_folders() -> list[Path]:
-    """Return the cgroup (v2) folder of this process and all parent folders, some of which may not exist."""
+    """Return the cgroup (v2) folder of this process and all parent folders. Some may not exist."""
     cgroup = re.search(r"^0::/(.*)", contents("/proc/self/cgroup") or "", re.MULTILINE)
     folder = _CGROUPS / (cgroup.group(1) if cgroup else "")  # missing in a container without a namespace
     return [folder, *folder.parents]

@@ -146,7 +146,7 @@ def gather_sums(
     """Return the derivative of a sum over points as an array (copies, 1, elements) for each input.
 
     `arrays` contains one array in forward mode, or one for each input in reverse mode. They have the shape
-    (point devices, seed devices, ...). The copies are those of `sum_over_point_devices`.
+    (point devices, seed devices, ...). `sum_over_point_devices` describes the copies.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)

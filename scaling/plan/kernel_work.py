@@ -143,7 +143,7 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
     """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to it).
 
-    The name is "" if the work is unknown or 0. `instructions` are those of the same computation, by name.
+    The name is "" if the work is unknown or 0. `instructions` is its computation, by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     kind = instruction.opcode
