@@ -6,6 +6,7 @@ block is estimated from the trip counts of the loops that contain it, and from t
 branch on a loop counter is counted exactly. Any other branch is assumed to be taken half of the time.
 """
 
+import contextlib
 import itertools
 import math
 import operator
@@ -27,6 +28,8 @@ _SUM_WITH_CONSTANT = re.compile(r"(?:add|or disjoint) (?:nuw |nsw )*i\d+ (%[^,]+
 _CONSTANT_INPUT, _VARIABLE_INPUT = re.compile(r"\[ (-?\d+), "), re.compile(r"\[ (%[^,]+), ")
 _VECTOR_TYPE = re.compile(r"<(\d+) x ([a-z]+)(\d*)>")
 _REGISTER_WIDTH = re.compile(r'"prefer-vector-width"="(\d+)"')
+_MASK_CONVERSION = re.compile(r"uitofp <\d+ x i1> (%\S+) to")
+_WIDE_COMPARISON = re.compile(r"icmp .*<\d+ x i64>")
 _VECTOR_INSERTION = re.compile(r"insertelement .*, \w+ (%[^,]+), i64 [1-9]")
 _DIVISION_BY_CONSTANT = re.compile(r"[us](?:div|rem) .*, (?:splat \(i\d+ )?\d+\)?$")
 _CALLED_FUNCTION = re.compile(r'@"?(?:llvm\.)?(\w+)(?:\.v(\d+)f)?')
@@ -48,7 +51,10 @@ _FREE_OPCODES = {
 }  # fmt: skip
 _COSTS = {"load": 0.5, "fdiv": 20, "frem": 40, "udiv": 20, "sdiv": 20, "urem": 20, "srem": 20, "br": 0.5}
 # An element that is loaded into a vector on its own, often from another cache line: 0.2 to 0.9 ns on a Xeon.
-_GATHER_COST = 2.5
+_GATHER_COST = 1.5
+# A mask of 64-bit comparisons that is converted to numbers, on an Intel CPU with AVX-512: 1.3 to 6.6 ns on a
+# Xeon. The instruction VPMOVM2D waits for the previous value of its register, so that vectors do not overlap.
+_MASK_COST = 10
 _CONSTANT_DIVISION_COST = 3  # the division of an integer by a constant
 _FREE_CALLS = {"experimental", "lifetime", "assume", "stacksave", "stackrestore"}
 _MEMORY_CALLS = {"memcpy", "memmove", "memset"}
@@ -79,15 +85,23 @@ def count_operations(folder: Path) -> dict[str, float]:
     `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition counts as n
     operations, where n is the number of float32 values in a vector register.
     """
-    operations = dict[str, float]()
+    operations, has_slow_masks = dict[str, float](), _has_slow_masks()
     for path in folder.glob(_IR_FILES):
         text = path.read_text()
         match = _REGISTER_WIDTH.search(text)
         bits = int(match[1]) if match else 128
         for name, blocks in parse_functions(text):
             kernel = name.removesuffix("_kernel")  # the ending of a kernel that is not a fusion
-            operations[kernel] = LlvmFunction(blocks).count_instructions(bits) * bits / 32
+            operations[kernel] = LlvmFunction(blocks).count_instructions(bits, has_slow_masks) * bits / 32
     return operations
+
+
+def _has_slow_masks() -> bool:
+    """Return whether this processor is an Intel CPU with AVX-512, see `_MASK_COST`."""
+    with contextlib.suppress(OSError):
+        description = Path("/proc/cpuinfo").read_text()
+        return "GenuineIntel" in description and "avx512dq" in description
+    return False
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
@@ -126,19 +140,24 @@ class LlvmFunction:
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
-    def count_instructions(self, bits: int) -> float:
-        """Return the cost of all executed instructions, in units of an addition of two `bits`-bit vectors."""
+    def count_instructions(self, bits: int, has_slow_masks: bool = False) -> float:
+        """Return the cost of all executed instructions, in units of an addition of two `bits`-bit vectors.
+
+        `has_slow_masks` states whether a mask of 64-bit comparisons costs `_MASK_COST`.
+        """
         executions = self.count_executions()
         return self._count_work_groups() * sum(
-            executions[label] * (instruction_cost(line, bits) + self._gather_cost(line))
+            executions[label] * (instruction_cost(line, bits) + self._operand_cost(line, has_slow_masks))
             for label in self.order
             for line in self.blocks[label]
         )
 
-    def _gather_cost(self, line: str) -> float:
-        """Return the cost, in additions, to load a number into a vector, or 0 for a line that does not."""
-        match = _VECTOR_INSERTION.search(line)
-        return _GATHER_COST if match and self.definitions.get(match[1], "").startswith("load ") else 0
+    def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
+        """Return the additional cost, in additions, of a line that depends on how its operand is computed."""
+        if match := _VECTOR_INSERTION.search(line):
+            return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
+        match = _MASK_CONVERSION.search(line) if has_slow_masks else None
+        return _MASK_COST if match and _WIDE_COMPARISON.match(self.definitions.get(match[1], "")) else 0
 
     def count_executions(self) -> dict[str, float]:
         """Return a dict from block label to the number of executions of the block in one work group."""
