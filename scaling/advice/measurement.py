@@ -1,8 +1,9 @@
 """Measure the candidates of `scaling.advise` in rounds within a time budget, and drop the slower ones.
 
-Each round takes a few samples of every remaining candidate. After a round, a candidate is dropped if it is
-significantly slower than the fastest, or more than twice as slow. `run_case` checks each derivative before
-its first samples.
+Each round takes a few samples of every remaining candidate. A candidate is dropped if it is significantly
+slower than the fastest, or more than twice as slow. After the first round, whose samples may be disturbed by
+another process, it is dropped only if it is more than four times as slow. `run_case` checks each derivative
+before its first samples.
 """
 
 import statistics
@@ -24,6 +25,7 @@ CLOSE = 1.03  # candidates whose times differ by less than this factor are equal
 _PREPARING = 0.6  # fraction of the budget after which no third candidate is checked
 _LONGEST_CALL = 0.1  # fraction of the budget that a call of the second candidate may take
 _MOST_MEASURED_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
+_MOST_FIRST_RATIO = 4.0  # the same after the first round
 _MOST_PREDICTED_RATIO = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _TURN_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
@@ -83,19 +85,29 @@ def _predicted_seconds(fields: RecordFields) -> float:
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
     """Sample all candidates in rounds, until the deadline or until the fastest is known."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
+    is_first = True
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
         note(f"measuring {len(active)} of {len(attempts)} candidates")
         for case in active:
             run_case.take_turn(attempts[case])
-        active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
+        active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended}, is_first)
+        is_first = False
 
 
-def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case and all that may be as fast, or [] if any of them is good enough."""
+def _keep_undecided(records: Mapping[Case, Record], is_first: bool = False) -> list[Case]:
+    """Return the fastest case and all that may be as fast, or [] if any of them is good enough.
+
+    If `is_first`, the records contain one round of samples, which only excludes much slower cases.
+    """
     if not records:
         return []
-    best = min(records, key=lambda case: statistics.median(records[case].seconds))
-    rivals = [case for case in records if case != best and _may_be_as_fast(records[case], records[best])]
+    medians = {case: statistics.median(record.seconds) for case, record in records.items()}
+    best = min(medians, key=medians.__getitem__)
+    others = [case for case in records if case != best]
+    if is_first:
+        rivals = [case for case in others if medians[case] <= _MOST_FIRST_RATIO * medians[best]]
+    else:
+        rivals = [case for case in others if _may_be_as_fast(records[case], records[best])]
     return [] if all(_is_close(records[case], records[best]) for case in rivals) else [best, *rivals]
 
 
@@ -114,11 +126,16 @@ def _is_close(record: Record, best: Record) -> bool:
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     """Return text that states how many of the `others` may be as fast as the measured candidate `best`."""
-    if not others:
-        return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]
-    if not rivals:
+    if not others:
+        text = "no other candidate was measured"
+    elif rivals:
+        close = ", within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else ""
+        text = f"{count_of(len(rivals), 'other measured candidate')} may be as fast{close}"
+    else:
         count = f"{len(others) + 1} candidates that were measured"
-        return f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
-    close = ", within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else ""
-    return f"{count_of(len(rivals), 'other measured candidate')} may be as fast{close}"
+        text = f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
+    for cause in best.marked:  # such as foreign_load
+        turns = f"{len(best.marked[cause])} of {count_of(len(best.turns), 'turn')}"
+        text += f"; {cause.replace('_', ' ')} in {turns} of its samples: repeat it on an idle machine"
+    return text

@@ -244,6 +244,13 @@ def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
     assert keep({a: record(*fast[:3]), b: record(3.0, 3.0, 3.0)}) == []  # more than twice as slow
 
 
+def test_a_candidate_that_is_disturbed_in_the_first_round_is_measured_again():
+    fast, slow, slowest = (record(s, 1.01 * s, *[s] * 10) for s in (1.0, 3.0, 5.0))
+    a, b, c = (Case("linear", mode=mode) for mode in ("jacfwd", "jacrev", "vmap_grad"))
+    assert measurement._keep_undecided({a: fast, b: slow, c: slowest}, is_first=True) == [a, b]
+    assert measurement._keep_undecided({a: fast, c: slowest}, is_first=True) == []
+
+
 def test_the_most_promising_candidate_of_each_mode_is_measured_first():
     cases = [Case("linear", mode=mode, block=block) for mode in ("jacfwd", "jacrev") for block in (None, 2)]
 
@@ -291,6 +298,9 @@ def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
     near = Record(case, "ok", {}, seconds=[1.1, 1.2, 1.0])
     assert measurement.describe_certainty(best, [near, slow]) == "1 other measured candidate may be as fast"
     assert measurement.describe_certainty(best, []) == "no other candidate was measured"
+    disturbed = dataclasses.replace(best, turns=[6, 6], marked={"foreign_load": [1]})
+    text = "; foreign load in 1 of 2 turns of its samples: repeat it on an idle machine"
+    assert measurement.describe_certainty(disturbed, [slow]).endswith(text)
 
 
 @pytest.mark.parametrize(
