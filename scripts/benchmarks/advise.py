@@ -1,7 +1,7 @@
 """Benchmark of `scaling advise`: the regret of its advice on twelve families of functions, on one core.
 
     scripts/bench advise [FAMILY...] [shapes=8] [budget=20] [truth=60]
-    scripts/bench advise more                  six other families
+    scripts/bench advise more                  twelve other families, half of them with sparse Jacobians
 
 For each function, all candidates that fit are measured for `truth` seconds. The regret of a choice is its time
 over that of the fastest, minus one. The choices are those of the advice by compiling alone, of the advice with
@@ -185,6 +185,51 @@ def normalized(n, inputs, outputs):
     return layer, {"x": array(n, inputs)}, {"w": array(outputs, inputs)}
 
 
+def spring(n, links):
+    """Return the forces in a chain of springs, to differentiate with respect to the positions."""
+    f = lambda x, stiffness: stiffness * jnp.sin(x[1:] - x[:-1])  # noqa: E731
+    return f, {"x": array(n, links + 1)}, {"stiffness": array(links)}
+
+
+def heat(n, side):
+    """Return the right-hand side of a reaction-diffusion equation on a periodic square grid."""
+
+    def rate(u):
+        grid = u.reshape(side, side)
+        neighbors = sum(jnp.roll(grid, shift, axis) for shift in (-1, 1) for axis in (0, 1))
+        return (neighbors - 4 * grid + grid * (1 - grid)).ravel()
+
+    return rate, {"u": array(n, side * side)}, {}
+
+
+def burgers(n, size):
+    """Return the right-hand side of Burgers' equation on a periodic grid."""
+    left, right = (lambda u: jnp.roll(u, 1)), (lambda u: jnp.roll(u, -1))
+    f = lambda u: -u * (right(u) - left(u)) + 0.1 * (right(u) - 2 * u + left(u))  # noqa: E731
+    return f, {"u": array(n, size)}, {}
+
+
+def brusselator(n, size):
+    """Return the right-hand side of the Brusselator on a periodic line, for two concentrations."""
+
+    def rate(y):
+        u, v = y[:size], y[size:]
+        laplacian = lambda w: jnp.roll(w, 1) + jnp.roll(w, -1) - 2 * w  # noqa: E731
+        return jnp.concatenate([1 + u * u * v - 4 * u + laplacian(u), 3 * u - u * u * v + laplacian(v)])
+
+    return rate, {"y": array(n, 2 * size)}, {}
+
+
+def second_difference(n, size):
+    """Return exponentials of second differences of neighboring inputs."""
+    return (lambda x: jnp.exp(x[2:] - 2 * x[1:-1] + x[:-2])), {"x": array(n, size)}, {}
+
+
+def quotient(n, size):
+    """Return quotients of neighboring inputs."""
+    return (lambda x: x[1:] / (1 + x[:-1] ** 2)), {"x": array(n, size)}, {}
+
+
 # Maps a function that returns (function, points, shared inputs[, wrt]) for `scaling.advise` to lists of its
 # arguments, of which the first one is the number of points.
 FAMILIES = {
@@ -216,6 +261,12 @@ MORE_FAMILIES = {
     distances: [(64, 4), (16, 10), (4, 20), (256, 3)],
     roots: [(64, 16, 5), (16, 64, 5), (512, 6, 3), (4, 200, 4)],
     normalized: [(64, 16, 8), (64, 8, 32), (8, 128, 64), (512, 6, 6)],
+    spring: [(1000, 16), (100, 64), (3000, 8), (30, 200)],
+    heat: [(64, 5), (16, 10), (4, 20), (256, 4)],
+    burgers: [(64, 32), (16, 128), (512, 12), (4, 200)],
+    brusselator: [(64, 10), (8, 50), (256, 8), (4, 100)],
+    second_difference: [(64, 34), (1000, 18), (16, 130), (4, 300)],
+    quotient: [(64, 33), (2000, 17), (16, 129), (4, 250)],
 }  # fmt: skip
 
 
@@ -268,7 +319,7 @@ def measuring_all():
     No candidate is dropped as slow, because one that was disturbed by another process appears slow, too.
     """
     limits = {(advisor.prediction, "_MOST_WORK"): np.inf, (advisor.measurement, "_MOST_PREDICTED_RATIO"): np.inf,
-              (advisor.measurement, "_PREPARING"): 1.0,
+              (advisor.measurement, "_PREPARING"): 1.0, (advisor.measurement, "_MOST_FIRST_RATIO"): np.inf,
               (advisor.measurement, "_may_be_as_fast"): lambda *_: True}  # fmt: skip
     before = {(module, name): getattr(module, name) for module, name in limits}
     for (module, name), value in limits.items():
