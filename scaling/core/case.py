@@ -47,11 +47,11 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """An exception for invalid user input, whose message states the value, the valid values and a fix."""
+    """An exception for invalid user input. Its message states the value, the valid values and a fix."""
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs more memory than there is."""
+    """An exception for a case that needs more memory than is available."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -67,7 +67,7 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise a `Refusal` if one of `names` is not in `valid_names`."""
+    """Raise a `Refusal` if one of `names` is not in `valid_names`. `what` is the kind of these names."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names or ["none"])
@@ -79,7 +79,7 @@ def _field(view: str, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """The settings of one run, such as the function, the AD mode and the devices.
+    """The settings of one run, such as the function, the AD mode and the number of devices.
 
     If `target`, `variant`, `wrt` or `formulation` is None, the workload's default is used.
     """
@@ -150,7 +150,7 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the `Mode` of the case, or for mode=auto a mode that can compute the target."""
+        """Return the `Mode` of the case. For mode=auto, return a mode that can compute the target."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
@@ -162,7 +162,7 @@ class Case:
 
     @property
     def mesh_shape(self) -> tuple[int, int]:
-        """Return the number of devices along the points, and the number of devices along the seeds."""
+        """Return the shape of the device mesh: (devices on the points axis, devices on the seeds axis)."""
         if self.mesh is not None:
             return _parse_mesh(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
@@ -194,13 +194,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the fields that define the problem of a case, as a tuple."""
+    """Return a tuple of the fields that define the problem of a case, such as workload and sizes."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return a dict from each of the given field names to the default value of the field."""
+    """Return the default values of the given fields as a dict from field name to value."""
     return {name: _FIELD_DEFAULTS[name] for name in names}
 
 
@@ -240,7 +240,7 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the public modules in a folder of this package, such as "workloads"."""
+    """Return the names of the public modules in `folder`, a folder of this package such as "workloads"."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 

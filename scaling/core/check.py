@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result, and the expected entries."""
+    """Entries of a result, and the expected values of the same entries."""
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
@@ -59,7 +59,7 @@ class PointsComparison(NamedTuple):
 
 @dataclass
 class CheckProgress:
-    """The state of a check in which some of the points have been compared."""
+    """The state of a check after some of the points have been compared."""
 
     spec: ReferenceSpec
     allowed: float  # the largest tolerance so far
@@ -100,7 +100,7 @@ class CheckProgress:
                 self.skipped_entries += int(np.count_nonzero(~(error <= spec.tolerance)))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Update the largest error and the first wrong point from arrays of shape (points,)."""
+        """Update the largest error and the first wrong point from two arrays of shape (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -183,7 +183,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return the entries of `result` and the expected entries at the points [start, stop)."""
+    """Return a comparison of `result`, the entries at the points [start, stop), with the expected entries."""
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, note, outside_pattern = result.astype(np.float64), "", []

@@ -1,7 +1,8 @@
 """Compile a case ahead of time (`Stages`, `CompiledCase`), and raise `TooLarge` if memory is too small.
 
-`scaling run`, `plan` and `advise` call `compile_case` with different devices and functions to compile. Each
-device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
+`scaling run`, `scaling plan` and `scaling advise` call `compile_case` with their own devices and their own
+function `compile_program`. Each device computes `block` points (batch elements) and `chunk` seeds (tangents
+or cotangents) at a time.
 """
 
 import dataclasses
@@ -61,14 +62,14 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """Return a dict from `Record` field to bytes per device (None if unknown)."""
+        """Return the bytes that the program needs per device, as `Record` fields (None if unknown)."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Return the bytes that the program needs on each device, or None if they are unknown."""
+        """Return the bytes that the program occupies on each device, or None if they are unknown."""
         # With storage=host, one result is copied to the host while the next is computed.
         return bytes_while_running(self.needs, 1 if self.offload is None else 2)
 
@@ -106,9 +107,9 @@ def compile_stages(
 
 
 def describe_and_color(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> Derivative:
-    """Return the `Derivative` of a case, with a coloring of the sparsity pattern for seeds=colored.
+    """Return the `Derivative` of a case, including a coloring if seeds=colored and the mode has seeds.
 
-    Raise `TooLarge` before the coloring if the inputs do not fit into memory.
+    Before the coloring, raise `TooLarge` if the inputs do not fit into memory.
     """
     derivative = describe_derivative(case, workload)
     if case.seeds == "colored":
@@ -126,9 +127,11 @@ def compile_case(
     describe_shortage: DescribeShortage = lambda compiled: None,
     known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:
-    """Compile a case, for chunk=auto with the largest chunk that fits into memory.
+    """Compile a case, and raise `TooLarge` if it does not fit into memory.
 
-    Raise `TooLarge` if nothing fits. `known_blocks` is the field `blocks` of an earlier record, to try first.
+    If chunk=auto, compile the largest chunk of seeds that fits. `known_blocks`, the field `blocks` of an
+    earlier record, contains sizes to try first. `describe_shortage` returns an error message if memory is too
+    small, otherwise None.
     """
     if derivative.case.chunk == AUTO:
         compile_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
@@ -144,7 +147,10 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case with a fixed chunk, or only set `overflow` if it exceeds a limit of XLA or JAX."""
+    """Compile a case with a fixed chunk of seeds.
+
+    If the case exceeds a limit of XLA or JAX, return it uncompiled, with an error message in `overflow`.
+    """
     uncompiled = lower_bound(derivative)
     if uncompiled.overflow:
         return uncompiled
@@ -180,7 +186,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(derivative: Derivative) -> CompiledCase:
-    """Return an uncompiled case, whose `needs` are the bytes of the inputs and the result."""
+    """Return an uncompiled case with a lower bound of its memory: the bytes of the inputs and the result."""
     case, offload, step = derivative.case, None, derivative
     if case.storage == "host" and derivative.parts:
         offload = load_option("host_offload").plan_offload(derivative)
@@ -207,12 +213,12 @@ def raise_if_too_large(compiled: CompiledCase, describe_shortage: DescribeShorta
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total size of the abstract arrays in bytes."""
+    """Return the total number of bytes of the given abstract arrays."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values())
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs on the devices, and return functions that run the program and gather the result."""
+    """Place the inputs on the devices, and return the functions `run()` and `collect(result)`."""
     assert compiled.program is not None
     if compiled.offload is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result
@@ -234,7 +240,7 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return a dict from a `Record` field, such as "temp_bytes", to bytes per device (None if unknown)."""
+    """Return the bytes that a compiled program needs per device, as `Record` fields (None if unknown)."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)

@@ -27,7 +27,7 @@ NamedArrays = Mapping[str, Any]  # arrays or abstract arrays by name
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One of the linear maps that compute a derivative, in forward or reverse mode."""
+    """A linear map from a seed to a column (forward mode) or a row (reverse mode) of the Jacobian."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the differentiated inputs
@@ -80,7 +80,7 @@ class Derivative:
 
     @property
     def result_shape(self) -> tuple[int, int, int]:
-        """Return the shape of the result on the host, with length 1 for an axis that a reduction removes.
+        """Return the shape of the result on the host. An axis that a reduction removes has length 1.
 
         Jacobians               (points, outputs, inputs)
         function values         (points, outputs, 1)
@@ -172,7 +172,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
-    """Convert nonzeros of shape (points, nonzeros) to Jacobians of shape (points, outputs, inputs)."""
+    """Convert nonzeros of shape (points, nonzeros) to dense Jacobians of shape (points, outputs, inputs)."""
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense
@@ -223,8 +223,8 @@ class Slices(NamedTuple):
 def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArrays, DevicePosition], Any]:
     """Return a function f(points, shared, position) that computes a derivative on one device.
 
-    `points` and `shared` are dicts from input name to array. For a mode with seeds, f returns a tuple with an
-    array or a list of arrays for each linear map. For any other mode, f returns one array.
+    `points` and `shared` are dicts from input name to array. For a mode with seeds, f returns a tuple with
+    one item for each linear map: an array, or a list of arrays. For any other mode, f returns one array.
     """
     case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
@@ -288,7 +288,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the Jacobian rows or columns that a device computes with one linear map."""
+    """Return the `Slices` (Jacobian columns or rows) that a device computes with the linear map `part`."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -322,7 +322,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return row `index` of the identity matrix as a seed, a tuple of arrays like the arrays in `like`.
+    """Return row `index` of the identity matrix as a seed: a tuple of arrays like the arrays in `like`.
 
     If `colors` contains the color of each row, return the sum of all rows with the color `index`.
     """
@@ -344,7 +344,10 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of `sum_of(indices)` over all chunks of seeds, accumulated in at least float32."""
+    """Return the sum over all seeds of a range. `sum_of(indices)` returns the sum over one chunk of seeds.
+
+    The sums of the chunks are added in float32 or a wider dtype.
+    """
     if seeds.is_one_chunk:
         return sum_of(seeds.indices)
     chunk = seeds.chunk or seeds.count
@@ -366,7 +369,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Apply a reduction to the slices of the Jacobian at one point, or at `batch` points if it is given."""
+    """Apply a reduction to the Jacobian slices of one point, or of `batch` points if `batch` is not None."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -407,7 +410,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_rows_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the rows of the Jacobian at each point, and return an array (batch, ...) for each input."""
+    """Return the sum of the Jacobian rows at each point: one array of shape (batch, ...) for each input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.indices)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

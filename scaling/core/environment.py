@@ -44,7 +44,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process, without overriding settings of the user."""
+    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process. They include the user's own settings."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -67,11 +67,12 @@ def describe(
     more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the environment of a run as a dict, with a hash "digest" that is equal for comparable runs.
+    """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    `started_with` contains the environment variables at the start of the process. `bound_to` lists its CPU
-    cores. `hardware` describes the machine of a plan, and is None for a run. `engine` contains the versions
-    of a peer, which the hash "setting" excludes. `more` contains items that both hashes exclude.
+    The item "digest" is a hash that is equal for comparable runs. The hash "setting" excludes `engine`, the
+    versions of a peer. `started_with` contains the environment variables at the start of the process.
+    `bound_to` lists its CPU cores. `hardware` describes the machine of a plan, and is None for a run. `more`
+    contains items that both hashes exclude.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -96,7 +97,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether all fields that were known before a run have their planned values."""
+    """Return whether `actual` equals `planned` in the digest fields that were known before the run."""
     known_fields = set(_DIGEST_FIELDS) - set(planned.get("untold") or ())
     return all(planned.get(name) == actual.get(name) for name in known_fields)
 
@@ -215,7 +216,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Remove passwords in URLs and the values of secret variables, as in HF_TOKEN=abcdef, from text."""
+    """Remove secrets from text: passwords in URLs, and values of secret variables as in HF_TOKEN=abcdef."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     for name, value in _ASSIGNMENT.findall(text):
@@ -225,7 +226,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return pairs (text, variable name) for the secrets in plain and quoted form, longest text first."""
+    """Return pairs (text, variable name) for the plain and the quoted secrets, the longest text first."""
     names: dict[str, str] = {}
     # A variable may have been deleted since the start of the process.
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:

@@ -22,7 +22,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a time in seconds and its interval, such as '12.3 µs (12.1 to 12.6)'."""
+    """Format a time in seconds, followed by its interval if it is given, such as '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)
@@ -55,13 +55,13 @@ def count_of(count: int, noun: str) -> str:
 
 
 def list_first(names: Sequence[str], count: int) -> str:
-    """Join the first `count` names and the number of other names, such as 'a, b and 3 more'."""
+    """List the first `count` names and the number of the remaining names, such as 'a, b and 3 more'."""
     remaining = len(names) - count
     return ", ".join(names[:count]) + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of an output after `scrub`, or `otherwise` if the output is blank."""
+    """Return the last line of `text`, cleaned by `scrub`, or return `otherwise` if `text` is blank."""
     lines = text.strip().splitlines()
     return scrub(lines[-1].strip()) if lines else otherwise
 
@@ -76,13 +76,13 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Return the last line of user code in a traceback as ' (model.py:12)', or "" if there is none."""
+    """Return the last line of user code in a traceback, such as ' (model.py:12)', or "" if there is none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Format a traceback, without library code if it contains user code, with "| " before each line."""
+    """Format a traceback with "| " before each line. If it contains user code, omit library code."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

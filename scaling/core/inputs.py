@@ -40,12 +40,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return an input at the points [start, stop) as int32 or in the dtype of the case."""
+    """Return the input `name` at the points [start, stop), in the dtype of the case (integers: int32)."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return an input that all points share, as int32 or in the dtype of the case."""
+    """Return the input `name`, which all points share, in the dtype of the case (integers: int32)."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
@@ -70,7 +70,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Clip values to the numbers of their dtype strictly inside the interval (low, high)."""
+    """Clip `rows` to the numbers of its dtype that lie strictly inside the interval (low, high)."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)
@@ -79,19 +79,19 @@ def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 
 def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | None = None) -> InputArrays:
-    """Return a dict of the inputs at the points [start, stop), by default at all points."""
+    """Return the inputs at the points [start, stop), by default all points, as a dict from name to array."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs, rounded to the dtype of the case, as float64 arrays."""
+    """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
-    """Return a dict from input name to the abstract array of the input at one point."""
+    """Return the inputs at one point as abstract arrays, in a dict from name to array."""
     import jax
 
     dtypes = {False: jax.numpy.dtype(case.dtype), True: jax.numpy.dtype("int32")}
@@ -99,7 +99,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, Any]:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a dict of abstract per-point inputs (at all points), and a dict of abstract shared inputs."""
+    """Return two dicts of abstract arrays: the per-point inputs at all points, and the shared inputs."""
     structs = point_structs(case, workload)
     points = {
         name: structs[name].update(shape=(case.points, *structs[name].shape)) for name in workload.points

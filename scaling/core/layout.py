@@ -50,7 +50,7 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` of a derivative. If `has_start`, the index of the first seed is an argument."""
+    """Return the `Program` of a derivative. If `has_start`, the program takes the index of its first seed."""
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -94,7 +94,7 @@ def _program_arguments(derivative: Derivative, seed_arguments: Mapping[str, Any]
 
 
 def _device_function(derivative: Derivative, names: list[str]) -> OnDevice:
-    """Return the function f(position, arrays) that each device runs, for arrays with the given names."""
+    """Return the function f(position, arrays) that each device runs. `names` are the names of the arrays."""
     compute, workload = local_derivative(derivative), derivative.workload
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -143,7 +143,7 @@ def _wrap_shard_map(
 
 
 def sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over the devices for split=data, or else leaves it unchanged."""
+    """Return a function that sums a pytree over all devices if split=data, or else returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -152,9 +152,9 @@ def sum_over_devices(case: Case) -> Callable[[Any], Any]:
 def place_inputs(
     program: Program, host: Mapping[str, np.ndarray] | None = None, names: Iterable[str] | None = None
 ) -> list[jax.Array]:
-    """Place the arguments of a program, by default all, on the devices, and return the arrays.
+    """Place the arguments `names` of a program, by default all, on the devices, and return them as arrays.
 
-    `host` contains the per-point inputs. If it is None, each process generates its own.
+    `host` contains the per-point inputs. If it is None, each process generates the inputs of its devices.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -188,7 +188,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
 
 
 def gather_pieces(derivative: Derivative, result: Any) -> Pieces:
-    """Return the result of a case without padding, as arrays to concatenate along the last axis."""
+    """Return the result of a case without padding, as a list of arrays to concatenate on the last axis."""
     workload = derivative.workload
     if not derivative.case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -219,7 +219,7 @@ def _gather_unseeded(derivative: Derivative, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the result of one linear map without padding, as in `gather_pieces`."""
+    """Return the result of the linear map `part` without padding, as a list of arrays."""
     case, workload, reduction = derivative.case, derivative.workload, derivative.workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -247,7 +247,7 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Add the results of all devices, and return arrays with a leading axis of points."""
+    """Add the partial sums of the devices, and return the sums as arrays with a leading axis of points."""
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
     sums = [_merge_point_axes(case, x) for x in sums]
@@ -257,17 +257,17 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host must add the results of the devices."""
+    """Return whether a linear map yields sums over seeds, one per device, that the host must add."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
 
 def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the axes of devices and of points per device, and remove the padding."""
+    """Merge the two leading axes (devices, points per device) to one axis of points, without padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the columns of Jacobians by input, where each element of an input has `points` columns."""
+    """Split the columns of Jacobians into one array per input. Each input element has `points` columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

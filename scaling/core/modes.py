@@ -65,11 +65,11 @@ class Mode:
 
     @property
     def laplacian_only(self) -> bool:
-        """Return whether the mode computes the Laplacian, but no columns of the Hessian."""
+        """Return whether the mode can compute the Laplacian, but not the columns of the Hessian."""
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-        """Return a function that sums v^T H v over seeds v, where H is the Hessian of f at x."""
+        """Return a function from several seeds v to the sum of v^T H v, where H is the Hessian of f at x."""
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
@@ -77,14 +77,14 @@ class Mode:
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v, the JVP in forward mode."""
+    """Return the function v -> J v (the JVP in forward mode), where J is the Jacobian of f at x."""
     import jax
 
     return lambda v: jax.jvp(f, x, v)[1]
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function w -> w^T J (the VJP in reverse mode), with one forward pass for all calls."""
+    """Return the function w -> w^T J (the VJP in reverse mode). All its calls share one forward pass."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -92,7 +92,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v of `jax.linearize`, with one forward pass for all calls."""
+    """Return the function v -> J v, computed by `jax.linearize`. All its calls share one forward pass."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -106,7 +106,7 @@ def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def gradient(f: Callable[..., Any], forward: bool = False) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a scalar f as one vector."""
+    """Return a function that computes the gradient of a scalar f as a vector, in reverse or forward mode."""
     import jax
 
     differentiate = jax.jacfwd if forward else jax.grad
@@ -133,28 +133,28 @@ def ravel(x: tuple[Any, ...]) -> Any:
 
 
 def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, the JVP of the reverse-mode gradient."""
+    """Return the function v -> H v, computed as the JVP of the reverse-mode gradient. H is the Hessian."""
     return jacfwd(gradient(f), x)
 
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, the reverse-mode gradient of a JVP."""
+    """Return the function v -> H v, computed as the reverse-mode gradient of a JVP. H is the Hessian."""
     return lambda v: gradient(lambda *z: jacfwd(f, z)(v))(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, the VJP of the reverse-mode gradient."""
+    """Return the function v -> H v, computed as the VJP of the reverse-mode gradient. H is the Hessian."""
     vjp = jacrev(gradient(f), x)  # a row of H, which is a column by symmetry
     return lambda v: ravel(vjp(ravel(v)))
 
 
 def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, the JVP of the forward-mode gradient."""
+    """Return the function v -> H v, computed as the JVP of the forward-mode gradient. H is the Hessian."""
     return jacfwd(gradient(f, forward=True), x)
 
 
 def _from_laplacian(name: str) -> MakeLinearMap:
-    """Return a function (f, x) that imports options/laplacian.py and calls its function `name`."""
+    """Return a function of (f, x) that imports options/laplacian.py and calls its function `name`(f, x)."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 

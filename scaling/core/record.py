@@ -52,7 +52,7 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and measurements of one run of a case, with None for an unknown or inapplicable field."""
+    """The outcome and the measurements of one run of a case. Unknown and inapplicable fields are None."""
 
     case: Case
     status: str
@@ -127,12 +127,12 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """Return a hash of the environment without the versions of a peer."""
+        """Return a hash of the environment that excludes the versions of a peer (another AD library)."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Return a key that is equal for all attempts at one run."""
+        """Return (case key, environment digest, replicate), which is the same for all attempts at one run."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
@@ -149,14 +149,14 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Return whether scaling curves may use the times, which on a CPU requires one core per device."""
+        """Return whether scaling curves may use the times. On a CPU, this requires one core per device."""
         cores = self.environment.get("cores")
         has_core_per_device = isinstance(cores, list) and len(cores) == self.case.devices
         return has_core_per_device or self.environment.get("platform") != "cpu"
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes per device for a program with `results` outputs, or None if they are unknown."""
+    """Return the bytes per device of a program with `results` results in memory, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -164,19 +164,19 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number (no bool, no NaN) that a record can store."""
+    """Return whether a record can store `value` as a number: not a bool, not NaN, and not too large."""
     limit = _MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
 
 def end_fields(record: Record) -> dict[str, Any]:
-    """Return the status, reason, text and median time of a record for the event "end" of a case."""
+    """Return the fields of the event "end" of a case: status, reason, text and median time in seconds."""
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON, with null for NaN and other invalid numbers."""
+    """Return a record as one line of strict JSON. NaN and other invalid numbers become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     case_fields = {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return dumps(_without_invalid_numbers(fields) | case_fields, allow_nan=False)
@@ -192,7 +192,7 @@ def _without_invalid_numbers(value: Any) -> Any:
 
 
 class Writer:
-    """A writer that appends records to a JSON Lines file of its own."""
+    """A writer that creates a JSON Lines file in a results folder, and appends records to it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

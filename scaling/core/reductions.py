@@ -1,8 +1,8 @@
 """Define the reductions of the Jacobian J at a point (sums, norm, J^T J), their steps and reference terms.
 
-A device applies a step of the reduction to each slice of J as soon as the slice is computed, so that the
-device need not store J: the step `columns` in forward mode, the step `rows` in reverse mode. This module does
-not import JAX or NumPy at first, because modules that read records import `REDUCTIONS`.
+A device reduces each slice of J as soon as the slice is computed, so that it need not store J. It applies the
+step `columns` to the columns of J in forward mode, or the step `rows` to the rows in reverse mode. NumPy is
+imported inside of the functions, because modules that read records import `REDUCTIONS` without NumPy.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Array = Any  # a NumPy array
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums in a result, which determine its tolerance."""
+    """The lengths of the sums in a result. They determine the tolerance for the result."""
 
     terms: int  # the number of terms whose sum is one entry of the Jacobian
     added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
@@ -30,7 +30,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the maximum of `values` over each leaf, in an array that broadcasts to `values`."""
+        """Return the maximum of `values` over each leaf (differentiated input), broadcastable to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -39,7 +39,11 @@ class Rounding:
         return np.repeat(largest, self.leaf_sizes, axis=-1)
 
     def scale(self, influence: Array, magnitude: Array) -> Array:
-        """Return the magnitude by which an error is divided (see `reference.py` for both arguments)."""
+        """Return the scale that errors are divided by before they are compared with the tolerance.
+
+        `influence` is the change of the result if the entries of J are rounded, divided by the tolerance of
+        an entry. `magnitude` is the sum of the magnitudes of the terms of the result (see reference.py).
+        """
         import numpy as np
 
         entry_scale = influence * np.sqrt(self.terms / self.longest_sum)
@@ -53,25 +57,25 @@ class Jacobians:
     values: Array  # of shape (points, outputs, inputs), or (points, nonzeros) in `SparseJacobians`
 
     def by_input(self, values: Array) -> Array:
-        """Sum an array like `self.values` over the outputs to the shape (points, inputs)."""
+        """Return the sums of `values` (like `self.values`) over the outputs, of shape (points, inputs)."""
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Return `values` @ x at each point, of shape (points, outputs), with x = 1 if x is None."""
+        """Return `values` @ x at each point, of shape (points, outputs). If x is None, all x are one."""
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
     def largest_by_output(self) -> Array:
-        """Return the largest magnitude in each row as an array of shape (points, outputs)."""
+        """Return the largest magnitude in each row of J, as an array of shape (points, outputs)."""
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of entries in each column of J, a number or an array of shape (inputs,)."""
+        """Return the number of entries in each column of J: one number, or an array of shape (inputs,)."""
         return self.values.shape[1]
 
 
 @dataclass(frozen=True)
 class SizedEntries:
-    """Jacobians, and the quantities that determine the tolerance for the reduced Jacobians."""
+    """Jacobians, and the quantities that determine the allowed errors of the reduced Jacobians."""
 
     J: Jacobians
     size: Array  # the size of each entry, by which its error is divided, in the shape of `J.values`
@@ -106,7 +110,7 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction of the Jacobian J, of shape (outputs, inputs), at a point, such as the sum of the rows."""
+    """A reduction of the Jacobian J at a point, such as the sum of the rows of J."""
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
@@ -140,7 +144,7 @@ class Reduction:
 
     @property
     def sums_outputs(self) -> bool:
-        """Return whether the reduced Jacobian is the derivative of the summed outputs."""
+        """Return whether the reduced Jacobian is the derivative of the sum of the outputs."""
         return self.linear_in_inputs and self.axes[0] is None
 
     @property
@@ -166,7 +170,7 @@ def _reference_outputs(entries: SizedEntries) -> ReferenceTerms:
 
 
 def _reference_product(entries: SizedEntries, x: Any) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the products J x, with x = 1 if x is None."""
+    """Return the `ReferenceTerms` of the products J x. If x is None, x is a vector of ones."""
     J, weights = entries.J, None if x is None else abs(x)
     products = J.by_output(J.values, x), *(J.by_output(a, weights) for a in (entries.size, entries.magnitude))
     return ReferenceTerms(*(values[:, :, None] for values in products))

@@ -8,8 +8,9 @@ or the devices under test. `reference_spec` selects the first method that applie
     the workload has a `reference`     NumPy, dense Jacobians
     otherwise                          JAX, the derivative of the function in float64 (options/reference)
 
-`nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits a result with colored
-seeds. It fits any other result, unless the workload has a `reference` and the reduction needs a dense J.
+`nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits every result with
+colored seeds. It also fits every other result, unless the workload has a `reference` and the reduction needs
+a dense J.
 
 A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error that rounding
 may cause in a sum of N numbers of the magnitude `scale`. Rounding changes a reduced Jacobian J in two ways:
@@ -106,7 +107,7 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of Jacobian entries that a reduction adds for one result element."""
+    """Return the largest number of Jacobian entries that a reduction adds to compute one result element."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -122,7 +123,7 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the magnitude by which an error in it is divided.
+    """Return (reduced Jacobians, scale) at the points. Errors of the reduced Jacobians are divided by scale.
 
     `floor`, of shape (points,), is the minimum magnitude of an entry at each point. `x` contains the points,
     of shape (points, inputs).
@@ -149,7 +150,7 @@ class ReferenceSpec:
 
     @property
     def case(self) -> Case:
-        """Return the case whose result is compared."""
+        """Return the case whose result is compared with the reference."""
         return self.derivative.case
 
     @property
@@ -229,7 +230,7 @@ def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference]
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Return an iterator over ranges (start, stop) of points that fit in the processor cache."""
+    """Divide the points into ranges (start, stop) that fit in the processor cache, and return an iterator."""
     workload, derivative = spec.workload, spec.derivative
     elements = derivative.outputs * max(derivative.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -245,7 +246,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result at the points [start, stop), and the magnitude by which an error is divided.
+    """Return (expected result, scale) at the points [start, stop). Errors of a result are divided by scale.
 
     Both arrays broadcast to the shape of the result at these points. If `spec.common` is set, they contain
     only the nonzeros of the reference, in the shape (points, 1, nonzeros).
@@ -286,13 +287,16 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and the `value_terms` of the reference."""
+    """Return the function values at the points [start, stop), and their `Reference.value_terms`."""
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and the minimum magnitude of an entry (or None)."""
+    """Return (Jacobians, floor) at the points [start, stop).
+
+    `floor`, of shape (points,), is the minimum magnitude of an entry at each point, or None for no minimum.
+    """
     workload, derivative, reduction = spec.workload, spec.derivative, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
@@ -338,7 +342,10 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, arrays: InputArrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result of `reduce_jacobians` or, for target=hvp, the products H v and their magnitude."""
+    """Return (expected result, scale) for the Jacobians J of the reference, as in `reduce_jacobians`.
+
+    For target=hvp, J contains Hessians H, and the expected result contains the products H v.
+    """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.direction_names, spec.workload.points, arrays, len(J.values))
@@ -351,6 +358,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Concatenate inputs, with shared inputs repeated, to one array of shape (points, inputs)."""
+    """Concatenate inputs to one array of shape (points, inputs). Inputs outside of `batched` are repeated."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -1,4 +1,4 @@
-"""Run one case: prepare an `Attempt`, check its results, take turns, and describe any error in its `Record`.
+"""Run one case: prepare an `Attempt`, sample its run time, check its results, and return its `Record`.
 
 The calls that lead from a case to its record are:
 
@@ -106,11 +106,12 @@ def prepare_case(
     expected_digest: str | None = None,
     stages: Stages | None = None,
 ) -> Attempt:
-    """Compile the case of `blank`, a record without measurements, and check the result of one call.
+    """Compile a case, check the result of one call, and return the `Attempt`.
 
-    If an error occurs, the returned attempt has ended. `known_blocks` is the field `blocks` of an earlier
-    record. `expected_digest` is the hash of the workload's source at the time when the case was requested.
-    `stages` contains a program that is already compiled for these devices.
+    `blank` is a record of the case without measurements. If an error occurs, the returned attempt has ended.
+    `known_blocks` is the field `blocks` of an earlier record. `expected_digest` is the hash of the workload's
+    source at the time when the case was requested. `stages` contains a program that is already compiled for
+    these devices.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling, stages=stages)
     with _end_on_error(attempt):
@@ -133,7 +134,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn, and return whether the case has enough samples."""
+    """Take one turn (a series of samples), and return whether the case has enough samples or has failed."""
     began = time.perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -284,7 +285,7 @@ def _compile_program(group: ProcessGroup, program: layout.Program) -> Stages:
 
 
 def describe_memory_shortage(group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return an error message if the memory of a process is too small, or None if it suffices."""
+    """Return an error message if a process has too little memory, or None if all processes have enough."""
     shortage = compile_case.describe_shortage(compiled, group.devices, group.platform)
     return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
 

@@ -53,7 +53,7 @@ class Samples:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return `[values]`, as a `Gather` function for a single process."""
+    """Return `[values]`. This is the `Gather` function if there is only one process."""
     return [values]
 
 
@@ -84,7 +84,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """Return the median time in seconds of 100 calls of an empty program."""
+    """Return the time in seconds of one call of an empty program, as the median of 100 calls."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
@@ -95,7 +95,7 @@ def sample_turns(
     floor_seconds: float | None = None,
     gather: Gather = single_process,
 ) -> Iterator[Samples]:
-    """Warm up a program, and return an iterator that takes one turn in each iteration.
+    """Warm up a program, and return an iterator that takes one turn (a series of samples) in each iteration.
 
     The iterator yields all samples so far. It never ends, so stop it when the samples have a `stop_reason`.
     `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
@@ -183,9 +183,9 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k such that the k-th smallest and k-th largest of the samples enclose the median.
+    """Return the largest k such that the k-th smallest and the k-th largest sample enclose the median.
 
-    Return 0 if `count` samples are too few for the given confidence.
+    They enclose it with at least the probability `confidence`. Return 0 if `count` samples are too few.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count
@@ -199,13 +199,16 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the confidence interval (low, high) of the median, or None for too few samples."""
+    """Return the confidence interval (low, high) of the median, or None if there are too few samples."""
     k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)  # sign test
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of two medians and the limits of its 95 % interval, or None for too few samples."""
+    """Return (ratio, low, high): the ratio of two medians and its 95 % confidence interval.
+
+    Return None if there are too few samples. `top` contains the samples of the numerator.
+    """
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

@@ -41,7 +41,7 @@ _cached_values: dict[str, dict[Hashable, Any]] = {}
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input of a function, with its shape at one point and a generator of random values."""
+    """The shape of an input at one point, and a function that generates random values of the input."""
 
     shape: tuple[int, ...]  # the shape of one row, the value at one point
     # Maps a generator and an array of row numbers to random values of shape (len(rows), *shape).
@@ -120,8 +120,8 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: the magnitude of the terms whose sum is a value, of shape (points,). The error of a value
-            is divided by at least this magnitude. None if no terms cancel.
+        value_terms: the magnitude of the terms that are summed to a value, of shape (points,). The error of a
+            value is divided by at least this magnitude. None if no terms cancel.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
@@ -146,14 +146,14 @@ class Workload:
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function of the whole batch. Per-point inputs have a leading axis of points. The result
             is a scalar (the sum over the points), or an array or pytree of shape (points, *outputs).
-        whole_modes: a dict from the name of an AD mode without seeds to a function of the batch. The function
-            returns the derivative as an array of shape (points, *outputs, *inputs), or as a pytree like
-            `jax.vmap(jax.jacrev(...))`. For target=hessian, hvp or laplacian, it returns this quantity. For
-            seeds=colored, it returns the nonzeros of `pattern`, of shape (points, nonzeros).
+        whole_modes: a dict from the name of an AD mode without seeds to a JAX function of the batch. The
+            function returns the derivative as an array of shape (points, *outputs, *inputs), or as a pytree
+            like `jax.vmap(jax.jacrev(...))`. For target=hessian, hvp or laplacian, it returns this quantity.
+            For seeds=colored, it returns the nonzeros of `pattern`, of shape (points, nonzeros).
         reference: a NumPy function from a dict of float64 inputs to the `Reference` at some points, with
             raveled inputs and outputs. If None, JAX differentiates `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
-        terms: the number of terms whose sum is one entry of the derivative. It determines the tolerance.
+        terms: the number of terms that are added in one entry of the derivative. It determines the tolerance.
         pattern: a function that returns the possible nonzeros of the Jacobian of one point. The result is two
             int32 arrays, the rows and the columns, sorted by row, then column.
         nonzeros: a function like `reference` for a Jacobian that is too large to be stored. Its derivative
@@ -190,7 +190,7 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the differentiated inputs, with one name for each nonempty leaf of a pytree."""
+        """Return the names of the differentiated inputs. A pytree has one name for each nonempty leaf."""
         return self._list_leaves(self.wrt)
 
     @property
@@ -212,10 +212,10 @@ def _leaves_of(name: str, leaves: Iterable[str]) -> list[str]:
 
 
 def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[str]) -> list[str]:
-    """Return the input leaves with the names in `joined`, where the name of a pytree means all its leaves.
+    """Return the input leaves that the names in `joined` select. The name of a pytree selects all its leaves.
 
     The names are separated by "+". Raise `Refusal` if a name is unknown, or if a leaf is named twice. `what`
-    describes a name in the message.
+    and `field_name` describe the names in the error message.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -228,7 +228,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import the module at an import path, or raise a `Refusal` if that fails."""
+    """Import the module with the import path `path`, or raise a `Refusal` if that fails."""
     try:
         return importlib.import_module(path)
     except Refusal as error:
@@ -254,7 +254,7 @@ def module(name: str) -> types.ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of a user's workload and the modules it imports, or None for a built-in workload."""
+    """Return a hash of a user's workload and the modules that it imports, or None for a built-in workload."""
     if name in built_in("workloads") or not (file := getattr(module(name), "__file__", None)):
         return None
     helpers = load_option("workload_sources").imported_sources(name)
@@ -267,7 +267,7 @@ def make_from_module(case: Case) -> Any:
 
 
 def build(case: Case, make_workload: Callable[[Case], Any] = make_from_module) -> Workload:
-    """Make the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
+    """Return the workload of a case, adapted to the fields `wrt`, `reduce` and `target` of the case.
 
     `make_workload(case)` returns the `Workload` that the module defines. In the result, each leaf of a pytree
     is an input, and every function returns one array. `reference` and `whole_modes` contain only functions
@@ -331,7 +331,7 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _wrt_or_default(case: Case, workload: Workload) -> str:
-    """Return the names of the inputs to differentiate, joined by "+"."""
+    """Return the names of the differentiated inputs, joined by "+"."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     what = f"input to differentiate {case.workload} with respect to (wrt)"
     leaves = set(select_leaves("wrt", what, wrt, _float_leaves(workload.inputs)))
@@ -351,7 +351,7 @@ _TRACER_FIXES = {
 
 
 def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    """Return the abstract result of a function, or raise `Refusal` or `TooLarge` if the function fails."""
+    """Return the abstract result (shape, dtype) of a function. Raise `Refusal` or `TooLarge` if it fails."""
     import jax
 
     try:
@@ -379,7 +379,7 @@ def evaluate_shape(case: Case, function: Callable[..., Any], inputs: Mapping[str
 
 
 def cached(kind: str, key: Hashable, compute: Callable[[], Any], max_values: int) -> Any:
-    """Return the cached or computed value of a key, and keep at most `max_values` values of each `kind`."""
+    """Return the cached value of `key`, or compute and cache it. Keep at most `max_values` of each `kind`."""
     values = _cached_values.setdefault(kind, {})
     if key not in values:
         value = compute()
