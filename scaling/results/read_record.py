@@ -65,7 +65,7 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def type_check(hint: Any) -> Check:
-    """Return a function that tests whether a JSON value has the type `hint` without negative numbers."""
+    """Return a function that tests whether a JSON value has the type `hint` and no negative numbers."""
     origin, argument_checks = typing.get_origin(hint), list(map(type_check, typing.get_args(hint)))
     if origin is types.UnionType:
         return functools.reduce(_check_either, argument_checks)
@@ -96,7 +96,10 @@ def _field_checks(dataclass: Any) -> dict[str, Check]:
 
 
 def check_types(value: Any) -> Any:
-    """Return a dataclass instance, or raise ValueError if a field does not have its annotated type."""
+    """Check the field types of the dataclass instance `value`, and return it unchanged.
+
+    Raise ValueError if a field does not have its annotated type.
+    """
     for name, is_type in _field_checks(value.__class__).items():
         if not is_type(field := getattr(value, name)):
             raise ValueError(f"{name} is {field!s:.60}")

@@ -64,7 +64,7 @@ def load(folder: Path) -> Loaded:
 
 
 def _describe(error: Exception) -> str:
-    """Return why a line or a file cannot be read, without a file name or a position."""
+    """Return the reason why a line or a file cannot be read, without a file name or a position."""
     if isinstance(error, UnicodeDecodeError | json.JSONDecodeError | RecursionError):
         return "not a complete line of JSON, as after an interrupted write or copy"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:120]
@@ -89,13 +89,19 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return a dict from (case key, replicate number) to the record in the newest environment."""
+    """Return one record for each replicate of each case, as a dict with keys (case key, replicate number).
+
+    If a replicate has records in several environments, use the newest environment.
+    """
     ordered = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record for record in ordered}
 
 
 def newest_environments(records: Iterable[Record]) -> dict[str, str]:
-    """Return a dict from workload to the digest of the environment in which the workload ran last."""
+    """Return the hash of the environment in which each workload ran last, as a dict from workload to hash.
+
+    The hash is `Record.setting`.
+    """
     ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
     return {record.case.workload: record.setting for record in ordered}
 
@@ -167,7 +173,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
 
 
 def folder_of(path: str) -> Path:
-    """Return a results folder as a `Path`, or raise `Refusal` if it contains no results."""
+    """Return the path of a results folder as a `Path`, or raise `Refusal` if it contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -185,14 +191,20 @@ def folder_of(path: str) -> Path:
 
 
 def no_records(action: str, folder: Path, damaged: Sequence[str]) -> Refusal:
-    """Return the error that a folder with these damaged lines has no record to `action`, such as "export"."""
+    """Return a `Refusal` whose message says that a folder has no record to `action`, such as "export".
+
+    `damaged` lists the damaged lines of the folder.
+    """
     lines = count_of(len(damaged), "damaged line")
     ignored = f"; ignored: {lines}, the first {damaged[0]}" if damaged else ""
     return Refusal(f"no record to {action} in {str(folder)!r}{ignored}; `scaling run` makes some")
 
 
 def require_writable(path: Path) -> None:
-    """Raise `Refusal` if no file can be created in a folder or, if it does not exist, in its parent."""
+    """Raise `Refusal` if this process cannot create a file in the folder `path`.
+
+    If the folder does not exist, check its parent folder instead.
+    """
     existing = path if path.exists() else path.parent
     if not os.access(existing, os.W_OK | os.X_OK):
         fix = f"change the permissions, or give a copy of {path.parent}"
@@ -256,7 +268,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` on exit, or is removed if an exception is raised."""
+    """Yield the path of a temporary file. On exit, move it to `path`, or remove it after an exception."""
     temporary_path = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary_path
