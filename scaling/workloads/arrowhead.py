@@ -1,4 +1,4 @@
-"""Define the workload `arrowhead`, whose Jacobian is nonzero in one row, one column and the diagonal.
+"""Define the workload `arrowhead`. Its Jacobian is nonzero only in the first row, first column and diagonal.
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
@@ -37,7 +37,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians, or only the nonzeros if `colored`, at points x of shape (points, n)."""
+    """Return the Jacobians at the points x of shape (points, n). If `colored`, return only their nonzeros."""
     first, tail = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([tail, first + tail], axis=2).reshape(len(x), -1)], axis=1)
@@ -47,7 +47,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian, or only the nonzeros if `colored`, at one point x of shape (n,)."""
+    """Return the Jacobian at one point x of shape (n,). If `colored`, return only its nonzeros."""
     rows, columns = _pattern(x.size)
     x_at_row, x_at_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
     entries = jnp.where(rows == 0, x_at_column**2, jnp.where(columns == 0, x_at_row, x[0] + x_at_row))

@@ -3,8 +3,8 @@
 The Jacobian is summed over the outputs. The function is forward(X, W) = X @ W. X of shape (n, p) and W of
 shape (p, o) are uniformly random. A point (batch element) is one of the n rows of X. `batch: vmap`
 differentiates the function of each point. `batch: whole` differentiates the function of all points in one
-call. The mode `vmap_grad` differentiates each output only with respect to the single column of W that it
-depends on.
+call. An output X[i] @ W[:, j] depends on a single column of W. The mode `vmap_grad` differentiates each
+output only with respect to this column.
 """
 
 import functools
@@ -28,13 +28,13 @@ def forward(X, W):
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each output with respect to its own column of W."""
+    """Return the gradient of each output X[i] @ W[:, j] with respect to W[:, j]."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivative of the sum of each row of X @ W with respect to the inputs `names`."""
+    """Return the derivatives of the row sums of X @ W with respect to the inputs `names`."""
     n, (p, o) = X.shape[0], W.shape
     by_input = {
         "W": jnp.broadcast_to(X[:, :, None], (n, p, o)),
@@ -52,7 +52,7 @@ def _analytic_point(names, x, W):
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs and Jacobians in float64, with respect to the inputs `names`."""
+    """Return the outputs, and the Jacobians with respect to the inputs `names`, in float64."""
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

@@ -31,7 +31,7 @@ def loss(c, lam):
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the log-probabilities, their derivatives, and the magnitudes of the terms of both."""
+    """Return the log-probabilities, their derivatives, and the magnitudes of the terms in both."""
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
     value = log_power - lam - log_factorial
@@ -47,7 +47,7 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return a dict from mode to a formula f(counts, rates) of the derivative named by `target`."""
+    """Return formulas f(counts, rates) of the derivative `target`, as a dict from mode to formula."""
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
@@ -56,7 +56,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a Poisson log-likelihood, which is a sum with one term per point."""
+    """Return the `Workload` of a Poisson log-likelihood, a sum of one term per point."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

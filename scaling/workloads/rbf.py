@@ -78,7 +78,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return dK/dx, or the sum over the centers if `summed`, at points x of shape (points, d)."""
+    """Return dK/dx at the points x of shape (points, d). If `summed`, return its sum over the centers."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # the sum of (y - x) K(x, y) over y, without an array of shape (points, m, d)
@@ -90,7 +90,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx, or the sum over the centers if `summed`, at one point x of shape (d,)."""
+    """Return dK/dx at one point x of shape (d,). If `summed`, return its sum over the centers."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -101,7 +101,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an input with `count` values, evenly spaced from -1 to 1, one for each point."""
+    """Return an input with one value per point. The `count` values are evenly spaced from -1 to 1."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 

@@ -56,7 +56,7 @@ def _fit(d, m):
 
 
 def _jacobians(variant, names, d, m):
-    """Return the Jacobians with respect to the inputs `names`, an array of shape (n, outputs, inputs)."""
+    """Return the Jacobians with respect to the inputs `names`, as an array of shape (n, outputs, inputs)."""
     xp = d.__array_namespace__()
     f, f1, _, h, a, a1 = _fit(d, m)
     by_m = -(a1 * f + a * f1)
@@ -70,7 +70,7 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the outputs, the Jacobians, and the magnitudes of the terms whose sums they are."""
+    """Return the outputs, the Jacobians, and the magnitudes of the terms that are summed to compute them."""
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
     rs, magnitude = d - a * f, np.abs(d) + np.abs(a * f)
@@ -86,7 +86,8 @@ def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> R
 def _second_derivatives(d, m):
     """Return (f, h, a, d^2 L / dd dm, d^2 L / dm^2, magnitude) for L = sum(rs^2) at n points.
 
-    f, h and a are those of `_fit`. `magnitude` is the sum of the absolute terms of d^2 L / dm^2.
+    f, h and a are defined as in `_fit`. d^2 L / dm^2 is a sum of terms, and `magnitude` is the sum of their
+    absolute values.
     """
     f, f1, f2, h, a, a1 = _fit(d, m)  # L = sum(d d) - a^2 h
     g1, h1 = _dot(d, f1), 2 * _dot(f, f1)
@@ -117,19 +118,19 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return sum(rs^2), its Hessians, and the magnitudes of the terms whose sums they are."""
+    """Return sum(rs^2), its Hessians, and the magnitudes of the terms that are summed to compute them."""
     value = _reference("scalar", names, inputs).value
     *_, magnitude = _second_derivatives(**inputs)
     return Reference(value, _hessian(names, **inputs), None, magnitude[:, 0] if "m" in names else None)
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the centers of the Gaussians at the points with the indices `rows`."""
+    """Return the center of the Gaussian of each point. `rows` contains the indices of the points."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2  # a golden-ratio sequence from -2 to 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return Gaussians with noise on the grid for the points with the indices `rows`."""
+    """Return a noisy Gaussian on the grid for each point. `rows` contains the indices of the points."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 

@@ -6,7 +6,7 @@ A point (batch element) is a state u: an array of shape (side, side) with one va
 The cells have width one. The function returns du/dt. The first term is the five-point Laplacian of u^2, as in
 the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007). The rest is the reaction term
 of the Allen-Cahn equation. The Jacobian has n = side^2 rows with five nonzeros each. The nonzeros depend on
-u, so that an entry read from a wrong position has a wrong value.
+u. Therefore an entry that is read from a wrong position has a wrong value.
 """
 
 import functools
@@ -62,12 +62,15 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the value of all off-diagonal nonzeros and the diagonal value of each Jacobian column."""
+    """Return (off-diagonal value, diagonal value) for each Jacobian column.
+
+    All off-diagonal nonzeros of a column have the same value.
+    """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(colored: bool, u):
-    """Return the Jacobians, or only the nonzeros if `colored`, at a batch of states u."""
+    """Return the Jacobians at a batch of states u. If `colored`, return only their nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     if not colored:
@@ -82,7 +85,7 @@ def _analytic(colored: bool, u):
 
 
 def _analytic_point(colored: bool, u):
-    """Return the Jacobian, or only the nonzeros if `colored`, at one state u."""
+    """Return the Jacobian at one state u. If `colored`, return only its nonzeros."""
     rows, columns = _pattern(u.shape[-1])
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     diagonal_at_row = jnp.take(diagonal, rows, mode="clip")
