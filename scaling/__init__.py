@@ -33,7 +33,7 @@ def advise(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "Advice":
-    """Return an `Advice` with the fastest way to differentiate a JAX function at each point of a batch.
+    """Return an `Advice` that names the fastest way to differentiate a JAX function at all points of a batch.
 
     `function` takes the inputs of one point as positional arguments. `points` is a dict from parameter name
     to an array with a leading axis of points. `shared` is a dict from parameter name to an array that all

@@ -29,9 +29,9 @@ def start_jax(
 ) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
-    `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if it
-    is not bound. `get_coordinator` returns the "host:port" of the `jax.distributed` coordinator. Raise
-    `Refusal` if JAX has no backend for the platform, or too few devices.
+    `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if the
+    process is not bound. `get_coordinator` returns the "host:port" of the `jax.distributed` coordinator.
+    Raise `Refusal` if JAX has no backend for the platform, or too few devices.
     """
     platform, shape = header["platform"], header["shape"]
     device_count, process_count = shape["devices"], shape["processes"]
@@ -64,7 +64,10 @@ def start_jax(
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: Callable[[], str]) -> None:
-    """Initialize `jax.distributed` in the process numbered `rank`, and synchronize all processes."""
+    """Initialize `jax.distributed` in this process, and wait until all processes of the case have done so.
+
+    `rank` is the index of this process.
+    """
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
     if platform == "tpu":
@@ -77,7 +80,7 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Return fields of the record environment that describe the processes of a case.
+    """Check the devices and cores of all processes of a case, and return fields of the record environment.
 
     The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
     "shape" (numbers of devices, nodes, and processes), and all of `header["environment"]`. Raise `Refusal` if
@@ -125,7 +128,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """The loop that executes the requests of the launcher to prepare, sample, finish, and forget cases."""
+    """A loop that reads requests of the launcher, and prepares, samples, finishes or discards cases."""
 
     def __init__(
         self, header: dict[str, Any], channel: Any, group: ProcessGroup, group_fields: dict[str, Any]
@@ -178,7 +181,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a user's module has changed JAX settings, so that the case fails."""
+        """End this process if a user's module has changed JAX settings. The launcher records the error."""
         if self.find_side_effects and (side_effects := self.find_side_effects()):
             text, fix = side_effects
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
@@ -199,7 +202,10 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case, and send the event "end", with the record if it cannot be written."""
+        """Write the record of a case, and send the event "end" to the launcher.
+
+        If the record cannot be written, the event contains the record.
+        """
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

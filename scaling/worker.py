@@ -41,9 +41,9 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 
 
 class Channel:
-    """A connection to the launcher in place of standard input and standard output of this process.
+    """A connection to the launcher that takes over standard input and standard output of this process.
 
-    Other output of this process then goes to standard error.
+    Afterwards, standard input is empty, and all other output of this process goes to standard error.
     """
 
     def __init__(self) -> None:
@@ -76,14 +76,20 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent process ends, or exit if `parent` has already ended."""
+    """Make Linux kill this process when its parent process ends, or exit if the parent has already ended.
+
+    `parent` is the process ID of the parent.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)
 
 
 def main() -> int:
-    """Execute requests until standard input ends, and return 0, or 1 if devices or cores are missing."""
+    """Execute requests until the launcher closes standard input, and return the exit status.
+
+    The status is 1 if JAX, its devices or the cores are not available as requested, and otherwise 0.
+    """
     channel = Channel()
     header = loads(channel.requests.readline())
     # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
@@ -117,7 +123,10 @@ def main() -> int:
 
 
 def _end_with_launcher(header: dict[str, Any], pipe: int) -> None:
-    """Make this process end when the launcher ends or closes the pipe, and ignore Ctrl-C and SIGUSR2."""
+    """Make this process end when the launcher ends or closes the pipe, and make it ignore Ctrl-C and SIGUSR2.
+
+    `pipe` is the file descriptor from which this process reads requests.
+    """
     if "parent" in header:
         die_with_parent(header["parent"])
     else:
@@ -140,7 +149,11 @@ def _exit_after_hangup(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
 ) -> list[int] | None:
-    """Bind this process to CPU cores, and return their numbers, or None if it must not be bound."""
+    """Bind this process to CPU cores, and return the core numbers, or None if it must not be bound.
+
+    If `header` lists no cores, claim free cores. `claims` releases them when it is closed. `send_event`
+    informs the launcher if this process waits for free cores.
+    """
     if header["platform"] != "cpu" or not header["bind"]:
         return None
     shape, claimed, node = header["shape"], header["cores"], environment.node_name()
@@ -164,7 +177,10 @@ def _bind_to_cores(
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return an address "host:port" with a free port of this host, for the `jax.distributed` coordinator."""
+    """Return an address "host:port" with a free port of this host, for the `jax.distributed` coordinator.
+
+    If `nodes` is 1, the host is 127.0.0.1.
+    """
     with socket.socket() as port_socket:
         port_socket.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
@@ -172,7 +188,7 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return the node name, or the host name if other nodes cannot reach the address of the node name."""
+    """Return the node name if it resolves to an address outside of 127.*, and otherwise the host name."""
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
         if not socket.gethostbyname(node).startswith("127."):
