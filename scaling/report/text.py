@@ -40,12 +40,6 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
     row_anchors: Sequence[str] = ()  # the HTML anchor of each row; if empty, anchors such as 'laws-row1'
 
-    @property
-    def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the rows of the table as (HTML anchor, row) pairs."""
-        numbered = [f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)]
-        return list(zip(self.row_anchors or numbered, self.rows, strict=True))
-
 
 class TerminalReport(NamedTuple):
     """The tables and text that `scaling report` prints about a results folder."""
