@@ -1,4 +1,4 @@
-"""Render Markdown tables and templates (*.md.jinja), with values escaped so that none becomes markup."""
+"""Load the templates of this folder, and render Markdown, with values escaped so that none becomes markup."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from scaling.report.text import Table, clean_text
+from scaling.report.text import Table, clean_text, keep_numbers_whole
 
 _SPECIAL_CHARACTER = re.compile(r"([\\`*_{}\[\]#|~$!^])")
 _LINE_START = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=])")  # text that would start a list or a heading
@@ -30,16 +30,21 @@ def to_markdown_table(table: Table) -> Markup:
 
 def render_markdown(template: str, **values: Any) -> str:
     """Render a Markdown template with `values`, and join the lines of each paragraph and list item."""
-    text = _load_template(template).render(values)
+    text = load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 
 
 @functools.cache
-def _load_template(name: str) -> jinja2.Template:
+def load_template(name: str) -> jinja2.Template:
+    """Return a template of this folder, which escapes its values for Markdown (*.md.jinja) or for HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Markup) else Markup(escape_markdown(str(value))),
+        finalize=_to_markdown if name.endswith(".md.jinja") else None,
     )  # fmt: skip
-    environment.filters["table"] = to_markdown_table
+    environment.filters |= {"table": to_markdown_table, "whole": keep_numbers_whole}
     return environment.get_template(name)
+
+
+def _to_markdown(value: Any) -> Markup:
+    return value if isinstance(value, Markup) else Markup(escape_markdown(str(value)))

@@ -4,14 +4,12 @@ The page works offline. Its template page.html.jinja includes page.css and page.
 escaped. In the browser, vega.min.js draws the figures.
 """
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 from markupsafe import Markup
 
 from scaling.analysis import summary
@@ -27,9 +25,9 @@ from scaling.core.record import STAGES, STATUSES, Record
 from scaling.report import tables
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.text import Table, clean_text, file_stem, keep_numbers_whole
+from scaling.report.markdown import load_template
+from scaling.report.text import Table, clean_text, file_stem
 
-_TEMPLATE_FOLDER = Path(__file__).parent
 _MAX_SAMPLES = 14_000  # on one page; if there are more, only every n-th sample of a process is plotted
 _RANGE_FIELDS = (  # fields of a record; a detail panel shows the smallest and the largest value
     "detect_seconds", "color_seconds", *STAGES, "argument_bytes", "output_bytes", "temp_bytes", "peak_bytes",
@@ -123,8 +121,8 @@ def render_page(
     `provenance` is the line below the title. `badges` are (CSS class, text) pairs.
     """
     figures = [section.figure for section in sections if section.figure]
-    vega = (_TEMPLATE_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
-    text = _load_template().render(
+    vega = Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
+    text = load_template("page.html.jinja").render(
         title=title, provenance=provenance, badges=badges, sections=sections, answers=answers,
         light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
         themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
@@ -176,12 +174,3 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
         facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
     return facts
 
-
-@functools.cache
-def _load_template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATE_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters["whole"] = keep_numbers_whole
-    return environment.get_template("page.html.jinja")
