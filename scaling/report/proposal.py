@@ -4,7 +4,6 @@ The text is in proposal.md.jinja. It recommends one AD mode for the largest prob
 scaling curve is omitted if the work per device is not constant.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,7 +44,6 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
-        certainty_of=functools.partial(_certainty_of, findings),
         predictions=_find_predictions(findings, curves), measured=_count_measurements(findings),
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
@@ -72,11 +70,6 @@ def _find_predictions(
         for planned in forecast.curves
         if planned.program == curve.program
     ]
-
-
-def _certainty_of(findings: Findings, timing: Timing) -> str | None:
-    """Return the certainty that a timing is the fastest, such as 'sure', or None if another one is faster."""
-    return next((row.certainty for row in findings.fastest if row.first is timing), None)
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
