@@ -173,4 +173,3 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
     if errors:
         facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
     return facts
-

@@ -40,14 +40,13 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.write_figures(figures, findings, proposal_folder, ["png"])
     long_curves = [curve for curve in findings.curves if len(curve.points) > 1]
-    has_plan = any(record.predicted for forecast in findings.forecasts for record in forecast.records)
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
         predictions=_find_predictions(findings, curves), measured=_count_measurements(findings),
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
-        planned_machines=[forecast.title for forecast in findings.forecasts] if has_plan else [],
+        planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
         limitations=_list_limitations(findings), verdict=verdict(lint_findings(findings)),
         environments=environment_table(findings),
     )  # fmt: skip
