@@ -9,7 +9,7 @@ from typing import Any
 from scaling.analysis.dataframe import export_tables, to_csv, to_frame
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names
 from scaling.results.store import Loaded, load, no_records, read_json, replace_file, replacing, write_json
 
 _EXPORTED_LIST = ".exported.json"  # file in the output folder that lists the files of each format
@@ -25,9 +25,7 @@ def write_exports(
     Raise `Refusal` and write no file if a format is unknown, its package is not installed, there is nothing
     to export, or `output` cannot be created.
     """
-    for name in formats:
-        if name not in FORMATS:
-            raise unknown_name("format", name, FORMATS)
+    check_names("format", formats, FORMATS)
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
         raise Refusal(f"format parquet needs pyarrow, which is not installed: {_PARQUET_INSTALL}")
     loaded = loaded or load(folder)

@@ -4,7 +4,6 @@ This module imports neither NumPy nor SciPy, so that the child process of each p
 """
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple
 
 from scaling.analysis.cases import Method
 from scaling.analysis.estimate import Estimate
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names
 from scaling.core.environment import scrub
+from scaling.core.record import is_number
 
 FINISH_FACTOR = 3  # time limit for the upload at the end of a run, as a multiple of `timeout`
 # Prefix of a metric (the part before the slash) -> metric of its x-axis.
@@ -40,15 +40,13 @@ class TrackingSettings:
     tags: tuple[str, ...] = ()  # added to the tags of each W&B run
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise unknown_name("tracking.mode", self.mode, MODES)
-        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        check_names("tracking.mode", [self.mode], MODES)
         checks = {  # field -> (whether its value is valid, valid values)
             "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
                         "a name of 1 to 64 characters without / \\ # ? % :"),
             "entity": (self.entity is None or (_is_text(self.entity) and "/" not in self.entity),
                        "a name without /, or null"),
-            "timeout": (is_number and 0 < self.timeout < math.inf, "a positive number of seconds"),
+            "timeout": (is_number(self.timeout) and self.timeout > 0, "a positive number of seconds"),
             "dashboard": (isinstance(self.dashboard, bool), "true or false"),
             "tags": (isinstance(self.tags, list | tuple) and all(map(_is_text, self.tags)),
                      "a list of words of at most 64 characters"),
@@ -65,14 +63,12 @@ class TrackingSettings:
         Raise `Refusal` if a key or value is invalid.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in fields.keys() - set(names):
+        for name in fields:
             if re.search("key|token|secret|passw", name, re.IGNORECASE):
                 raise Refusal(f"tracking.{name}: keys come from WANDB_API_KEY, never from a config")
-            raise unknown_name("key of tracking", name, names)
+        check_names("key of tracking", fields, [field.name for field in dataclasses.fields(cls)])
         if mode := os.environ.get("WANDB_MODE"):
-            if mode not in MODES:
-                raise unknown_name("WANDB_MODE", mode, MODES)
+            check_names("WANDB_MODE", [mode], MODES)
             fields["mode"] = mode
         return cls(**fields)
 
