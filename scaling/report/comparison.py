@@ -20,6 +20,10 @@ from scaling.report.text import Table, make_table
 from scaling.results.store import replace_file
 
 _MAX_ROWS = 40  # largest number of cases in the tables of the console and of Markdown
+_BADGE_CLASSES = {  # verdict -> CSS class of its color, unless it has the default color
+    **dict.fromkeys((*folder_comparison.REGRESSIONS, "failed in A"), "failed"),
+    folder_comparison.FASTER: "ok",
+}
 _NOTE = (
     "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken: "
     "A in blue, B in orange."
@@ -119,7 +123,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
     sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
     sections += [table_section(table, table.anchor == "changed") for table in tables if table.rows]
     counts = Counter(row.verdict for row in comparison.rows)
-    badges = [(_badge_class(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
+    badges = [(_BADGE_CLASSES.get(verdict, ""), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
     panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
     target = comparison.b / "report" / "comparison.html"
@@ -134,9 +138,3 @@ def _name_processes(compared: ComparedCase) -> list[tuple[str, Record]]:
         for folder, records in (("A", compared.a), ("B", compared.b))
         for number, record in enumerate(records, 1)
     ]
-
-
-def _badge_class(verdict: str) -> str:
-    """Return the CSS class that gives a verdict its color, or '' for the default color."""
-    is_bad = verdict in (*folder_comparison.REGRESSIONS, "failed in A")
-    return "failed" if is_bad else "ok" if verdict == folder_comparison.FASTER else ""
