@@ -13,7 +13,6 @@ from scaling.analysis.ratios import estimate_time
 from scaling.analysis.timings import pool_processes, reasons_for_doubt
 from scaling.core.case import label
 from scaling.core.formatting import count_of, format_duration
-from scaling.core.record import Record
 from scaling.report.markdown import escape_markdown, to_markdown_table
 from scaling.report.page import Section, case_panels, render_page, table_section
 from scaling.report.text import Table, make_table
@@ -125,16 +124,8 @@ def write_comparison(comparison: FolderComparison) -> Path:
     counts = Counter(row.verdict for row in comparison.rows)
     badges = [(_BADGE_CLASSES.get(verdict, ""), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
-    panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
+    panels = case_panels({_anchor(row): {"A, ": row.a, "B, ": row.b} for row in comparison.rows})
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
     replace_file(target, render_page(title, summary, badges, sections, panels).encode())
     return target
-
-
-def _name_processes(compared: ComparedCase) -> list[tuple[str, Record]]:
-    return [
-        (f"{folder}, process {number}", record)
-        for folder, records in (("A", compared.a), ("B", compared.b))
-        for number, record in enumerate(records, 1)
-    ]

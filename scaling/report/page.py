@@ -72,10 +72,7 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
         sections = [
             section._replace(opened=section.opened or bool(section.sentences)) for section in sections
         ]
-    panels = case_panels(
-        (tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
-        for timing in findings.case_timings
-    )
+    panels = case_panels({tables.case_anchor(t): {"": t.records} for t in findings.case_timings})
     provenance, badges = files.describe_provenance(findings), _list_badges(findings)
     return render_page(title, provenance, badges, sections, panels, measured_answers(findings))
 
@@ -131,19 +128,23 @@ def render_page(
     return clean_text(text)
 
 
-def case_panels(cases: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
+def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Any]:
     """Return a dict from HTML anchor to the detail panel of each case that has records.
 
-    `cases` are pairs (HTML anchor, [(process name, record), ...]). A panel is a JSON-compatible dict:
+    `cases` maps each HTML anchor to a dict from prefix, such as 'A, ', to the records of the processes with
+    this prefix in their names, such as 'A, process 1'. A panel is a JSON-compatible dict:
 
     facts      list of strings, such as 'compile 1.20 s to 1.40 s'
     step       usually 1; a step of 2 means that only every second sample is plotted
     samples    list with an entry for each process: [name, times in seconds, indices of disturbed samples]
     """
-    cases = [(anchor, records) for anchor, records in cases if records]
-    total = sum(len(record.seconds) for _, records in cases for _, record in records)
+    processes = {
+        anchor: [(f"{prefix}process {n}", r) for prefix, rs in groups.items() for n, r in enumerate(rs, 1)]
+        for anchor, groups in cases.items()
+    }
+    total = sum(len(record.seconds) for named in processes.values() for _, record in named)
     step = max(1, math.ceil(total / _MAX_SAMPLES))
-    return {anchor: _make_panel(records, step) for anchor, records in cases}
+    return {anchor: _make_panel(named, step) for anchor, named in processes.items() if named}
 
 
 def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:

@@ -151,18 +151,16 @@ def test_ratio_to_the_derivative_by_hand_and_the_limit_of_a_law_have_intervals(t
 
 @pytest.mark.parametrize("seconds", [[4.12363e-4, 3.98e-4, 1.7], [1e-7, 98765.4321], [250.0]])
 def test_a_detail_panel_has_each_sample_with_four_digits(seconds):
-    ((_, panel),) = page.case_panels([("row", [("process 1", record(seconds=seconds))])]).items()
+    ((_, panel),) = page.case_panels({"row": {"": [record(seconds=seconds)]}}).items()
     ((name, times, marked),) = json.loads(files.to_script_json(panel))["samples"]
     assert (name, marked) == ("process 1", [])
     assert times == pytest.approx(seconds, rel=5e-4)
 
 
 def test_of_many_samples_every_nth_is_drawn_and_the_panel_says_so():
-    cases = [
-        (f"row{number}", [("process 1", record(seconds=[1e-3] * 9_999 + [2e-3]))]) for number in range(3)
-    ]
+    cases = {f"row{number}": {"": [record(seconds=[1e-3] * 9_999 + [2e-3])]} for number in range(3)}
     panels = page.case_panels(cases)
     assert all("one of every 3 samples is drawn" in panel["facts"] for panel in panels.values())
     assert sum(len(times) for panel in panels.values() for _, times, _ in panel["samples"]) == 3 * 3_334
-    few = page.case_panels(cases[:1])["row0"]
+    few = page.case_panels({"row0": cases["row0"]})["row0"]
     assert few["step"] == 1 and len(few["samples"][0][1]) == 10_000 and "drawn" not in few["facts"][0]
