@@ -38,7 +38,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     curves = fastest_curves(findings.curves, findings.fastest)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
-    files.write_figures(figures, findings, proposal_folder, ["png"])
+    files.write_figures(figures, findings, proposal_folder, "png")
     long_curves = [curve for curve in findings.curves if len(curve.points) > 1]
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},

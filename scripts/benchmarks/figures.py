@@ -66,7 +66,7 @@ def draw(name: str) -> None:
     study_findings = findings.read(DATA / study)
     with tempfile.TemporaryDirectory() as folder:
         figures = [figure for figure in make_figures(study_findings) if figure.name == figure_name]
-        (path,) = files.write_figures(figures, study_findings, Path(folder), ["png"])
+        (path,) = files.write_figures(figures, study_findings, Path(folder), "png")
         shutil.copy(path, TOP / "docs" / f"{name}.png")
 
 

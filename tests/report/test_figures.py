@@ -93,7 +93,7 @@ def y_titles(drawing):
 
 def svg_text(drawing, tmp_path):
     """Write the SVG file of a figure and return its text."""
-    files.write_figures([drawing], findings.read(tmp_path), tmp_path, ["svg"])
+    files.write_figures([drawing], findings.read(tmp_path), tmp_path, "svg")
     return (tmp_path / f"{drawing.name}.svg").read_text()
 
 
@@ -107,7 +107,8 @@ def test_same_values_give_identical_files(study, drawings, tmp_path):
     assert files.page_specs(again) == files.page_specs(figures.make_figures(study))
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        files.write_figures(again[:2], study, tmp_path / name, ["svg", "png", "pdf"])
+        for extension in files.ENCODERS:
+            files.write_figures(again[:2], study, tmp_path / name, extension)
     for path in (tmp_path / "one").iterdir():
         # The library numbers the clip paths of all files of a process.
         first, second = (
@@ -137,7 +138,7 @@ def test_figures_are_valid_vega_lite_specifications(drawings, study):
 
 
 def test_figure_file_names_study_machine_date_and_commit(drawings, study, tmp_path):
-    files.write_figures([drawings["size"]], study, tmp_path, ["svg"])
+    files.write_figures([drawings["size"]], study, tmp_path, "svg")
     text = (tmp_path / "size.svg").read_text()
     ET.fromstring(text)
     for word in (study.name, "An accelerator", "2026-01-01", "commit cccccccccccc"):

@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +105,11 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
     return f"{device_kind} (a device is one core)" if is_bound else device_kind
 
 
-def write_figures(
-    figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
-) -> list[Path]:
-    """Write figures to image files in each of `formats` (keys of ENCODERS), and return the paths."""
+def write_figures(figures: Iterable[Figure], findings: Findings, folder: Path, extension: str) -> list[Path]:
+    """Write figures to image files with the given extension (a key of ENCODERS), and return the paths."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))
-        for name in formats:
-            path = folder / f"{figure.name}.{name}"
-            replace_file(path, ENCODERS[name](svg))
-            written.append(path)
+        written.append(folder / f"{figure.name}.{extension}")
+        replace_file(written[-1], ENCODERS[extension](svg))
     return written

@@ -153,10 +153,10 @@ def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, *
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
 
-def draw_points(styles: Sequence[LineStyle], **channels: Any) -> Spec:
-    """Return a layer of hollow markers, with `channels` as additional encoding channels."""
+def draw_points(styles: Sequence[LineStyle]) -> Spec:
+    """Return a layer of hollow markers."""
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
-    return make_layer({"type": "point"}, shape=shape, **channels)
+    return make_layer({"type": "point"}, shape=shape)
 
 
 def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
