@@ -81,12 +81,11 @@ def _write_tables(extension: str, findings: Findings, output: Path) -> list[Path
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    experiments = extrap.find_experiments(findings)
-    if experiments:
-        (output / "extrap").mkdir(exist_ok=True)
-    written = [output / "extrap" / f"{name}.txt" for name in experiments]
-    for path, experiment in zip(written, experiments.values(), strict=True):
-        replace_file(path, extrap.format_experiment(experiment).encode("ascii"))
+    written = []
+    for name, experiment in extrap.find_experiments(findings).items():
+        written.append(output / "extrap" / f"{name}.txt")
+        written[-1].parent.mkdir(exist_ok=True)
+        replace_file(written[-1], extrap.format_experiment(experiment).encode("ascii"))
     return written
 
 

@@ -133,7 +133,10 @@ def folded_tables(findings: Findings) -> list[Table]:
         _table("measured", "Every measured case", _measured_rows(findings))._replace(row_anchors=anchors),
         _table("unmeasured", "Failed, skipped and missing", _unmeasured_rows(findings)),
         _table("review", "Would a reviewer accept it?", lint.lint_rows(findings)),
-        *map(_planned_table, findings.forecasts),
+        *(
+            _table(f"planned-{file_stem(f.hardware)}", f"Every case planned for {f.title}", _planned_rows(f))
+            for f in findings.forecasts
+        ),
         _table("laws", "Laws of scaling", _law_rows(findings)),
         _table("losses", "Where the efficiency goes", _efficiency_rows(findings)),
         _table("sparsity", "Sparse derivatives", _sparse_rows(findings)),
@@ -225,11 +228,6 @@ def _unmeasured_rows(findings: Findings) -> Iterator[Row]:
 
 def _describe_reason(record: Record) -> str:
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
-
-
-def _planned_table(forecast: Forecast) -> Table:
-    title = f"Every case planned for {forecast.title}"
-    return _table(f"planned-{file_stem(forecast.hardware)}", title, _planned_rows(forecast))
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
@@ -355,15 +353,12 @@ def environment_table(findings: Findings) -> Table:
     rows: dict[str, Row] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
-        cells = (cell for record in records for cell in environment_columns(record.environment))
-        by_name = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-        properties = {
-            name: list(dict.fromkeys(value for _, value in pairs)) for name, pairs in by_name.items()
-        }
+        columns = (column for record in records for column in environment_columns(record.environment))
+        cells = [(name, text) for name, text in columns if text and name != "load"]
         start_times = sorted(record.started_at or "" for record in records)
-        properties |= {"records": [str(len(records))]}
-        properties |= {"first case started": start_times[:1], "last case started": start_times[-1:]}
-        for name, values in properties.items():
+        cells += [("records", str(len(records)))]
+        cells += [("first case started", start_times[0]), ("last case started", start_times[-1])]
+        for name, pairs in group_by(dict.fromkeys(cells), lambda cell: cell[0]).items():
             row = rows.setdefault(name, {"environment": name, **dict.fromkeys(findings.environments)})
-            row[digest] = list_first(values, _MAX_VALUES)
+            row[digest] = list_first([text for _, text in pairs], _MAX_VALUES)
     return make_table("environments", "Where it was measured", "", rows.values())
