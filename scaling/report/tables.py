@@ -235,26 +235,21 @@ def _planned_rows(forecast: Forecast) -> Iterator[Row]:
     points = {point.timing.case: point for curve in curves for point in curve.points}
     by_program = sorted(forecast.records, key=lambda r: (label(r.case, ["devices"]), r.case.devices))
     for record in by_program:
-        predicted, point = record.predicted or {}, points.get(record.case)
-        times = [predicted[name] for name in ("seconds", "low", "high") if predicted]
+        predicted, point = record.predicted, points.get(record.case)
+        times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else None
         reason = "" if record.status == "planned" else _describe_reason(record)
         yield {
             "case": label(record.case),
             "status": record.status,
             "devices": record.case.devices,
-            "predicted time": format_duration(*times) if times else "",
+            "predicted time": times and format_duration(*times),
             "efficiency": point and format_efficiency(point),
-            "bound by": predicted.get("bound"),
-            "communication": _time_share(predicted, "communication"),
-            "waiting": _time_share(predicted, "waiting"),
+            "bound by": predicted and predicted.get("bound"),
+            "communication": predicted and predicted["communication"] / predicted["seconds"],
+            "waiting": predicted and predicted["waiting"] / predicted["seconds"],
             "memory": _describe_memory(record),
             "remarks": "; ".join(filter(None, (reason, record.text))),
         }
-
-
-def _time_share(predicted: Mapping[str, Any], name: str) -> float | None:
-    seconds, total = predicted.get(name), predicted.get("seconds")
-    return None if seconds is None or not total else seconds / total
 
 
 def _describe_memory(record: Record) -> str:

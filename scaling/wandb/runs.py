@@ -144,9 +144,8 @@ def _config_fields(record: Record) -> Fields:
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
-    versions, hosts = environment.get("versions"), environment.get("hosts")
-    fields |= {f"version_{name}": v for name, v in (versions if isinstance(versions, dict) else {}).items()}
-    return case | sizes | fields | {"host": ", ".join(map(str, hosts if isinstance(hosts, list) else ()))}
+    fields |= {f"version_{name}": text for name, text in (environment.get("versions") or {}).items()}
+    return case | sizes | fields | {"host": ", ".join(environment.get("hosts") or ())}
 
 
 def _encode_fields(fields: Fields) -> Fields:
