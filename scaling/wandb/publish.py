@@ -87,21 +87,19 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     encoded_job = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote", str(folder.resolve() / "wandb")]
     timeout = _START_SECONDS + _GRACE_SECONDS
-    with contextlib.ExitStack() as stack:
-        work_folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work_folder:
         # Logs of wandb contain the working folder. The lock is held until the child ends.
-        options: dict[str, Any] = {"cwd": Path(work_folder), "env": environ, "pass_fds": (lock,)}
-        child = ChildProcess(command, stdin_text=encoded_job, **options)
-        stack.callback(child.close)
-        while (event := child.receive(timeout)) is not None:
-            if event.get("event") == "exit":
-                if event["status"]:
-                    end = child.explain_exit(event["status"])
-                    yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
-                return
-            yield event
-            timeout = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS
-        yield {"reason": f"wandb fell silent for {timeout:g} s"}
+        child = ChildProcess(command, stdin_text=encoded_job, cwd=work_folder, env=environ, pass_fds=(lock,))
+        with contextlib.closing(child):
+            while (event := child.receive(timeout)) is not None:
+                if event.get("event") == "exit":
+                    if event["status"]:
+                        end = child.explain_exit(event["status"])
+                        yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
+                    return
+                yield event
+                timeout = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS
+            yield {"reason": f"wandb fell silent for {timeout:g} s"}
 
 
 def _format_outcome(
