@@ -78,10 +78,9 @@ def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]
 
 
 def _list_badges(findings: Findings) -> list[tuple[str, str]]:
-    counts = Counter(record.status for record in findings.newest_records)
+    planned = (r for forecast in findings.forecasts for r in forecast.records if r.status == "planned")
+    counts = Counter(record.status for record in (*findings.newest_records, *planned))
     counts["missing"] = len(findings.missing)
-    planned = [record for forecast in findings.forecasts for record in forecast.records]
-    counts["planned"] = sum(record.status == "planned" for record in planned)
     statuses = [status for status in (*STATUSES, "missing") if counts[status]]
     badges = [(status, f"{counts[status]:,} {status}") for status in statuses]
     return [*badges, ("review", f"reviewed: {verdict(lint_findings(findings))}")]

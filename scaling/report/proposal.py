@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis.cases import method_of, without_memory_setting
-from scaling.analysis.curves import Curve, format_relative
+from scaling.analysis.curves import format_relative
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast, PlanScore
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
 from scaling.analysis.summary import count_unmeasured, describe_fit, fastest_curves
-from scaling.analysis.timings import Timing, format_time, nodes_of, recommend_devices
+from scaling.analysis.timings import format_time, nodes_of, recommend_devices
 from scaling.core.formatting import count_of, format_interval, format_number, list_first
 from scaling.report.figures import files, over_devices
 from scaling.report.markdown import render_markdown
@@ -39,11 +38,19 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.write_figures(figures, findings, proposal_folder, "png")
+    scores = {score.hardware: score for score in findings.plan_scores}
+    predictions = [  # of each curve on the most planned devices; the score is None without measurements
+        (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
+        for curve in curves
+        for forecast in findings.forecasts
+        for planned in forecast.curves
+        if planned.program == curve.program
+    ]
     long_curves = [curve for curve in findings.curves if len(curve.points) > 1]
     text = render_markdown(
         "proposal.md.jinja", **{function.__name__: function for function in _TEMPLATE_FUNCTIONS},
         findings=findings, curves=curves, figures=figures, calls=CALLS,
-        predictions=_find_predictions(findings, curves), measured=_count_measurements(findings),
+        predictions=predictions, measured=_count_measurements(findings),
         other_baselines=sorted({curve.baseline_devices for curve in long_curves} - {1}),
         has_weak_curve=any(curve.kind == "weak" for curve in long_curves),
         planned_machines=[f.title for f in findings.forecasts if any(r.predicted for r in f.records)],
@@ -52,23 +59,6 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
     )  # fmt: skip
     replace_file(proposal_folder / "proposal.md", text.encode())
     return proposal_folder / "proposal.md"
-
-
-def _find_predictions(
-    findings: Findings, curves: Iterable[Curve]
-) -> list[tuple[Curve, Forecast, Timing, PlanScore | None]]:
-    """Return a (curve, forecast, timing, score) tuple for each curve that a plan predicts.
-
-    `timing` is the prediction on the most devices. `score` has the errors of the plan, or is None if unknown.
-    """
-    scores = {score.hardware: score for score in findings.plan_scores}
-    return [
-        (curve, forecast, planned.points[-1].timing, scores.get(forecast.hardware))
-        for curve in curves
-        for forecast in findings.forecasts
-        for planned in forecast.curves
-        if planned.program == curve.program
-    ]
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
