@@ -61,8 +61,8 @@ def _format_fraction(value: float) -> str:
 
 _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function that formats its numbers
     **dict.fromkeys(("first call", "detecting and colouring", "compiling"), format_duration),
-    **dict.fromkeys(("efficiency", "communication", "waiting", "imbalance"), _format_fraction),
-    **dict.fromkeys(("dispatch", "the rest", "within the interval"), _format_fraction),
+    **dict.fromkeys(("efficiency", "communication", "waiting"), _format_fraction),
+    **dict.fromkeys(("imbalance", "dispatch", "the rest"), _format_fraction),
     "memory": lambda value: f"{format_number(value / 1e6)} MB",  # always MB, so that the column can be sorted
     "nonzeros": "{:,}".format,
 }
@@ -81,7 +81,7 @@ def _fastest_row(findings: Findings, fastest: FastestMethod) -> Row:
         "time": format_time(fastest.first),
         "devices": fastest.case.devices,
         "runner-up": fastest.second and _name_with_time(fastest.second),
-        "ratio": fastest.second and fastest.ratio,
+        "ratio": fastest.ratio,
         "certainty": fastest.certainty,
     }
 
