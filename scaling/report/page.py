@@ -169,7 +169,6 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
         marked = sum(len(record.marked.get(mark, ())) for record in records)
         turns = count_of(sum(len(record.turns) for record in records), "turn")
         facts.append(f"{mark.replace('_', ' ')} in {marked} of {turns}")
-    errors = [(record.error, record.tolerance or 0.0) for record in records if record.error is not None]
-    if errors:
+    if errors := [(record.error, record.tolerance or 0.0) for record in records if record.error is not None]:
         facts.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
     return facts

@@ -41,7 +41,6 @@ _KEPT = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PRO
 class Outcome:
     """The outcome of a publication to W&B, with the state of each run and the lines to print."""
 
-    mode: str  # the mode of the settings; "auto" becomes "online" or "offline" once it is decided
     states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
     succeeded: bool  # whether no failure was reported
     lines: tuple[str, ...]  # text for the console
@@ -49,7 +48,7 @@ class Outcome:
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
     """Publish a results folder to W&B or write offline copies, and return the outcome with all errors."""
-    events: list[Event] = [{"mode": settings.mode}]
+    events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))
     except Exception as error:
@@ -57,8 +56,8 @@ def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | Non
     states = {event["run"]: event["state"] for event in events if "run" in event}
     reasons = list(dict.fromkeys(event["reason"] for event in events if event.get("reason")))
     fields = {name: value for event in events for name, value in event.items()}
-    lines = tuple(f"W&B: {line}" for line in _format_outcome(folder, states, reasons, fields))
-    return Outcome(fields["mode"], states, not reasons, lines)
+    lines = tuple(f"W&B: {line}" for line in _format_outcome(folder, settings.mode, states, reasons, fields))
+    return Outcome(states, not reasons, lines)
 
 
 def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None) -> Iterator[Event]:
@@ -103,7 +102,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _format_outcome(
-    folder: Path, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
+    folder: Path, mode: str, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield lines that count the published and the offline W&B runs, and explain failures.
 
@@ -123,7 +122,7 @@ def _format_outcome(
     if reasons:
         failure = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
         yield f"{failure}; the records in {folder} are whole, {command} tries again"
-    elif fields["mode"] == "disabled":
+    elif mode == "disabled":
         yield "nothing was sent, WANDB_MODE is disabled"
     elif not states:
         yield f"nothing was sent, there are no records in {folder}"

@@ -58,13 +58,11 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
             api = wandb.Api(timeout=math.ceil(settings.timeout))
             entity = settings.entity or account.entity or api.default_entity
             app_url = re.sub("//.*@", "//", account.app_url.rstrip("/"))
-            send_event(mode="online", page=f"{app_url}/{entity}/{settings.project}")
+            send_event(page=f"{app_url}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
             _publish_online(api, job, send_runs, send_event)
     except Exception as error:
-        if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no API key
-            send_event(mode="offline")
-        else:
+        if settings.mode != "auto" or not isinstance(error, wandb.errors.UsageError):  # no API key
             send_event(reason=describe_error(error))
     unsent = [run for run in job.runs if run.digest not in sent]
     send_runs(lambda run: (_write_offline_copy(job, run), ""), unsent)
