@@ -80,14 +80,17 @@ def test_an_element_that_is_loaded_into_a_vector_on_its_own_takes_longer(tmp_pat
     assert three < two, "one number for all elements of a vector is one load"
 
 
-@pytest.mark.parametrize(("has_slow_masks", "bits", "excess"), [(True, 64, 10), (True, 32, 0), (False, 64, 0)])
+@pytest.mark.parametrize(
+    ("has_slow_masks", "bits", "excess"), [(True, 64, 10), (True, 32, 0), (False, 64, 0)]
+)
 def test_a_mask_of_64_bit_comparisons_takes_longer_on_some_processors(
     has_slow_masks, bits, excess, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(llvm_instructions, "_has_slow_masks", lambda: has_slow_masks)
     mask = f"%m = icmp eq <8 x i{bits}> %a, %b\n  %x = uitofp <8 x i1> %m to <8 x float>"
     both, mask_only = (
-        count(LOOP.format(start=0, step=1, end=7, body=text), tmp_path) for text in (mask, mask.split("\n")[0])
+        count(LOOP.format(start=0, step=1, end=7, body=text), tmp_path)
+        for text in (mask, mask.split("\n")[0])
     )
     assert both - mask_only == 7 * (1 + excess)
 
