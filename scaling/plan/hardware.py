@@ -49,10 +49,6 @@ class Rates:
     call_seconds: Mapping[str, float]  # API, or "" for other APIs -> dispatch latency of an empty function
     network: tuple[Level, ...]  # the levels of the network, innermost first
 
-    def empty_call(self, api: str) -> float:
-        """Return the time in seconds to call an empty function through an API, such as "pmap"."""
-        return self.call_seconds.get(api, self.call_seconds[""])
-
 
 @dataclass(frozen=True)
 class Hardware:

@@ -120,9 +120,9 @@ def draw_time_parts(
     kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
     compute = executions @ (kernel_seconds + overhead / arithmetic)
     latency, transfer = sum((_message_cost(each, hardware, rates) for each in messages), np.zeros(2))
-    call_seconds = rates.empty_call(case.api) + float(executions.sum()) * rates.kernel_seconds
+    dispatch = rates.call_seconds.get(case.api, rates.call_seconds[""])
     time_parts = {
-        "call": call_seconds * latency_factor,
+        "call": (dispatch + float(executions.sum()) * rates.kernel_seconds) * latency_factor,
         "compute": compute,
         "communication": latency + transfer / bandwidth,
         "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
