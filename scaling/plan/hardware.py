@@ -3,7 +3,6 @@
 time_model.py predicts run times from the model. calibration.py adds the measured rates of a CPU.
 """
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -114,8 +113,7 @@ class Hardware:
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
     """Return the hardware model that a configuration describes, or raise `Refusal` if a field is invalid."""
-    fields = {field.name for owner in (Hardware, Rates) for field in dataclasses.fields(owner)}
-    valid_keys = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
+    valid_keys = {*_RULES, *_PLATFORM_RULES["gpu"], "platform", "sources", "ceilings"}
     if unknown := [name for name in config if name not in valid_keys]:
         raise unknown_name("key of hardware", unknown[0], sorted(valid_keys))
     platform = config.get("platform")
@@ -176,10 +174,6 @@ def _is_range(value: Any, upper_limit: float = math.inf) -> bool:
     return _is_list(value, is_positive) and len(value) == 2 and value[0] <= value[1] <= upper_limit
 
 
-def _is_ascending(values: Sequence[float]) -> bool:
-    return list(values) == sorted(set(values))
-
-
 def _has_keys(keys: Sequence[str], is_valid: _IsValid) -> _IsValid:
     """Return a predicate that is true for mappings with exactly the given keys and with valid values."""
     return lambda value: (
@@ -199,7 +193,7 @@ def _are_slices(value: Any) -> bool:
     if not _is_list(value, lambda shape: _is_list(shape, _is_count)):
         return False
     chips = [math.prod(shape) for shape in value]
-    return chips[0] == 1 and _is_ascending(chips) and len(set(map(len, value))) == 1
+    return chips[0] == 1 and chips == sorted(set(chips)) and len(set(map(len, value))) == 1
 
 
 def _is_level(value: Any) -> bool:
@@ -215,7 +209,7 @@ def _is_network(value: Any) -> bool:
     if not _is_list(value, _is_level):
         return False
     *inner, outermost = [level["devices"] for level in value]
-    return outermost is None and None not in inner and _is_ascending(inner)
+    return outermost is None and None not in inner and inner == sorted(set(inner))
 
 
 _NUMBER, _COUNT, _RANGE = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
@@ -224,18 +218,14 @@ _is_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _Rules = dict[str, tuple[_IsValid, str]]  # field -> (predicate, description of valid values)
 _RULES: _Rules = {
     "name": (_is_name, "made of letters, digits and ._+-"),
-    "title": (_or_none(_is_text), "a name or null"),
-    "device_kind": (_or_none(_is_text), "a name or null"),
-    "attained": (_is_range, _RANGE),
-    "asking": (_is_range, _RANGE),
+    **dict.fromkeys(("title", "device_kind"), (_or_none(_is_text), "a name or null")),
+    **dict.fromkeys(("attained", "asking"), (_is_range, _RANGE)),
     "jitter": (lambda value: is_positive(value) and value <= 1, "a positive number of at most 1"),
     "stragglers": (
         _are_stragglers,
         "such as {share: 1.0e-4, slowdown: 1.5}, with a share less than 1 and a slowdown of at least 1",
     ),
-    "per_host": (_is_count, _COUNT),
-    "per_chip": (_is_count, _COUNT),
-    "most": (_is_count, _COUNT),
+    **dict.fromkeys(("per_host", "per_chip", "most"), (_is_count, _COUNT)),
     "slices": (
         _or_none(_are_slices),
         "shapes in chips, each with more chips and as many axes, beginning with one chip: [[1, 1], [2, 2]]",
