@@ -198,25 +198,16 @@ def collective_cost(
     `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or output of a
     device, whichever is larger. `levels` are the network levels, innermost first. `shape` is that of a torus.
     """
-    return PARTS_OF_ALL_REDUCE[kind] * _all_reduce_cost(nbytes, devices, levels, shape)
-
-
-def _all_reduce_cost(
-    nbytes: float, devices: int, levels: Sequence[Level], shape: tuple[int, ...]
-) -> np.ndarray:
-    """Return the (latency, transfer time) of an all-reduce in seconds, summed over all network levels."""
-    if devices < 2 or not levels:
-        return np.zeros(2)
-    level, *outer = levels
-    within = min(devices, level.devices or devices)
-    torus = level.shape == "torus" and shape
-    cost = _torus_cost(nbytes, shape, level) if torus else _ring_or_tree_cost(nbytes, within, level)
-    # On the outer levels, `within` devices act as one device, with 1 / `within` of the bytes.
-    outer_levels = [
-        dataclasses.replace(level, devices=level.devices and math.ceil(level.devices / within))
-        for level in outer
-    ]
-    return cost + _all_reduce_cost(nbytes / within, math.ceil(devices / within), outer_levels, ())
+    cost, joined = np.zeros(2), 1  # `joined` devices act as one on a level, with 1 / `joined` of the bytes
+    for level in levels:
+        groups = math.ceil(devices / joined)
+        if groups < 2:
+            break
+        within = min(groups, math.ceil((level.devices or devices) / joined))
+        is_torus = level.shape == "torus" and shape
+        cost += _torus_cost(nbytes, shape, level) if is_torus else _ring_or_tree_cost(nbytes, within, level)
+        nbytes, joined, shape = nbytes / within, joined * within, ()  # `shape` is that of the innermost level
+    return PARTS_OF_ALL_REDUCE[kind] * cost
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
