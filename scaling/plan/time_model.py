@@ -60,7 +60,7 @@ class TimeEstimate:
     draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, the same for all programs
 
 
-class _UnknownTime(Exception):
+class UnknownTime(Exception):
     """An exception whose message states why a time cannot be predicted."""
 
 
@@ -68,29 +68,27 @@ def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordField
     """Return `fields` with the predicted time of a call, or with the reason why there is no prediction."""
     if fields["status"] != "planned":
         return fields
-    if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
-        return fields | {"text": "not predicted: the model has no transfers between the host and its devices"}
-    time = estimate(case, hardware, fields["kernels"], fields["messages"])
-    if isinstance(time, str):
-        return fields | {"text": f"not predicted: {time}"}
+    try:
+        if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
+            raise UnknownTime("the model has no transfers between the host and its devices")
+        time = estimate(case, hardware, fields["kernels"], fields["messages"])
+    except UnknownTime as reason:
+        return fields | {"text": f"not predicted: {reason}"}
     return fields | {"predicted": dataclasses.asdict(time) | {"by": "program"}}
 
 
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> TimeEstimate | str:
-    """Return the predicted time of a call, or a message that states why it cannot be predicted.
+) -> TimeEstimate:
+    """Return the predicted time of a call, or raise `UnknownTime` if it cannot be predicted.
 
     `kernels` and `messages` are the kernels and the collectives of the compiled program.
     """
-    try:
-        with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
-            time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
-    except _UnknownTime as reason:
-        return str(reason)
+    with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
+        time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
     seconds = time_parts["call"] + time_parts["compute"] + time_parts["communication"] + time_parts["waiting"]
     if not (np.isfinite(seconds) & (seconds > 0)).all():
-        return "the rates of the hardware give no finite time"
+        raise UnknownTime("the rates of the hardware give no finite time")
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
     recorded_draws = [float(f"{value:.4g}") for value in seconds[:_RECORDED_DRAWS]]
     medians = {name: float(np.median(part)) for name, part in time_parts.items()}
@@ -103,13 +101,13 @@ def draw_time_parts(
     """Return the parts of the predicted time on `DRAWS` random machines, and `TimeEstimate.bound`.
 
     The parts are a dict from field of `TimeEstimate` to an array of shape (DRAWS,) in seconds. The random
-    machines are the same for all programs. Raise `_UnknownTime` if a rate or an amount of work is unknown.
+    machines are the same for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
-        raise _UnknownTime("the number of iterations of a loop is not known at compile time")
+        raise UnknownTime("the number of iterations of a loop is not known at compile time")
     rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
-        raise _UnknownTime("the network bandwidth between devices is not known")
+        raise UnknownTime("the network bandwidth between devices is not known")
     seconds, executions = _kernel_seconds(case, rates, kernels)
     totals = {name: float(values @ executions) for name, values in seconds.items()}
     memory_seconds, overhead = (seconds.pop(name)[:, None] for name in ("memory", "overhead"))
@@ -155,12 +153,12 @@ def _kernel_seconds(
     for k, kernel in enumerate(kernels):
         if library := kernel.get("library"):  # on a TPU, float64 is emulated in library calls
             if speeds["arithmetic"] is None:
-                raise _UnknownTime(f"no rate of arithmetic in {dtype} is known")
-            raise _UnknownTime(f"the work of {library} is not known")
+                raise UnknownTime(f"no rate of arithmetic in {dtype} is known")
+            raise UnknownTime(f"the work of {library} is not known")
         kinds = ("operations", "overhead") if kernel.get("operations") else speeds
         for name in filter(kernel.get, kinds):
             if (speed := speeds[name]) is None:
-                raise _UnknownTime(f"no rate of {name} in {dtype} is known")
+                raise UnknownTime(f"no rate of {name} in {dtype} is known")
             seconds[name][k] = kernel[name] / speed
         seconds["memory"][k] = _memory_seconds(kernel, rates)
     return seconds, np.array([kernel.get("times", 1) for kernel in kernels], float)
@@ -184,7 +182,7 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> np.ndarray
     """Return the predicted (latency, transfer time) in seconds of all executions of a collective."""
     group, kind = int(message["group"]), str(message.get("kind", ""))
     if kind not in PARTS_OF_ALL_REDUCE:
-        raise _UnknownTime(f"the time of {kind} between devices is not modeled")
+        raise UnknownTime(f"the time of {kind} between devices is not modeled")
     shape = hardware.slice_shape(group) or ()
     cost = collective_cost(kind, message.get("bytes", 0), group, rates.network, shape)
     return cost * message.get("times", 1)

@@ -30,7 +30,11 @@ def case(devices=1, **fields):
 
 
 def estimate(kernels, messages=(), devices=1, hardware=None, **fields):
-    return time_model.estimate(case(devices, **fields), hardware or machine(), kernels, messages)
+    """Return the prediction, or the message that states why there is none."""
+    try:
+        return time_model.estimate(case(devices, **fields), hardware or machine(), kernels, messages)
+    except time_model.UnknownTime as reason:
+        return str(reason)
 
 
 def seconds(*kernels, **options):
