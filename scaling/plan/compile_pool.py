@@ -1,4 +1,4 @@
-"""Start processes that compile cases for other hardware (`CompilePool`), and find the compiler to use.
+"""Start processes that compile cases for other hardware (`compile_cases`), and find the compiler to use.
 
 Cases with equal programs are compiled once. A worker process (compile_worker.py) compiles a case and counts
 its operations. plan_study.py writes the records.
@@ -10,9 +10,7 @@ import importlib.metadata
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,8 @@ _ENVIRONMENT_VARIABLES = {  # environment variables of a compile worker
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # allow libtpu in several processes
 }
 RecordFields = dict[str, Any]  # some fields of a `Record`, by name
+# The results of `compile_cases`, and errors. The thread of a worker adds None when it ends.
+_Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
@@ -78,72 +78,66 @@ def program_of(case: Case) -> Case:
     return case
 
 
-@dataclass
-class CompilePool:
-    """A pool of worker processes that compile cases for other hardware."""
+def compile_cases(
+    header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
+) -> Iterator[tuple[Case, RecordFields | None]]:
+    """Compile cases in `size` worker processes, those with equal programs only once.
 
-    header: Mapping[str, Any]  # the JSON object that each worker receives first: the platform and devices
-    size: int  # the number of workers
-    seconds: float  # the timeout of each compilation
-    report: Callable[[Case, RecordFields], None]  # called with a case and its result after its compilation
-    begin: Callable[[Case], None]  # called with a case before its compilation
-
-    def compile_all(self, cases: Iterable[Case]) -> None:
-        """Compile the cases, those with equal programs only once, and report the result of each case.
-
-        Raise `AllocationLost` if a worker does not start.
-        """
-        groups: dict[Case, list[Case]] = {}  # the cases with the same program
-        for case in sorted(cases, key=lambda case: -case.devices):
-            groups.setdefault(program_of(case), []).append(case)
-        self._groups = iter(groups.values())  # the groups that have not begun
-        # Functions to call in this thread. A worker's thread adds None when it ends.
-        self._pending_calls: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        for _ in range(self.size):
-            threading.Thread(target=self._compile_groups, daemon=True).start()
-        try:
-            for _ in range(self.size):
-                while pending_call := self._pending_calls.get():
-                    pending_call()
-        finally:
-            self._groups = iter(())
-
-    def _compile_groups(self) -> None:
-        """Compile cases in a worker process, which is replaced if it dies, until no case remains."""
-        variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
-        equal_cases = list[Case]()
-        try:
-            while equal_cases := equal_cases or next(self._groups, []):
-                with open_worker_group(self.header, variant, ProcessShape(1), None) as worker:
-                    while equal_cases and self._compile_first(worker, equal_cases):
-                        equal_cases = equal_cases or next(self._groups, [])
-        except WorkerDied as death:
-            error = AllocationLost(f"the compile worker did not start: {death}")
-            self._pending_calls.put(partial(_raise_error, error))
-        except BaseException as error:
-            self._pending_calls.put(partial(_raise_error, error))
-        self._pending_calls.put(None)
-
-    def _compile_first(self, worker: WorkerGroup, equal_cases: list[Case]) -> bool:
-        """Compile the first of several cases with the same program, and return whether the worker is alive.
-
-        Remove the first case from the list, or all cases if the compilation succeeds.
-        """
-        case, is_alive = equal_cases.pop(0), True
-        self._pending_calls.put(partial(self.begin, case))
-        try:
-            event = list(worker.request({"case": non_default_fields(case)}, self.seconds))[-1]
-            record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
-        except WorkerDied as death:
-            text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
-            record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
-        record_fields["program"] = program_of(case).key
-        self._pending_calls.put(partial(self.report, case, record_fields))
-        while equal_cases and record_fields["status"] != "failed":
-            fields = record_fields | {"compiled_as": case.key}
-            self._pending_calls.put(partial(self.report, equal_cases.pop(0), fields))
-        return is_alive
+    Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
+    Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
+    if a worker does not start.
+    """
+    groups: dict[Case, list[Case]] = {}  # the cases with the same program
+    for case in sorted(cases, key=lambda case: -case.devices):
+        groups.setdefault(program_of(case), []).append(case)
+    remaining = iter(groups.values())
+    events: _Events = queue.Queue()
+    for _ in range(size):
+        arguments = header, remaining, seconds, events
+        threading.Thread(target=_compile_groups, args=arguments, daemon=True).start()
+    try:
+        for _ in range(size):
+            while event := events.get():
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+    finally:
+        list(remaining)  # the workers begin no other group
 
 
-def _raise_error(error: BaseException) -> None:
-    raise error
+def _compile_groups(
+    header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
+) -> None:
+    """Compile groups of cases in a worker process, which is replaced if it dies, until no group remains."""
+    variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
+    equal_cases = list[Case]()
+    try:
+        while equal_cases := equal_cases or next(groups, []):
+            with open_worker_group(header, variant, ProcessShape(1), None) as worker:
+                while equal_cases and _compile_first(worker, equal_cases, seconds, events):
+                    equal_cases = equal_cases or next(groups, [])
+    except WorkerDied as death:
+        events.put(AllocationLost(f"the compile worker did not start: {death}"))
+    except BaseException as error:
+        events.put(error)
+    events.put(None)
+
+
+def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
+    """Compile the first of several cases with the same program, and return whether the worker is alive.
+
+    Remove the first case from the list, or all cases if the compilation succeeds.
+    """
+    case, is_alive = equal_cases.pop(0), True
+    events.put((case, None))
+    try:
+        event = list(worker.request({"case": non_default_fields(case)}, seconds))[-1]
+        record_fields = {name: value for name, value in event.items() if name not in ("event", "rank")}
+    except WorkerDied as death:
+        text = str(death) or f"timed out after {seconds:g} s (case_seconds)"
+        record_fields, is_alive = {"status": "failed", "reason": death.reason, "text": text}, False
+    record_fields["program"] = program_of(case).key
+    events.put((case, record_fields))
+    while equal_cases and record_fields["status"] != "failed":
+        events.put((equal_cases.pop(0), record_fields | {"compiled_as": case.key}))
+    return is_alive

@@ -5,7 +5,7 @@ compile_pool.py compiles the cases in child processes. time_model.py predicts th
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from scaling.analysis import forecast
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment
-from scaling.core.case import AUTO, FIELDS, Case, Refusal
+from scaling.core.case import AUTO, FIELDS, Refusal
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import COMPILING_STAGES, Record, Writer
 from scaling.plan import calibration, compile_pool, time_model
@@ -173,12 +173,14 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
 
     `listener` is called with an event (a dict) when a case begins or ends.
     """
-    checked_cases = {checked.case: checked for checked in study.cases}
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = Writer(study.folder)
-
-        def write_record(checked: PreflightResult, fields: RecordFields) -> None:
+        _write_manifest(study)
+        for checked, fields in _compile(study):
+            if fields is None:
+                listener({"event": "begin", "key": checked.case.key})
+                continue
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
             planned_environment = study.environments[checked.environment_key]
             record = Record(checked.case, environment=planned_environment, started_at=now, **fields)
@@ -187,20 +189,19 @@ def run_plan(study: PlannedStudy, listener: Listener) -> None:
             reported = {name: getattr(record, name) for name in ("key", "status", "reason", "text")}
             listener({"event": "end", "seconds": seconds} | reported)
 
-        def report(case: Case, fields: RecordFields) -> None:
-            write_record(checked_cases[case], time_model.predict(case, study.hardware, fields))
 
-        def begin(case: Case) -> None:
-            listener({"event": "begin", "key": case.key})
-
-        _write_manifest(study)
-        for checked, reason, text in study.rejected:
-            status = "failed" if checked.failure else "skipped"
-            write_record(checked, {"status": status, "reason": reason, "text": text})
-        if checked_cases:
-            header = compile_pool.worker_header(study.hardware, {case.devices for case in checked_cases})
-            size, seconds = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
-            compile_pool.CompilePool(header, size, seconds, report, begin).compile_all(checked_cases)
+def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
+    """Yield the record fields of each case of a study, and None before the compilation of a case."""
+    for checked, reason, text in study.rejected:
+        yield checked, {"status": "failed" if checked.failure else "skipped", "reason": reason, "text": text}
+    if not study.cases:
+        return
+    checked_cases = {checked.case: checked for checked in study.cases}
+    header = compile_pool.worker_header(study.hardware, {case.devices for case in checked_cases})
+    size, limit = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
+    for case, fields in compile_pool.compile_cases(header, checked_cases, size, limit):
+        predicted = fields and time_model.predict(case, study.hardware, fields)
+        yield checked_cases[case], predicted
 
 
 def _write_manifest(study: PlannedStudy) -> None:
