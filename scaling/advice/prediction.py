@@ -4,6 +4,7 @@ Processes are not used, because a function defined in a notebook cannot be sent 
 """
 
 import contextlib
+import dataclasses
 import math
 import os
 import time
@@ -18,7 +19,7 @@ from scaling.core import environment
 from scaling.core.case import Case
 from scaling.core.compile_case import Stages
 from scaling.plan import time_model
-from scaling.plan.compile_pool import RecordFields, worker_header
+from scaling.plan.compile_pool import RecordFields
 from scaling.plan.compile_worker import BuiltCase, describe_failure
 from scaling.plan.hardware import Hardware
 from scaling.workers.cores import usable_cores
@@ -83,9 +84,8 @@ def _compile_candidates(
     free = environment.available_bytes()
     for case in cases:
         available = model.memory or (free and free / case.devices)  # the devices of a CPU share its memory
-        header = worker_header(model, [case.devices]) | {"memory": available}
         try:
-            candidate = BuiltCase(header, case)
+            candidate = BuiltCase(dataclasses.replace(model, memory=available), case)
             work[case] = sum_operations(candidate.trace()) * case.devices
             built[case] = candidate
         except Exception as error:

@@ -10,7 +10,7 @@ import importlib.metadata
 import queue
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,6 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
     return None
-
-
-def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the JSON object that describes the hardware and the device counts to a compile worker."""
-    return {
-        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
-        "memory": hardware.memory, "most": max(counts),
-        "slices": {str(count): list(hardware.slice_shape(count) or ()) for count in sorted(counts)},
-    }  # fmt: skip
 
 
 def program_of(case: Case) -> Case:

@@ -1,8 +1,9 @@
 """Run a compile worker: a process that compiles cases for other hardware and counts their operations.
 
 `python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
-describes the hardware. Each later object is a request {"case": fields}. The reply is an event "end" with
-record fields. compile_pool.py disables accelerators, so that the process uses no device memory.
+has the fields of a `Hardware` and the largest device count (`most`). Each later object is a request
+{"case": fields}. The reply is an event "end" with record fields. compile_pool.py disables accelerators, so
+that the process uses no device memory.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from scaling.options import hlo, program_stats
 from scaling.options.coloring import coloring_fields
 from scaling.plan import kernel_work, llvm_instructions
 from scaling.plan.compile_pool import RecordFields
+from scaling.plan.hardware import Hardware
 from scaling.plan.kernel_work import KernelWork
 from scaling.worker import Channel, die_with_parent
 
@@ -49,8 +51,9 @@ def main() -> None:
     header = loads(channel.requests.readline())
     die_with_parent(header["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process
-    os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
-    if header["platform"] == "cpu":
+    hardware = Hardware(**header["hardware"])
+    os.environ["XLA_FLAGS"] = environment.variables(hardware.platform)["XLA_FLAGS"]
+    if hardware.platform == "cpu":
         jax.config.update("jax_num_cpu_devices", header["most"])
     jax.config.update("jax_enable_compilation_cache", False)
     channel.send_event(event="started")
@@ -58,7 +61,7 @@ def main() -> None:
         case = from_dict(loads(line)["case"])
         jax.config.update("jax_enable_x64", case.dtype == "float64")
         try:
-            fields = BuiltCase(header, case).compile()
+            fields = BuiltCase(hardware, case).compile()
         except Exception as error:
             fields = describe_failure(error)
         channel.send_event(event="end", **fields)
@@ -76,19 +79,19 @@ def describe_failure(error: Exception) -> RecordFields:
     return {"status": "failed", "reason": reason, "text": environment.scrub(text)[:500]}
 
 
-def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
+def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
     """Return `count` JAX devices to compile for, which need not exist on this machine."""
-    platform, target, per_host = header["platform"], header["target"], header["per_host"]
+    platform, per_host = hardware.platform, hardware.per_host
     if platform == "cpu":
         return jax.devices("cpu")[:count]
     if platform == "gpu":
         topology = f"1x{max(1, count // per_host)}x{min(count, per_host)}"
-        platform, options = "cuda", {"topology": topology, "target_config": _to_text_proto(target)}
+        platform, options = "cuda", {"topology": topology, "target_config": _to_text_proto(hardware.target)}
     else:
-        chips = header["slices"][str(count)]
-        # libtpu supports no slice that is smaller than 2 x 2 chips.
-        chips = chips if count > 1 else [2 if axis < 2 else 1 for axis in range(len(chips))]
-        topology, options = f"{target}:{'x'.join(map(str, chips))}", {}
+        chips = hardware.slice_shape(count) or ()
+        if count == 1:  # libtpu supports no slice that is smaller than 2 x 2 chips
+            chips = tuple(2 if axis < 2 else 1 for axis in range(len(chips)))
+        topology, options = f"{hardware.target}:{'x'.join(map(str, chips))}", {}
     description = topologies.get_topology_desc(platform=platform, topology_name=topology, **options)
     return list(description.devices)[:count]
 
@@ -104,11 +107,11 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 class BuiltCase:
     """A case and its derivative, whose program can be traced and compiled for other hardware."""
 
-    def __init__(self, header: Mapping[str, Any], case: Case) -> None:
-        self.header, self.case = header, case
+    def __init__(self, hardware: Hardware, case: Case) -> None:
+        self.hardware, self.case = hardware, case
         self.traced_program: layout.Program | None = None
         self.stages: Stages | None = None  # None before `compile`, or if the program does not fit into memory
-        self.devices = _absent_devices(header, case.devices)
+        self.devices = _absent_devices(hardware, case.devices)
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
@@ -127,7 +130,7 @@ class BuiltCase:
         compiled = compiled_case.stages.compiled
         if isinstance(compiled, RejectedProgram) and compiled_case.needs == program_bytes(compiled):
             return compiled.shortage
-        needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.header["memory"]
+        needed, limit = compiled_case.bytes_while_running, self.case.memory_limit or self.hardware.memory
         if not needed or not limit or needed <= limit:
             return None
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
@@ -136,7 +139,7 @@ class BuiltCase:
         """Compile the case, and return record fields with its status, memory, operations and collectives."""
         coloring = self.derivative.coloring
         fields = coloring_fields(coloring) if coloring else {}
-        fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
+        fields |= {"capacity_bytes": int(self.hardware.memory)} if self.hardware.memory else {}
         try:
             compiled_case = compile_case.compile_case(
                 self.derivative, self.devices, self._compile_stages, self._missing_memory
@@ -169,7 +172,7 @@ class BuiltCase:
         program = self.traced_program or program  # the same program, whose jaxpr JAX has cached
         arguments = list(program.arguments.values())
         try:
-            if self.header["platform"] != "cpu":
+            if self.hardware.platform != "cpu":
                 return compile_stages(program.function, arguments, options)
             with tempfile.TemporaryDirectory() as folder:
                 options = llvm_instructions.dump_options(folder)

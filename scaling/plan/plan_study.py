@@ -194,14 +194,14 @@ def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordField
     """Yield the record fields of each case of a study, and None before the compilation of a case."""
     for checked, reason, text in study.rejected:
         yield checked, {"status": "failed" if checked.failure else "skipped", "reason": reason, "text": text}
-    if not study.cases:
-        return
-    checked_cases = {checked.case: checked for checked in study.cases}
-    header = compile_pool.worker_header(study.hardware, {case.devices for case in checked_cases})
+    hardware, checked_cases = study.hardware, {checked.case: checked for checked in study.cases}
+    header = {
+        "platform": hardware.platform, "hardware": dataclasses.asdict(hardware),
+        "most": max((case.devices for case in checked_cases), default=0),
+    }  # fmt: skip
     size, limit = min(len(cores.usable_cores()), len(checked_cases)), study.settings.case_seconds
     for case, fields in compile_pool.compile_cases(header, checked_cases, size, limit):
-        predicted = fields and time_model.predict(case, study.hardware, fields)
-        yield checked_cases[case], predicted
+        yield checked_cases[case], fields and time_model.predict(case, hardware, fields)
 
 
 def _write_manifest(study: PlannedStudy) -> None:
