@@ -111,6 +111,7 @@ class BuiltCase:
         self.hardware, self.case = hardware, case
         self.traced_program: layout.Program | None = None
         self.stages: Stages | None = None  # None before `compile`, or if the program does not fit into memory
+        self.operations: dict[Any, dict[str, float]] = {}  # program of a CPU -> kernel -> operations
         self.devices = _absent_devices(hardware, case.devices)
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
@@ -147,12 +148,11 @@ class BuiltCase:
         except TooLarge as error:
             return fields | describe_failure(error)
         self.stages = compiled_case.stages
-        operations = getattr(self.stages, "operations", None)
-        program = hlo.read(compiled_case.stages.compiled.as_text())
-        kernels = kernel_work.count_kernels(program, operations)
+        program = hlo.read(self.stages.compiled.as_text())
+        kernels = kernel_work.count_kernels(program, self.operations.get(self.stages.compiled))
         fields |= {
             **program_stats.program_work(compiled_case, self.devices, program), **compiled_case.needs,
-            **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
+            **{name: getattr(self.stages, name) for name in COMPILING_STAGES},
             **_optimized_work(kernels, compiled_case.steps),
             "passes": compiled_case.derivative.passes or None,
             "padding": program_stats.padding_share(self.derivative), "blocks": compiled_case.blocks,
@@ -177,20 +177,14 @@ class BuiltCase:
             with tempfile.TemporaryDirectory() as folder:
                 options = llvm_instructions.dump_options(folder)
                 stages = compile_stages(program.function, arguments, options)
-                return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
+                self.operations[stages.compiled] = llvm_instructions.count_operations(Path(folder))
+                return stages
         except Exception as error:
             if options is None and _TRITON_ERROR_MESSAGE in str(error):
                 return self._compile_stages(program, _CUBLAS_OPTIONS)
             if not _OUT_OF_MEMORY_MESSAGE.search(str(error)) and not environment.is_out_of_memory(str(error)):
                 raise
             return Stages(program.function, RejectedProgram(program, self.case.devices, str(error)))
-
-
-@dataclasses.dataclass(frozen=True)
-class _CpuStages(Stages):
-    """The compilation stages of a CPU program, with the number of operations of each kernel by name."""
-
-    operations: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class RejectedProgram:
