@@ -134,8 +134,9 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
     if operations is not None:
         loop_operations = operations.get(kernel.instruction.name, 0.0)  # 0 if a library computes the result
         work["overhead"] = _kernel_overhead(kernel, loop_operations, work["arithmetic"])
-        if kernel.instruction.opcode == "convolution":
-            loop_operations *= _convolution_slowdown(loop_operations, work["products"])
+        is_scalar = loop_operations > _MOST_VECTORIZED * work["products"]
+        if kernel.instruction.opcode == "convolution" and is_scalar:
+            loop_operations *= SLOWDOWN_OF_SCALAR_CONVOLUTION
         work["operations"], library = round(loop_operations), "" if loop_operations else library
     return KernelWork(kernel.bytes, library=library, times=kernel.times, **work)
 
@@ -282,14 +283,6 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
         sorted_elements = math.prod(operands[0].dims[axis] for axis in instruction.axes("dimensions") or ())
         return round(SORT_COMPARISON * operands[0].size * math.log2(max(2, sorted_elements)))
     return 0
-
-
-def _convolution_slowdown(operations: float, products: int) -> int:
-    """Return the factor by which scalar loops slow down a convolution, or 1 if its loops are vectorized.
-
-    `operations` counts all operations in the loops. `products` counts the multiplications and additions.
-    """
-    return 1 if operations <= _MOST_VECTORIZED * products else SLOWDOWN_OF_SCALAR_CONVOLUTION
 
 
 def _routine_name(instruction: HloInstruction) -> str:

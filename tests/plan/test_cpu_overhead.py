@@ -73,28 +73,35 @@ OPCODES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
-    result, first, second, attributes, expected = PRODUCTS[name]
-    opcode = OPCODES.get(name, "dot")
+def count_product(name, operations):
+    """Return the work of the kernel of a product in `PRODUCTS`."""
+    result, first, second, attributes, _ = PRODUCTS[name]
     text = f"""\
 ENTRY %main (a: {first}, b: {second}) -> {result} {{
   %a = {first} parameter(0)
   %b = {second} parameter(1)
-  ROOT %r = {result} {opcode}(%a, %b), {attributes}
+  ROOT %r = {result} {OPCODES.get(name, "dot")}(%a, %b), {attributes}
 }}
 """
-    (in_library,), (in_loops,) = (count_kernels(text, operations) for operations in ({}, {"r": 1000.0}))
+    (kernel,) = count_kernels(text, operations)
+    return kernel
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_only_what_has_no_compiled_loops_is_computed_by_a_library(name):
+    expected, opcode = PRODUCTS[name][-1], OPCODES.get(name)
+    in_library, in_loops = (count_product(name, operations) for operations in ({}, {"r": 1000.0}))
     assert (in_library.overhead, in_library.operations) == (kernel_work.KERNEL_START + expected, 0)
     assert (in_loops.overhead, in_loops.operations) == (kernel_work.KERNEL_START, 1000)
     assert (in_library.library, in_loops.library) == (opcode if name == "random bits" else "", "")
 
 
 @pytest.mark.parametrize(
-    ("operations", "slowdown"), [(5000, 1), (12_000, kernel_work.SLOWDOWN_OF_SCALAR_CONVOLUTION)]
+    ("per_product", "slowdown"), [(5, 1), (12, kernel_work.SLOWDOWN_OF_SCALAR_CONVOLUTION)]
 )
-def test_additions_of_a_convolution_wait_for_each_other_in_scalar_loops_only(operations, slowdown):
-    assert kernel_work._convolution_slowdown(operations, 1000) == slowdown
+def test_additions_of_a_convolution_wait_for_each_other_in_scalar_loops_only(per_product, slowdown):
+    operations = per_product * count_product("a convolution", {}).products
+    assert count_product("a convolution", {"r": operations}).operations == slowdown * operations
 
 
 def test_a_fusion_of_the_library_has_the_time_of_its_start():
