@@ -77,14 +77,12 @@ class Problem:
     @functools.cached_property
     def transforms(self) -> list[str]:
         """Return which of "jacfwd" and "jacrev" can differentiate the function, or both if neither can."""
-        names = ["jacfwd", "jacrev"]
-        return list(filter(self._can_differentiate, names)) or names
-
-    def _can_differentiate(self, transform: str) -> bool:
-        derivative = getattr(jax, transform)(self.function, self.argnums)
-        with contextlib.suppress(Exception):
-            return jax.eval_shape(derivative, *self.structs_at_point()) is not None
-        return False
+        possible = []
+        for transform in (jax.jacfwd, jax.jacrev):
+            with contextlib.suppress(Exception):
+                jax.eval_shape(transform(self.function, self.argnums), *self.structs_at_point())
+                possible.append(transform.__name__)
+        return possible or ["jacfwd", "jacrev"]
 
 
 def make_problem(
