@@ -213,7 +213,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
     workload = Workload(
         by_name(problem.function),
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()},
-        shared={name: _make_specs(name, value, 0) for name, value in problem.shared.items()},
+        shared={name: _make_specs(name, value) for name, value in problem.shared.items()},
         wrt="+".join(problem.wrt),
         whole_modes={} if whole_mode is None else {"vmap_grad": by_name(whole_mode)},
     )
@@ -256,11 +256,11 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
 
 def _add_direction(problem: Problem, workload: Workload) -> Workload:
     """Return the workload with one more input, a direction at each point, for each differentiated input."""
-    add_axis = lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype)  # noqa: E731
-    names = {_name_copy(problem, name, "direction"): name for name in problem.wrt}
-    structs = dict(zip(problem.wrt, problem.input_structs(), strict=True))
-    directions = {v: _make_specs(v, jax.tree.map(add_axis, structs[name]), 1) for v, name in names.items()}
-    return dataclasses.replace(workload, points={**workload.points, **directions}, direction="+".join(names))
+    names = [_name_copy(problem, name, "direction") for name in problem.wrt]
+    directions = zip(names, map(_make_specs, names, problem.input_structs()), strict=True)
+    return dataclasses.replace(
+        workload, points={**workload.points, **dict(directions)}, direction="+".join(names)
+    )
 
 
 def _gauss_newton_workload(
@@ -291,11 +291,11 @@ def _gauss_newton_workload(
     )  # fmt: skip
 
 
-def _make_specs(name: str, arrays: Any, point_axes: int) -> Any:
+def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
     """Return an `InputSpec` for each array of an input, with the values of the array.
 
     `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` gives
-    random floats or zero integers.
+    random floats or zero integers, which are the same in a copy of the input with another name.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
