@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import yaml
+from omegaconf import OmegaConf
 
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment, run_case
@@ -23,9 +23,8 @@ from scaling.core.record import Record, Writer
 from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
 from scaling.plan import calibration
-from scaling.plan import hardware as machines
 from scaling.plan.compile_pool import RecordFields
-from scaling.plan.hardware import Hardware
+from scaling.plan.hardware import Hardware, from_config
 from scaling.results import store
 from scaling.study.compose import configuration_folder
 
@@ -42,18 +41,13 @@ def read_hardware(name: str) -> Hardware:
     files = {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
     if name not in [*files]:  # `name` may be a value without a hash
         raise unknown_name("hardware", name, files)
-    config = yaml.safe_load(files[name].read_text())
+    config: Any = OmegaConf.load(files[name])
     for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
         if default != "_self_":
             base = files[name].parent / f"{default.partition('@')[0]}.yaml"
-            config = _merge_configs(yaml.safe_load(base.read_text()), config)
-    return machines.from_config(config)
-
-
-def _merge_configs(base: Any, config: Any) -> Any:
-    if not (isinstance(base, dict) and isinstance(config, dict)):
-        return config
-    return base | {name: _merge_configs(base.get(name), value) for name, value in config.items()}
+            config = OmegaConf.merge(OmegaConf.load(base), config)
+    fields: Any = OmegaConf.to_container(config)
+    return from_config(fields)
 
 
 def find_model() -> Hardware | None:

@@ -18,9 +18,8 @@ from scaling.core.case import AUTO, FIELDS, Refusal
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import COMPILING_STAGES, Record, Writer
 from scaling.plan import calibration, compile_pool, time_model
-from scaling.plan import hardware as machines
 from scaling.plan.compile_pool import RecordFields
-from scaling.plan.hardware import Hardware
+from scaling.plan.hardware import Hardware, from_config, is_positive
 from scaling.results import store
 from scaling.study import grid, preflight
 from scaling.study.results_folder import create_results, parse_results
@@ -126,9 +125,9 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
             raise Refusal(f"{option}={value} has no effect on a plan, which only compiles; remove it")
     folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
-    if deadline is not None and not machines.is_positive(deadline):
+    if deadline is not None and not is_positive(deadline):
         raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
-    hardware = machines.from_config(config["hardware"])
+    hardware = from_config(config["hardware"])
     store.check_schemas(folder)
     if hardware.platform == "cpu":
         hardware = _calibrate_cpu(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
