@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from scaling.core.case import DTYPES, PRECISIONS, Refusal, unknown_name
@@ -68,7 +68,6 @@ class Hardware:
     # Torus shapes in chips, beginning with one chip. If empty, use whole hosts or part of one host.
     slices: tuple[tuple[int, ...], ...]
     most: int  # the largest device count
-    price: float | None  # per device and hour
     target: Any  # the target of the compiler: a GPU target configuration, or the libtpu name of a TPU
     config: Mapping[str, Any] = field(repr=False)  # the YAML mapping from which this model was created
 
@@ -127,11 +126,11 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
         raise Refusal(f"hardware.per_chip must be at most per_host={per_host}, not {per_chip}")
     if slices and math.prod(slices[-1]) * per_chip != config["most"]:
         raise Refusal(f"hardware.most must be the devices of the last slice, not {config['most']!r}")
-    values: dict[str, Any] = {name: config.get(name) for name in (*_RULES, "platform", "memory", "target")}
+    rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py adds the rates of a CPU
+    values: dict[str, Any] = {each.name: config.get(each.name) for each in fields(Hardware)}
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
     values |= {"title": config.get("title") or config["name"], "slices": tuple(map(tuple, slices))}
-    rates = () if platform == "cpu" else (_read_rates(config),)  # calibration.py adds the rates of a CPU
-    return Hardware(**values, rates=rates, config=dict(config))
+    return Hardware(**values | {"rates": rates, "config": dict(config)})
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
