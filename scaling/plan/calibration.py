@@ -49,8 +49,8 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the rates of a device while `devices` devices work, or None if their timings are missing."""
-    # (target, dtype, precision) -> list of (work, work per second)
-    speeds = defaultdict[tuple[str | None, str, str], list[tuple[float, float]]](list)
+    # (target, dtype) -> list of (work, work per second), for matrix products at any precision
+    speeds = defaultdict[tuple[str | None, str], list[tuple[float, float]]](list)
     latencies = dict[tuple[str | None, str], float]()  # (target, api) -> seconds
     for timing in (timing for timing in timings if timing.case.devices == devices):
         case = timing.case
@@ -59,12 +59,12 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
             continue
         floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
         work, seconds = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
-        speeds[case.target, case.dtype, case.precision].append((float(work), work / seconds))
+        speeds[case.target, case.dtype].append((float(work), work / seconds))
 
-    def fastest(target: str, dtype: str = "float32", precision: str = "highest") -> float | None:
-        return max((speed for _, speed in speeds[target, dtype, precision]), default=None)
+    def fastest(target: str, dtype: str = "float32") -> float | None:
+        return max((speed for _, speed in speeds[target, dtype]), default=None)
 
-    copies = tuple(sorted(speeds["copy", "float32", "highest"]))
+    copies = tuple(sorted(speeds["copy", "float32"]))
     calls = {api: seconds for (target, api), seconds in latencies.items() if target == "call"}
     if not copies or not calls:
         return None
@@ -72,15 +72,11 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         rate: {dtype: fastest(target, "float64" if dtype == "float64" else "float32") for dtype in DTYPES}
         for rate, target in _TARGET_OF_RATE.items()
     }
-    products = {  # the fastest of all precisions
-        dtype: max(filter(None, (fastest("matmul", dtype, each) for each in PRECISIONS)), default=None)
-        for dtype in DTYPES
-    }
     call = min(calls.values())
     collectives = [seconds for (target, _), seconds in latencies.items() if target == "collective"]
     return Rates(
         devices=devices, bandwidth=copies, **by_dtype,
-        products={dtype: dict.fromkeys(PRECISIONS, rate) for dtype, rate in products.items()},
+        products={dtype: dict.fromkeys(PRECISIONS, fastest("matmul", dtype)) for dtype in DTYPES},
         turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0, call_seconds=calls | {"": call},
         network=_levels(devices, fastest("all_reduce"), min(collectives, default=None), call),
     )  # fmt: skip
