@@ -51,11 +51,11 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the rates of a device while `devices` devices work, or None if their timings are missing."""
     # (target, dtype) -> list of (work, work per second), for matrix products at any precision
     speeds = defaultdict[tuple[str | None, str], list[tuple[float, float]]](list)
-    latencies = dict[tuple[str | None, str], float]()  # (target, api) -> seconds
+    latencies = defaultdict[str | None, dict[str, float]](dict)  # target -> api -> seconds
     for timing in (timing for timing in timings if timing.case.devices == devices):
         case = timing.case
         if case.kind == "floor":
-            latencies[case.target, case.api] = timing.median
+            latencies[case.target][case.api] = timing.median
             continue
         floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
         work, seconds = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
@@ -64,8 +64,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     def fastest(target: str, dtype: str = "float32") -> float | None:
         return max((speed for _, speed in speeds[target, dtype]), default=None)
 
-    copies = tuple(sorted(speeds["copy", "float32"]))
-    calls = {api: seconds for (target, api), seconds in latencies.items() if target == "call"}
+    copies, calls = tuple(sorted(speeds["copy", "float32"])), latencies["call"]
+    collectives = latencies["collective"].values()
     if not copies or not calls:
         return None
     by_dtype = {  # bfloat16 has the rates of float32, to which it is converted
@@ -73,22 +73,13 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         for rate, target in _TARGET_OF_RATE.items()
     }
     call = min(calls.values())
-    collectives = [seconds for (target, _), seconds in latencies.items() if target == "collective"]
+    network: tuple[Level, ...] = ()  # between CPU cores
+    if devices > 1 and collectives and (speed := fastest("all_reduce")) is not None:
+        latency = max(min(collectives) - call, _MIN_LATENCY) / (2 * math.ceil(math.log2(devices)))
+        network = (Level("switch", None, speed * 2 * (devices - 1) / devices, latency),)
     return Rates(
         devices=devices, bandwidth=copies, **by_dtype,
         products={dtype: dict.fromkeys(PRECISIONS, fastest("matmul", dtype)) for dtype in DTYPES},
         turned=fastest("transpose") or copies[-1][1], kernel_seconds=0.0, call_seconds=calls | {"": call},
-        network=_levels(devices, fastest("all_reduce"), min(collectives, default=None), call),
+        network=network,
     )  # fmt: skip
-
-
-def _levels(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return a tuple with the network level between CPU cores, or () if there is none or a timing is missing.
-
-    `speed` is the bandwidth of an all-reduce in bytes per second. `collective` and `call` are the times of a
-    small collective and of an empty function in seconds.
-    """
-    if devices < 2 or speed is None or collective is None:
-        return ()
-    latency = max(collective - call, _MIN_LATENCY) / (2 * math.ceil(math.log2(devices)))
-    return (Level("switch", None, speed * 2 * (devices - 1) / devices, latency),)
