@@ -19,10 +19,9 @@ R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations 
 for a torus, N. Jouppi and others, "TPU v4", ISCA 2023.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -45,21 +44,6 @@ PARTS_OF_ALL_REDUCE = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0
 Work = dict[str, float]
 
 
-@dataclass(frozen=True)
-class TimeEstimate:
-    """The predicted time of a call and its parts in seconds, with a 95 % interval of the time."""
-
-    seconds: float
-    low: float
-    high: float
-    call: float  # the time to dispatch the call and to launch the kernels
-    compute: float  # the time to execute the kernels on a typical device
-    communication: float  # the time of the collectives
-    waiting: float  # the time to wait for the slowest device
-    bound: str | None  # the largest part of the kernel time: "memory", "overhead" or a kind of operation
-    draws: list[float]  # the times on the first `_RECORDED_DRAWS` random machines, the same for all programs
-
-
 class UnknownTime(Exception):
     """An exception whose message states why a time cannot be predicted."""
 
@@ -71,18 +55,26 @@ def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordField
     try:
         if "host" in (case.storage, (fields.get("blocks") or {}).get("storage")):
             raise UnknownTime("the model has no transfers between the host and its devices")
-        time = estimate(case, hardware, fields["kernels"], fields["messages"])
+        return fields | {"predicted": estimate(case, hardware, fields["kernels"], fields["messages"])}
     except UnknownTime as reason:
         return fields | {"text": f"not predicted: {reason}"}
-    return fields | {"predicted": dataclasses.asdict(time) | {"by": "program"}}
 
 
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> TimeEstimate:
-    """Return the predicted time of a call, or raise `UnknownTime` if it cannot be predicted.
+) -> dict[str, Any]:
+    """Return the record field `predicted`, or raise `UnknownTime` if the time cannot be predicted.
 
-    `kernels` and `messages` are the kernels and the collectives of the compiled program.
+    `kernels` and `messages` are the kernels and the collectives of the compiled program. The result contains:
+
+        seconds, low, high    the predicted time of a call in seconds, and its 95 % interval
+        call                  the time to dispatch the call and to launch the kernels
+        compute               the time to execute the kernels on a typical device
+        communication         the time of the collectives
+        waiting               the time to wait for the slowest device
+        bound                 the largest part of the kernel time: "memory", "overhead" or a kind of operation
+        draws                 the times on the first `_RECORDED_DRAWS` random machines
+        by                    "program", because the time is predicted from the compiled program
     """
     with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
         time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
@@ -92,16 +84,19 @@ def estimate(
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
     recorded_draws = [float(f"{value:.4g}") for value in seconds[:_RECORDED_DRAWS]]
     medians = {name: float(np.median(part)) for name, part in time_parts.items()}
-    return TimeEstimate(middle, low, high, **medians, bound=bound, draws=recorded_draws)
+    return {
+        "seconds": middle, "low": low, "high": high, **medians, "bound": bound, "draws": recorded_draws,
+        "by": "program",
+    }  # fmt: skip
 
 
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return the parts of the predicted time on `DRAWS` random machines, and `TimeEstimate.bound`.
+    """Return the parts of the predicted time on `DRAWS` random machines, and `bound` as in `estimate`.
 
-    The parts are a dict from field of `TimeEstimate` to an array of shape (DRAWS,) in seconds. The random
-    machines are the same for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are a dict from name to an array of shape (DRAWS,) in seconds. The random machines are the same
+    for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")

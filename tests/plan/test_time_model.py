@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def case(devices=1, **fields):
 def estimate(kernels, messages=(), devices=1, hardware=None, **fields):
     """Return the prediction, or the message that states why there is none."""
     try:
-        return time_model.estimate(case(devices, **fields), hardware or machine(), kernels, messages)
+        hardware = hardware or machine()
+        return SimpleNamespace(**time_model.estimate(case(devices, **fields), hardware, kernels, messages))
     except time_model.UnknownTime as reason:
         return str(reason)
 
