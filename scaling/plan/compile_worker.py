@@ -23,7 +23,7 @@ import jax
 from jax.experimental import topologies
 
 from scaling.core import compile_case, environment, layout, record, workload
-from scaling.core.case import AUTO, Case, Refusal, TooLarge, from_dict
+from scaling.core.case import Case, Refusal, TooLarge, from_dict
 from scaling.core.compile_case import Stages, compile_stages, program_bytes
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
@@ -116,9 +116,7 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None for chunk=auto and for too large programs."""
-        if self.case.chunk == AUTO:  # block sizes are chosen by compiling several programs
-            return None
+        """Return the jaxpr of the program, or None if it is too large. The case must not have chunk=auto."""
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
