@@ -210,15 +210,15 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
     `whole_mode` computes the derivative of the whole batch with mode=vmap_grad, or is None.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
+    directions = _direction_specs(problem) if problem.target in PRODUCTS else {}
     workload = Workload(
         by_name(problem.function),
-        points={name: _make_specs(name, value, 1) for name, value in problem.points.items()},
+        points={name: _make_specs(name, value, 1) for name, value in problem.points.items()} | directions,
         shared={name: _make_specs(name, value) for name, value in problem.shared.items()},
         wrt="+".join(problem.wrt),
         whole_modes={} if whole_mode is None else {"vmap_grad": by_name(whole_mode)},
+        direction="+".join(directions),
     )
-    if problem.target in PRODUCTS:
-        workload = _add_direction(problem, workload)
     if problem.target == "gauss_newton":
         workload = _gauss_newton_workload(problem, workload, whole_mode)
     module = types.ModuleType(f"advised.{problem.name}_{next(_workload_numbers)}")
@@ -254,13 +254,10 @@ def _name_copy(problem: Problem, name: str, kind: str) -> str:
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 
-def _add_direction(problem: Problem, workload: Workload) -> Workload:
-    """Return the workload with one more input, a direction at each point, for each differentiated input."""
+def _direction_specs(problem: Problem) -> dict[str, Any]:
+    """Return the specs of one more input, a direction at each point, for each differentiated input."""
     names = [_name_copy(problem, name, "direction") for name in problem.wrt]
-    directions = zip(names, map(_make_specs, names, problem.input_structs()), strict=True)
-    return dataclasses.replace(
-        workload, points={**workload.points, **dict(directions)}, direction="+".join(names)
-    )
+    return dict(zip(names, map(_make_specs, names, problem.input_structs()), strict=True))
 
 
 def _gauss_newton_workload(
