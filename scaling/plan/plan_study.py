@@ -90,8 +90,8 @@ def prepare_plan(
         )
         for checked in checked_cases
     }
-    plans = store.load(folder).plans if folder.is_dir() else []
-    planned_before = {(plan.key, plan.environment["digest"]) for plan in plans if plan.status != "failed"}
+    plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
+    planned_before = {(plan.key, plan.environment["digest"]) for plan in plans}
     cases, rejected, done = [], [], 0
     for checked in checked_cases:
         if (checked.case.key, environments[checked.environment_key]["digest"]) in planned_before:
@@ -136,10 +136,10 @@ def _read_options(config: dict[str, Any], name: str) -> tuple[Hardware, Path, Ru
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
     """Return the model of a CPU with the rates that were measured in the results folder `folder`."""
-    timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
+    calibrated = calibration.calibrate(hardware, pool_processes(store.load(folder).records))
     free = environment.available_bytes()  # used if the model does not state the memory of a device
     per_core = None if free is None else free / len(cores.usable_cores())
-    return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or per_core)
+    return dataclasses.replace(calibrated, memory=hardware.memory or per_core)
 
 
 def _expand_cases(
