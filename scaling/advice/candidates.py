@@ -41,21 +41,20 @@ def list_candidates(
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
     layouts = [base] if devices is None else [_choose_layout(base, n, may_split_seeds) for n in devices]
-    reasons = dict[Case, tuple[str, str] | None]()  # (code, text) of why a case is excluded, or None
+    # Two choices of options can be one case. The values of the last two dicts are reasons.
+    cases, indivisible, inapplicable = dict[Case, None](), dict[Case, str](), dict[Case, str]()
     for incomplete in _enumerate_cases(layouts, _list_modes(derivative), derivative):
         case = completion.complete(incomplete)
         candidate = completion.without_trivial_blocks(describe_derivative(case, workload.build(case)))
         case = candidate.case
-        reasons[case] = applicability.why_inapplicable(candidate)
         if case.split != "both" and case.points % case.mesh_shape[0]:
-            text = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
-            reasons[case] = "indivisible", text
-    cases = [case for case, reason in reasons.items() if reason is None]
-    excluded = {case: reason for case, reason in reasons.items() if reason is not None}
+            indivisible[case] = f"{case.points} points do not divide evenly over {case.mesh_shape[0]} devices"
+        elif reason := applicability.why_inapplicable(candidate):
+            inapplicable[case] = reason[1]
+        else:
+            cases[case] = None
     # Modes that are undefined for the function are reported only if there is nothing else to report.
-    indivisible = {case: reason for case, reason in excluded.items() if reason[0] == "indivisible"}
-    reported = indivisible if cases or indivisible else excluded
-    return cases, {case: text for case, (_, text) in reported.items()}, derivative
+    return list(cases), indivisible or ({} if cases else inapplicable), derivative
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
