@@ -32,7 +32,6 @@ _RUN_OPTIONS = {  # option of `scaling run` that has no effect on a plan -> defa
     "cluster": "none", "tracking": "none",
 }  # fmt: skip
 _BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start-up time of JAX
-Listener = Callable[[dict[str, Any]], None]
 
 HELP = """\
 Compile a study for other hardware and predict its run times, without running it.
@@ -68,9 +67,7 @@ class PlannedStudy:
     environments: Mapping[tuple, dict[str, Any]]
 
 
-def prepare_plan(
-    config: dict[str, Any], name: str, note: preflight.ProgressCallback = lambda done, total: None
-) -> PlannedStudy:
+def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCallback) -> PlannedStudy:
     """Check the configuration of a plan, and return the cases to compile as a `PlannedStudy`.
 
     `config` is a Hydra configuration, and `name` is the name of its study. `note(done, total)` receives the
@@ -167,7 +164,7 @@ def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
     return None
 
 
-def run_plan(study: PlannedStudy, listener: Listener) -> None:
+def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) -> None:
     """Compile the cases of a study, predict their run times, and write one record per case.
 
     `listener` is called with an event (a dict) when a case begins or ends.
