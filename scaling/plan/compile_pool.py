@@ -17,6 +17,7 @@ from typing import Any
 from scaling.core.case import Case, Refusal, built_in, non_default_fields
 from scaling.plan.hardware import Hardware
 from scaling.workers.machine import AllocationLost, ProcessShape
+from scaling.workers.schedule import group_by
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
 # Packages by platform. One of them must be installed to compile for the platform.
@@ -78,10 +79,7 @@ def compile_cases(
     Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
     if a worker does not start.
     """
-    groups: dict[Case, list[Case]] = {}  # the cases with the same program
-    for case in sorted(cases, key=lambda case: -case.devices):
-        groups.setdefault(program_of(case), []).append(case)
-    remaining = iter(groups.values())
+    remaining = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of))
     events: _Events = queue.Queue()
     for _ in range(size):
         arguments = header, remaining, seconds, events
