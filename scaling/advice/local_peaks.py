@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from scaling.analysis.timings import pool_processes
 from scaling.core import environment, run_case
-from scaling.core.case import Case, Refusal, unknown_name
+from scaling.core.case import Case, Refusal, check_names
 from scaling.core.record import Record, Writer
 from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
@@ -39,8 +39,7 @@ _PEAK_OF_WORK = {  # kind of work of a kernel that a library computes -> the pea
 def read_hardware(name: str) -> Hardware:
     """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is none."""
     files = {path.stem: path for path in sorted((configuration_folder() / "hardware").glob("*.yaml"))}
-    if name not in [*files]:  # `name` may be a value without a hash
-        raise unknown_name("hardware", name, files)
+    check_names("hardware", [name], [*files])  # `name` may be a value without a hash
     config: Any = OmegaConf.load(files[name])
     for default in config.pop("defaults", []):  # such as base/gpu@_here_, as Hydra reads it
         if default != "_self_":

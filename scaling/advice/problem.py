@@ -22,7 +22,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
+from scaling.core.case import DTYPES, SECOND, Case, Refusal, check_names
 from scaling.core.formatting import list_first
 from scaling.core.workload import InputSpec, Workload, clear_cache, uniform
 from scaling.options.pytrees import describe
@@ -96,8 +96,7 @@ def make_problem(
     """Return the checked arguments of `scaling.advise`, or raise `Refusal` if one of them is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
-    if target not in TARGETS:
-        raise unknown_name("target", target, TARGETS)
+    check_names("target", [target], TARGETS)
     points = _read_inputs("points", points)
     shared = _read_inputs("shared", {} if shared is None else shared)
     if not points or set(points) & set(shared):
@@ -166,8 +165,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
             raise Refusal(
                 f"wrt={name} is a part of the input {parent!r}: use wrt={parent}, or an input of its own"
             )
-        if name not in inputs:
-            raise unknown_name("input to differentiate with respect to (wrt)", name, inputs)
+        check_names("input to differentiate with respect to (wrt)", [name], inputs)
         if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
             raise Refusal(f"wrt={name} contains {dtypes[0]}: give it in an input of its own, or convert it")
     return names
@@ -193,8 +191,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
             f"{not_positional[0]!r} is no positional parameter of the function: bind its value by "
             f"functools.partial, or give a function such as lambda {', '.join(inputs)}: ..."
         )
-    if unknown:
-        raise unknown_name("parameter of the function", unknown[0], names or ["none"])
+    check_names("parameter of the function", unknown, names)
     needed = [name for k, name in enumerate(names) if is_required[name] or k < len(inputs)]
     if missing := ", ".join(name for name in needed if name not in inputs):
         raise Refusal(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from scaling.core.case import DTYPES, PRECISIONS, Refusal, unknown_name
+from scaling.core.case import DTYPES, PRECISIONS, Refusal, check_names
 
 SHAPES = ("torus", "switch", "tree")  # topologies of a network level
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -113,11 +113,9 @@ class Hardware:
 def from_config(config: Mapping[str, Any]) -> Hardware:
     """Return the hardware model that a configuration describes, or raise `Refusal` if a field is invalid."""
     valid_keys = {*_RULES, *_PLATFORM_RULES["gpu"], "platform", "sources", "ceilings"}
-    if unknown := [name for name in config if name not in valid_keys]:
-        raise unknown_name("key of hardware", unknown[0], sorted(valid_keys))
-    platform = config.get("platform")
-    if platform not in PLATFORMS:
-        raise unknown_name("hardware.platform", platform, PLATFORMS)
+    check_names("key of hardware", config, sorted(valid_keys))
+    platform: Any = config.get("platform")
+    check_names("hardware.platform", [platform], PLATFORMS)
     for name, (is_valid, description) in (_RULES | _PLATFORM_RULES[platform]).items():
         if not is_valid(config.get(name)):
             raise Refusal(f"hardware.{name} must be {description}, not {config.get(name)!r}")
