@@ -207,7 +207,10 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
     `whole_mode` computes the derivative of the whole batch with mode=vmap_grad, or is None.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
-    directions = _direction_specs(problem) if problem.target in PRODUCTS else {}
+    directions: dict[str, Any] = {}  # an input for each differentiated input, a direction at each point
+    if problem.target in PRODUCTS:
+        names = [_name_copy(problem, name, "direction") for name in problem.wrt]
+        directions = dict(zip(names, map(_make_specs, names, problem.input_structs()), strict=True))
     workload = Workload(
         by_name(problem.function),
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()} | directions,
@@ -249,12 +252,6 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
     """Return a new name that contains `kind`, for an additional input with the shape of the input `name`."""
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
-
-
-def _direction_specs(problem: Problem) -> dict[str, Any]:
-    """Return the specs of one more input, a direction at each point, for each differentiated input."""
-    names = [_name_copy(problem, name, "direction") for name in problem.wrt]
-    return dict(zip(names, map(_make_specs, names, problem.input_structs()), strict=True))
 
 
 def _gauss_newton_workload(
