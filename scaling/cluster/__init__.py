@@ -1,1 +1,1 @@
-"""Run studies on a cluster: submit tasks to Slurm, find the states of the tasks, and record lost cases."""
+"""Run studies in Slurm jobs: group cases into tasks (one per job), submit the tasks, find their states."""

@@ -1,4 +1,4 @@
-"""Define `ClusterSettings`, and parse the values of the files conf/cluster/*.yaml."""
+"""Define `ClusterSettings` (partition, time limit, GPUs, ...), and parse them from conf/cluster/*.yaml."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of a cluster and of the Slurm jobs on it, as explained in conf/cluster/slurm.yaml."""
+    """Settings of a cluster and of the jobs on it. The files conf/cluster/*.yaml explain the fields."""
 
     name: str = NONE
     partition: str | None = None
@@ -53,12 +53,19 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in Slurm jobs or in a local background job, not in this process."""
+        """Return whether cases run in jobs: Slurm jobs, or a background job on this host.
+
+        If false, this process starts the workers that run the cases.
+        """
         return self.name in (LOCAL, SLURM)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the names of the environment fields in a record that only the compute nodes can set."""
+        """Return the names of the environment fields of a record that are unknown until a job runs.
+
+        Setup lines may change environment variables. The settings `python` and `container` determine the
+        versions of packages.
+        """
         set_by_setup = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*set_by_setup, *(("versions",) if self.python or self.container else ()))
 
@@ -69,7 +76,10 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the settings in the Hydra config group `cluster`, or raise `Refusal` if a setting is invalid."""
+    """Convert the Hydra config group `cluster` to `ClusterSettings`.
+
+    Raise `Refusal` if a setting is invalid.
+    """
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -86,7 +96,10 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of the setting `key` (None for null), or raise `Refusal` if it is invalid."""
+    """Parse the value of the setting `key`, or raise `Refusal` if the value is invalid.
+
+    If the value is None (null in YAML), return None.
+    """
     if value is None:
         return None
     parse, expected = _PARSERS.get(key, (_parse_name, "a name"))
@@ -122,9 +135,10 @@ def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
 
 
 def _parse_minutes(value: Any) -> float | None:
-    """Return a positive duration in minutes, or None if `value` is invalid.
+    """Convert a positive duration to minutes, or return None if `value` is invalid.
 
-    `value` is a number of minutes, a number with a unit ("90min", "2h", "1.5d"), or a time in a Slurm format.
+    `value` is a number of minutes, a number with a unit ("90min", "2h", "1.5d"), or a time in a Slurm format
+    ("02:00:00", "1-12:00:00").
     """
     text = str(value).strip()
     if match := re.fullmatch(rf"({_DECIMAL})\s*(s|sec|m|min|h|hours?|d|days?)?", text):
@@ -142,7 +156,7 @@ def _parse_minutes(value: Any) -> float | None:
 
 
 def _parse_megabytes(value: Any) -> int | None:
-    """Return a positive amount of memory in MB, or None if `value` is invalid.
+    """Convert a positive amount of memory to MB, or return None if `value` is invalid.
 
     `value` is a number of GB, or a number with a unit ("4GB", "4GiB", "4000MB"). 1 GB is 1024 MB.
     """

@@ -1,4 +1,4 @@
-"""Find the states of submitted tasks from Slurm, local processes, journals and logs, and cancel tasks."""
+"""Determine the states of submitted tasks from Slurm, processes, journals and logs, and cancel tasks."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ _STATES_FILE = "states.json"  # file in the folder of a submission with the fina
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task, and the state of its job when the scheduler was queried."""
+    """A submitted task (the cases that run in one job), and the state of its job at the time of the query."""
 
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
@@ -52,40 +52,47 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return a summary of the events that the task wrote to disk, as of the first access."""
+        """Return a summary of the events in the journal files of the task.
+
+        The files are read at the first access.
+        """
         return read_journal(self.entry.path)
 
     @cached_property
     def definition(self) -> TaskDefinition:
-        """Return the content of the task file, or raise `Refusal` if it is missing or malformed."""
+        """Return the content of the task file. Raise `Refusal` if the file is missing or malformed."""
         return submission_files.read_task(self.entry.path)
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """Return the cases of the task by key, or {} if the task file cannot be read."""
+        """Return {case key: case} for the cases of the task, or {} if the task file cannot be read."""
         with contextlib.suppress(Refusal):
             return {item.case.key: item.case for item in self.definition.items}
         return {}
 
     @property
     def may_run(self) -> bool:
-        """Return whether the task is pending or running, or its state is unknown."""
+        """Return whether the task may still run: it is pending or running, or its state is unknown."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
     def is_pending(self) -> bool:
-        """Return whether the job of the task waits in the queue, for its first start or for a restart."""
+        """Return whether the job of the task waits to start, for the first time or after a requeue."""
         return self.state.name in slurm.WAITING
 
     @property
     def wait_message(self) -> str:
-        """Return a message about the CPU cores that a running task waits for, or "" if it does not wait."""
+        """Return the message of a running task that waits for CPU cores, or "" if the task does not wait."""
         waiting = self.may_run and not self.is_pending and self.journal.last_event == "waiting"
         return self.journal.last_text if waiting else ""
 
     @property
     def running_attempts(self) -> list[TaskAttempt]:
-        """Return the attempts to run a case that have begun but not ended in the current run of the task."""
+        """Return the attempts to run a case that the task has begun but not ended.
+
+        Only attempts of the current run of the task are included. The list is empty if the task is pending or
+        has ended.
+        """
         if not self.may_run or self.is_pending:
             return []
         attempts = self.journal.attempts
@@ -95,7 +102,8 @@ class TaskState:
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return all tasks that were submitted for a results folder, with their states.
 
-    Raise `Refusal` if the scheduler does not answer, or if a file submission.json cannot be read.
+    If `query_scheduler` is false, do not query Slurm. Raise `Refusal` if a file submission.json cannot be
+    read, or if the state of a task is unknown because Slurm does not answer.
     """
     tasks, problem = try_find_tasks(results, query_scheduler)
     if problem:
@@ -104,9 +112,10 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[TaskState], str]:
-    """Return (all tasks of the readable submissions, with their states; error message or "").
+    """Return (tasks with their states, error message) for all tasks submitted for a results folder.
 
-    States that neither Slurm nor files show are `UNKNOWN`. New final states are saved to disk.
+    The error message is "" if there is no error. Tasks of unreadable submissions are omitted. The state of a
+    task is `UNKNOWN` if neither Slurm nor files show it. New final states are saved to disk.
     """
     submissions, problem = submission_files.read_submissions(results)
     queue, no_answer = None, ""
@@ -122,7 +131,10 @@ def try_find_tasks(results: Path, query_scheduler: bool = True) -> tuple[list[Ta
 
 
 def _may_be_queued(submission: Submission) -> bool:
-    """Return whether a submission was made to Slurm and not all of its tasks have completed."""
+    """Return whether Slurm may still have jobs of a submission.
+
+    This is true for a submission to Slurm unless the saved final states of all of its tasks are COMPLETED.
+    """
     completed = [state.name == "COMPLETED" for state in _read_final_states(submission).values()]
     return submission.kind == SLURM and sum(completed) < len(submission.entries)
 
@@ -130,7 +142,7 @@ def _may_be_queued(submission: Submission) -> bool:
 def _find_submitted_tasks(
     submission: Submission, queue: Mapping[str, Mapping[str, JobState]] | None
 ) -> list[TaskState]:
-    """Return all tasks of a submission, with their states.
+    """Return all tasks of a submission, with their states. Save new final states to disk.
 
     `queue` is the result of `slurm.list_jobs`, or None if Slurm did not answer or was not queried.
     """
@@ -159,10 +171,11 @@ def _query_states(
     saved: Mapping[str, JobState],
     queued: Mapping[str, JobState],
 ) -> dict[str, JobState]:
-    """Query the final states of tasks in Slurm, and return the latest state of each task by name.
+    """Return {task name: latest state} for the tasks `entries` of a Slurm submission.
 
     `saved` contains the final states on disk, by task name. `queued` contains the states of the jobs in the
-    queue, by job ID.
+    queue, by job ID. Final states that are not on disk come from sacct. Tasks without a known state are
+    omitted.
     """
     unsaved = [entry.job for entry in entries if entry.job and entry.name not in saved]
     ended_jobs = slurm.list_ended_jobs(submission.name, unsaved)
@@ -198,7 +211,10 @@ def _save_final_states(submission: Submission, states: Mapping[str, JobState]) -
 
 
 def _find_state(task: TaskState, is_queried: bool) -> JobState:
-    """Return the state of a task from its process, the scheduler, its journal, or its log."""
+    """Determine the state of a task from its process, Slurm, its journal, or its log.
+
+    `is_queried` states whether Slurm was queried and answered.
+    """
     if task.submission.kind == SLURM:
         is_observable = is_queried
     else:  # the process of a local task is visible on the host of the launcher only
@@ -227,7 +243,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def find_state_in_log(task: TaskState) -> str | None:
-    """Return the final state that the log of a job reports, such as "TIMEOUT", or None."""
+    """Return the final state that the log of a job reports, such as "TIMEOUT", or None if there is none."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -237,9 +253,10 @@ def find_state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines (at most 64 KiB) of the log of a job, or [] if it cannot be read.
+    """Return the lines in the last 64 KiB of the log of a job, or [] if the log cannot be read.
 
-    `kind` is "out" (standard output) or "err" (standard error). Output of earlier runs is omitted.
+    `kind` is "out" (standard output) or "err" (standard error). If the job was requeued, the output of
+    earlier runs is omitted.
     """
     run_start = task.journal.log_starts[kind == "err"]  # a task that is requeued appends to the log
     with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
@@ -249,7 +266,7 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the ID of the process that runs a task on this host, or None if none does."""
+    """Return the ID of the process that runs a task on this host, or None if there is no such process."""
     task_folder = f"{SUBMISSIONS}/{task.entry.folder.name}".encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
@@ -268,12 +285,18 @@ def _read_command(pid: int | str) -> bytes:
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case in the tasks that may be running or start later."""
+    """Return the set of (case key, replicate number) of the cases of all tasks that may still run.
+
+    Raise `Refusal` if the file of such a task cannot be read.
+    """
     return {item.replicate_key for task in tasks if task.may_run for item in task.definition.items}
 
 
 def cancel(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Cancel all pending and running tasks, and return these tasks."""
+    """Cancel the pending and running tasks among `tasks`, and return the canceled tasks.
+
+    In Slurm, all jobs of the submission of such a task are canceled.
+    """
     live = [task for task in tasks if task.state.live]
     for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
         slurm.cancel(name)

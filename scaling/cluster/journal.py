@@ -1,4 +1,4 @@
-"""Read and write the journal of a task, a file with one JSON line per event."""
+"""Read and write the journal of a task: a file with one line of JSON for each event, such as a case's end."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ _FIELD_CHECKS = {
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt to run a case in one run of a task, with times in ISO 8601 format."""
+    """An attempt to run a case in one run of a task. Times are text in ISO 8601 format."""
 
     run: int  # number of the run of the task (2 or more after a requeue)
     key: str  # case key
@@ -40,13 +40,13 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which is the same for each attempt at the case."""
+        """Return (case key, replicate number). All attempts to run the same replicate have equal keys."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """A summary of all journal files of a task, with times in ISO 8601 format."""
+    """A summary of all journal files of a task (one file per run). Times are text in ISO 8601 format."""
 
     attempts: tuple[TaskAttempt, ...]
     runs: int  # number of runs, or 0 if the task has never started
@@ -61,18 +61,21 @@ class TaskJournal:
 
     @property
     def ended(self) -> set[tuple[str, int]]:
-        """Return (case key, replicate number) of each case that has ended."""
+        """Return the set of (case key, replicate number) of the cases that have ended."""
         return {attempt.replicate_key for attempt in self.attempts if attempt.ended_at}
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt of each case and replicate, if this attempt has not ended."""
+        """Return the attempts that have begun but not ended.
+
+        Only the last attempt of each (case, replicate) is considered.
+        """
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return a summary of all journal files of a task, given the path of the task file."""
+    """Read all journal files of a task, and return a summary. `task` is the path of the task file."""
     attempts: dict[tuple[int, str, int, int], dict[str, Any]] = {}
     start: dict[str, Any] = {}
     event: dict[str, Any] = {}  # after the loop, the last event
@@ -101,7 +104,10 @@ def _journal_paths(task: Path) -> Iterator[Path]:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the valid events in all journal files of a task, with the number of its run as "run"."""
+    """Yield the valid events in all journal files of a task, in the order of the runs.
+
+    The field "run" of an event is the number of the run of the task, starting with 1.
+    """
     for run, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
@@ -132,14 +138,17 @@ class Journal:
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event as one line of JSON, with the given fields and the current time."""
+        """Append one line of JSON with the name of the event, the current time, and the given fields."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._file.write(json.dumps({"at": at, "event": event} | fields) + "\n")
         self._file.flush()
 
 
 def current_job() -> str | None:
-    """Return the job ID of this process, such as "12_3" in a Slurm array, or None outside a job."""
+    """Return the ID of the job that runs this process, or None outside a job.
+
+    A task of a Slurm array has an ID such as "12_3". The ID of a local job is a process ID.
+    """
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"
@@ -147,6 +156,9 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds from `began_at` to `ended_at` (default: now), or 0 if they are negative."""
+    """Return the number of seconds from `began_at` to `ended_at` (default: now), or 0 if negative.
+
+    The times are text in ISO 8601 format.
+    """
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -1,4 +1,4 @@
-"""Make "failed" records of the cases whose job ended before it recorded them, and find the cause."""
+"""Make "failed" records for cases that a job did not record before it ended, and find why the job ended."""
 
 import contextlib
 import dataclasses
@@ -26,16 +26,19 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a "failed" record for each case whose job ended without recording it, and return their number."""
+    """Write a "failed" record for each case that an ended job should have recorded but did not.
+
+    `tasks` are the submitted tasks. Return the number of records written.
+    """
     failed_records = make_failed_records(tasks, store.load(results).records) if tasks else []
     store.append_records(results, failed_records)
     return len(failed_records)
 
 
 def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case whose job ended without recording it.
+    """Return a "failed" record for each case that an ended job should have recorded but did not.
 
-    `records` contains all records of the results folder. An attempt that has a record gets no second one.
+    `records` contains all records of the results folder. Attempts that have a record are omitted.
     """
     lost: list[Record] = []
     for task in tasks:
@@ -46,7 +49,10 @@ def make_failed_records(tasks: Sequence[TaskState], records: Sequence[Record]) -
 
 
 def describe_unreadable(tasks: Sequence[TaskState]) -> list[str]:
-    """Return a list with one message about the task files that cannot be read, or [] if there are none."""
+    """Return a list with one message about all unreadable task files, or [] if all task files can be read.
+
+    Task files that are no longer needed are not checked.
+    """
     cases, refusals = 0, list[str]()
     for task in tasks:
         try:
@@ -70,9 +76,9 @@ def make_failed_records_of_task(
 ) -> list[Record]:
     """Return a "failed" record for each case that a task began but did not finish.
 
-    `records` contains all records of the results folder. `path` and `definition` are the path and the content
-    of the task file. `reason` is a key of `scaling.core.record.REASONS`, and `text` explains it. If
-    `all_cases`, include the cases that never began.
+    `records` contains all records of the results folder. Attempts that have a record are omitted. `path` and
+    `definition` are the path and the content of the task file. `reason` is a key of
+    `scaling.core.record.REASONS`, and `text` explains it. If `all_cases`, include the cases that never began.
     """
     unfinished = {attempt.replicate_key: attempt.attempt for attempt in read_journal(path).unfinished}
     history = _history_of_task(definition, records)
@@ -93,7 +99,10 @@ def make_failed_records_of_task(
 def remaining_cases(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> list[schedule.ScheduledCase]:
-    """Return the cases of a task that have no result and may be tried again, as their next attempt."""
+    """Return the cases that a task must still run, with the numbers of their next attempts.
+
+    These cases have no result in `records`, and the settings of the task allow another attempt.
+    """
     history, remaining = _history_of_task(definition, records), []
     for item in definition.items:
         identity = item.identity(definition.environments)
@@ -108,16 +117,17 @@ def remaining_cases(
 def _history_of_task(
     definition: submission_files.TaskDefinition, records: Iterable[Record]
 ) -> schedule.History:
-    """Return the recorded attempts of the cases of a task, ignoring the records of all other cases."""
+    """Return the recorded attempts of the cases of a task. Records of other cases are ignored."""
     keys = {item.case.key for item in definition.items}
     task_records = [record for record in records if record.key in keys]
     return schedule.build_history(task_records, definition.environments.values())
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return (reason, text, all_cases) for the "failed" records of a task that has ended.
+    """Return (reason, text, all_cases) for the "failed" records of a task, or None if none are needed.
 
-    `all_cases` is true if the cases that never began also need a record. Return None if no case needs one.
+    `reason` is a key of `scaling.core.record.REASONS`, and `text` explains why the job of the task ended.
+    `all_cases` is true if cases that never began also need a record.
     """
     name, has_begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if has_begun else _NOT_RECORDED_BEFORE_START):
@@ -137,7 +147,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def find_cause(task: TaskState) -> str:
-    """Return the message in the journal or in the logs that explains the end of a task, or ""."""
+    """Return the message in the journal or logs that explains why a task ended, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     stderr_lines = read_log(task, "err")

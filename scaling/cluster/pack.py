@@ -1,4 +1,4 @@
-"""Distribute cases over tasks that fit a time budget, based on predicted run times."""
+"""Distribute cases over tasks (one task per job) that fit a time budget, using predicted run times."""
 
 import statistics
 from collections import defaultdict
@@ -18,7 +18,7 @@ Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # shape of a task -> gro
 
 @dataclass(frozen=True)
 class PackedTask:
-    """The cases that one job runs one after another, and their predicted run time."""
+    """A task: the cases that one job runs one after another, and their predicted run time in total."""
 
     shape: ProcessShape
     items: Sequence[ScheduledCase]
@@ -28,11 +28,13 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Distribute the cases of a schedule over tasks, and return the tasks. A task is one job.
+    """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases of one problem (function, inputs, derivative) stay together. Therefore, the predicted run time of a
-    task may exceed `budget` seconds. If `nested`, whole scaling curves, with all device counts, stay
-    together. Otherwise, all cases of a task have the same process shape.
+    Run times are predicted from `records`. A task takes at most `budget` seconds, unless a single group of
+    cases takes longer. The cases of a group stay together. If `nested`, a group contains the cases of one
+    function with all device counts. Otherwise, a group contains the cases of one problem (function, inputs,
+    derivative), and all cases of a task have the same process shape (number of devices, nodes, and
+    processes).
     """
     predict = make_predictor(records, settings)
     groups = (_group_by_function if nested else _group_by_shape)(schedule, settings)
@@ -51,7 +53,10 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Return {process shape that is large enough for all cases: groups of cases with the same function}."""
+    """Group the cases by function, and return {process shape: groups}.
+
+    The dict has a single key: a process shape with enough nodes and devices for all cases.
+    """
 
     def function_key(item: ScheduledCase) -> tuple:
         case = item.case
@@ -68,7 +73,10 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Distribute groups over tasks of up to `budget` seconds, and return [(cases, predicted seconds)]."""
+    """Combine groups of cases into tasks of up to `budget` seconds, and return [(cases, predicted seconds)].
+
+    A group that takes longer than `budget` becomes a task of its own.
+    """
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, task_seconds = list[ScheduledCase](), 0.0
     for group in groups:
@@ -82,7 +90,11 @@ def _fill_tasks(
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
-    """Return a function that predicts the run time of a case in seconds from the records of similar cases."""
+    """Return a function that predicts the run time of a case in seconds, based on earlier records.
+
+    The function uses records of the same case or, if there are none, of similar cases. Without any such
+    record, it returns a default.
+    """
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
     measured: dict[str, list[float]] = defaultdict(list)

@@ -55,9 +55,10 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm or, with cluster=local, start the only task on this host.
+    """Submit tasks to Slurm or, if cluster=local, start the only task on this host.
 
-    The tasks run a copy of this package. If the submission fails, cancel them and raise the exception again.
+    Return the submission with its job IDs. The tasks run a copy of this package. If the submission fails,
+    cancel the tasks and raise the exception again. `nested` states whether all device counts run in one job.
     """
     results = resolve_results(results, cluster)
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -89,7 +90,11 @@ def submit(
 
 
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
-    """Return the absolute path of a results folder, or raise `Refusal` if a job cannot use this path."""
+    """Return the absolute path of a results folder.
+
+    Raise `Refusal` if the path contains a character that cannot be used in PYTHONPATH or in the path of a
+    log.
+    """
     # A link `jobs` in the folder is not resolved, because a task writes records to the folder above `jobs`.
     path = str(results.resolve())
     unusable = r"[:%\\\x00-\x1f\udc80-\udcff]" if cluster.name == SLURM else ":"
@@ -100,7 +105,7 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
 
 
 def _cancel_submission(name: str) -> bool:
-    """Cancel all Slurm jobs with this name, and return whether all of them have ended within 30 s."""
+    """Cancel all Slurm jobs named `name`, and return whether all of them end within 30 seconds."""
     deadline = time.monotonic() + _CANCEL_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(Refusal):
@@ -114,7 +119,10 @@ def _cancel_submission(name: str) -> bool:
 def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
-    """Start the only task of a submission in the background, and return {task name: process ID}."""
+    """Start the only task of a submission in the background, and return {task name: process ID}.
+
+    The process runs `command` followed by the path of the task file.
+    """
     (entry,) = submission.entries
     log_folder = shlex.quote(str(submission.folder / "log"))
     script = [
@@ -146,7 +154,7 @@ def _submit_array(
 ) -> dict[str, str]:
     """Submit tasks as one Slurm job array, and return {task name: job ID}.
 
-    Each task runs `command` followed by the path of the task file.
+    Each task runs `command` followed by the path of the task file. `options` are the options of sbatch.
     """
     import submitit
 
@@ -170,7 +178,10 @@ def _submit_array(
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in the context, because an interrupted sbatch may leave jobs in the queue."""
+    """Ignore SIGINT (Ctrl-C) and SIGHUP inside a `with` block.
+
+    The block runs sbatch. If sbatch is interrupted, jobs may remain in the queue.
+    """
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         yield
@@ -182,7 +193,7 @@ def _ignore_interrupts() -> Iterator[None]:
 def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
-    """Return the sbatch script of each job array that `submit` would submit to Slurm."""
+    """Return the sbatch scripts that `submit` would submit to Slurm, one for each job array."""
     from submitit.slurm import slurm as submitit_slurm
 
     results = resolve_results(results, cluster)
@@ -203,9 +214,11 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the options of sbatch for the job array of a task, with the option names of submitit.
+    """Return the sbatch options of a job array as {option name in submitit: value}.
 
-    With `cluster.at_once` (maximum number of running tasks), the array waits for the end of job `previous`.
+    `entry` is the first task of the array, and `previous` is the job ID of the previous array, or None. If
+    `cluster.at_once` (maximum number of running tasks) is set, the array starts after the previous array
+    ends.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -238,7 +251,10 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return shell lines that run the setup lines, and end the job with a message if one of them fails."""
+    """Return a shell script, as a list of lines, that runs setup lines and stops at the first failure.
+
+    If a line fails, the script writes a message to standard error and ends the job.
+    """
     if not lines:
         return []
     # A failed command inside a shell function, such as `module` of Lmod, does not end the job.
@@ -250,7 +266,11 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder, and return the variables ("NAME=VALUE") to import the copy."""
+    """Copy this package into a folder, and return the environment variables for a process that runs the copy.
+
+    A variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package changed while this
+    process ran.
+    """
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
         shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)

@@ -1,4 +1,4 @@
-"""Run the Slurm commands sinfo, squeue, sacct and scancel, and parse their output."""
+"""Run Slurm commands (sinfo, squeue, sacct, scancel), and parse their output: nodes, devices, job states."""
 
 import contextlib
 import os
@@ -45,7 +45,10 @@ class JobState:
 
 
 def run_command(*arguments: str) -> str:
-    """Run a Slurm command, such as squeue, and return its standard output, or raise `Refusal` if it fails."""
+    """Run a Slurm command, such as squeue, and return its standard output.
+
+    Raise `Refusal` if the command is not installed, fails, or takes more than 60 seconds.
+    """
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
     variables["SLURM_BITSTR_LEN"] = "0"  # sacct truncates long array expressions otherwise
     if clusters := variables.get("SBATCH_CLUSTERS"):  # only sbatch reads it
@@ -78,10 +81,10 @@ class SlurmNode(NamedTuple):
 
 
 def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices that the cluster settings select.
+    """Return the nodes and devices on which cases run with the given cluster settings.
 
-    A dry run without Slurm uses the numbers in the settings. Raise `Refusal` if required settings are
-    missing, or if the nodes have no device of the platform.
+    If `dry_run`, and Slurm does not list suitable nodes, use the numbers in `cluster`. Raise `Refusal` if
+    required settings are missing, or if the nodes have no device of the platform.
     """
     if cluster.name in (NONE, LOCAL):
         return local_machine()
@@ -107,9 +110,9 @@ def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes, devices and CPUs that a job may use, as sinfo reports them.
+    """Return the nodes, devices and CPUs of the selected partitions, as reported by sinfo.
 
-    Raise `Refusal` if sinfo fails, or if the partition or the number of devices is unknown.
+    Raise `Refusal` if sinfo fails, if a partition does not exist, or if the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
     defaults = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
@@ -171,19 +174,22 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def _cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs on any node of the current Slurm job, or None outside a job."""
+    """Return the minimum number of CPUs per node in the current Slurm job, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the number of CPUs per GPU of the current Slurm job, or None outside a job with GPUs."""
+    """Return the number of CPUs per GPU in the current Slurm job, or None outside a job with GPUs."""
     cpus, gpus = _cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return the nodes that sinfo lists, once for each partition, where a CPU core counts as a device."""
+    """Return the nodes that sinfo lists, with one entry for each node of each partition.
+
+    If `cluster.platform` is "cpu", each CPU core counts as a device.
+    """
     is_cpu = cluster.platform == "cpu"
     constraint_features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     sinfo_output = run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f")
@@ -201,16 +207,20 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of devices named `requested` in a GRES list, such as "gpu:h100:8(S:0-1)"."""
+    """Return the number of devices with the name `requested` in the Slurm GRES list `available`.
+
+    For example, `requested` is "gpu" or "gpu:h100", and `available` is "gpu:h100:8(S:0-1)". The result is 8.
+    """
     name = requested.split(":")
     resources = [gres.split(":") for gres in re.sub(r"\([^)]*\)", "", available).split(",")]
     return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
 def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
-    """Return the pending, running and recently ended jobs with the given names.
+    """Return {job name: {job ID: state}} for the jobs with the given names that squeue lists.
 
-    The result is {job name: {job ID: state}}, with IDs such as "12_3". Raise `Refusal` if squeue fails.
+    The jobs are pending, running, or ended recently. The ID of a job in an array has the form "12_3". Raise
+    `Refusal` if squeue fails.
     """
     jobs: dict[str, dict[str, JobState]] = {name: {} for name in names}
     if names:
@@ -222,9 +232,10 @@ def list_jobs(names: Sequence[str]) -> dict[str, dict[str, JobState]]:
 
 
 def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the final states of the jobs named `name` from sacct, as {job ID: state}.
+    """Return {job ID: final state} for the ended jobs named `name`, as reported by sacct.
 
-    Return {} if the cluster has no accounting.
+    `jobs` are job IDs. If an ID belongs to a job array, the whole array is queried. Return {} if sacct fails,
+    for example on a cluster without accounting.
     """
     options = ("--noheader", "--parsable2", "--allocations")
     columns = "--format=JobID,JobName,State,NodeList,ExitCode"
@@ -241,13 +252,16 @@ def list_ended_jobs(name: str, jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _split_lines(text: str, count: int) -> list[list[str]]:
-    """Return the `count` fields between "|" of each line, without lines that have fewer fields."""
+    """Split each line at "|" into `count` fields. Omit lines that have fewer fields."""
     rows = [line.strip().split("|", count - 1) for line in text.splitlines()]
     return [row for row in rows if len(row) == count]
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the job IDs in a Slurm array expression: ["12_0", "12_3", "12_4"] for "12_[0,3-4%2]"."""
+    """Return the job IDs in a Slurm array expression.
+
+    For example, "12_[0,3-4%2]" gives ["12_0", "12_3", "12_4"].
+    """
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

@@ -1,4 +1,4 @@
-"""Read and write the JSON of a submission: submission.json (`Submission`), task files (`TaskDefinition`).
+"""Read and write the JSON of a submission: submission.json (`Submission`) and task files (`TaskDefinition`).
 
     jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
                               0001.json         task file: the cases of a task, and how to run them
@@ -48,13 +48,13 @@ class SubmittedTask:
         return self.folder / f"{self.name}.json"
 
     def log_path(self, kind: str) -> Path:
-        """Return the path of the log of standard output (`kind` "out") or standard error (`kind` "err")."""
+        """Return the path of a log of the job. `kind` is "out" (stdout) or "err" (stderr)."""
         return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The settings of a submission and its tasks with their job IDs, as stored in submission.json."""
+    """The content of submission.json: the settings of a submission, and its tasks with their job IDs."""
 
     folder: Path
     kind: str  # name of the cluster settings, such as slurm or local
@@ -64,13 +64,13 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
+        """Return the job name of all Slurm jobs of the submission, such as "scaling-20261121T201500-3f2a"."""
         return f"scaling-{self.folder.name}"
 
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """The cases of a task and the settings with which they run, as stored in a task file."""
+    """The content of a task file: the cases of a task, and the settings to run them."""
 
     items: tuple[ScheduledCase, ...]  # the cases of the task
     settings: RunSettings
@@ -81,7 +81,11 @@ class TaskDefinition:
 
 
 def read_submissions(results: Path) -> tuple[list[Submission], str]:
-    """Return (readable submissions of a results folder, oldest first; error message or "")."""
+    """Read all submissions of a results folder, and return (submissions, error message).
+
+    The oldest submission is first. Unreadable submissions are omitted, and the error message names one of
+    them. The message is "" if all submissions can be read.
+    """
     submissions, unreadable = [], []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_SUBMISSION_FILE}")):
         try:
@@ -95,7 +99,10 @@ def read_submissions(results: Path) -> tuple[list[Submission], str]:
 
 
 def _submission_from_json(folder: Path, content: Any) -> Submission:
-    """Parse the content of submission.json, or raise KeyError, TypeError or ValueError if it is malformed."""
+    """Convert the content of submission.json to a `Submission`.
+
+    Raise KeyError, TypeError or ValueError if the content is malformed.
+    """
     entries = tuple(
         check_types(SubmittedTask(folder, task["task"], task["job"], shape, task["cases"]))
         for task in content["tasks"]
@@ -108,7 +115,7 @@ def _submission_from_json(folder: Path, content: Any) -> Submission:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a new submission without job IDs, to be stored in the folder jobs/`stamp`."""
+    """Return a new `Submission` with the folder jobs/`stamp` and without job IDs. No file is written."""
     folder = results / SUBMISSIONS / stamp
     entries = tuple(
         SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
@@ -126,9 +133,10 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write submission.json and the task files of a new `Submission` to jobs/`stamp`, and return it.
+    """Create a `Submission`, write its files to the folder jobs/`stamp`, and return it.
 
-    `nested` states whether all device counts run in one job.
+    The files are submission.json and the task files. `nested` states whether all device counts run in one
+    job.
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
@@ -157,7 +165,10 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Write job IDs (a dict from task name to ID) to submission.json, and return the updated submission."""
+    """Add job IDs to a submission, update submission.json, and return the updated submission.
+
+    `jobs` maps task names to job IDs.
+    """
     entries = submission.entries
     entries = tuple(dataclasses.replace(entry, job=jobs.get(entry.name, entry.job)) for entry in entries)
     updated = dataclasses.replace(submission, entries=entries)
@@ -166,7 +177,10 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
 
 
 def read_task(task: Path) -> TaskDefinition:
-    """Return the content of a task file, or raise `Refusal` if it is missing or malformed."""
+    """Return the content of the task file at the path `task`.
+
+    Raise `Refusal` if the file is missing or malformed.
+    """
     content = store.read_json(task)
     try:
         return _task_from_json(content)
@@ -178,7 +192,10 @@ def read_task(task: Path) -> TaskDefinition:
 
 
 def _task_from_json(content: Any) -> TaskDefinition:
-    """Parse a task file, or raise AttributeError, KeyError, TypeError or ValueError if it is malformed."""
+    """Convert the content of a task file to a `TaskDefinition`.
+
+    Raise AttributeError, KeyError, TypeError or ValueError if the content is malformed.
+    """
     settings, cluster, machine = content["settings"], content["cluster"], content["machine"]
     lists = {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": tuple(map(tuple, cluster["sbatch"]))}
     environments = {

@@ -1,4 +1,4 @@
-"""Run the remaining cases of a task file as the main program of a cluster job.
+"""Main program of a cluster job: run the cases of a task file that have no result yet.
 
 If Slurm requeues a job, the job runs the same command again. The new run writes a "failed" record for each
 case that the previous run began but did not finish. Then it runs the remaining cases.
@@ -84,7 +84,11 @@ def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
 
 
 def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal, lock: int) -> None:
-    """Run the missing cases, after recording the cases that an earlier run did not finish as failed."""
+    """Run the cases of a task that have no result yet.
+
+    First, write a "failed" record for each case that an earlier run of the task began but did not finish.
+    `path` is the path of the task file, and `lock` is the file descriptor of the lock of the task.
+    """
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -109,10 +113,12 @@ def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal,
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return options to start workers with srun in a Slurm job, with a remote shell, or on this host.
+    """Return the options to start worker processes with the given cluster settings.
 
-    `nested` states whether all device counts share one allocation. `is_snapshot` states whether this process
-    runs the copy of the package made at submission. Both are written to the records.
+    The workers are started with srun (in Slurm), with a remote shell (cluster=hosts), or as child processes
+    on this host. `log_folder` is the folder for the standard error of the workers. `nested` states whether
+    all device counts run in one allocation. `is_snapshot` states whether this process runs the copy of the
+    package made at submission. `nested` and `is_snapshot` are written to the records.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

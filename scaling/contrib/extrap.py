@@ -2,7 +2,7 @@
 
 See https://github.com/extra-p/extrap. report/export.py writes the files. A parameter is a size that varies,
 such as the number of devices. A file has at most four parameters, and one region for each timed method. All
-regions of a file have the same coordinates, which are the values of the parameters.
+regions of a file have the same coordinates (combinations of parameter values).
 """
 
 import operator
@@ -22,7 +22,7 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of an Extra-P file, with the run times of methods at the same parameter values."""
+    """The content of an Extra-P file: run times of methods, all measured at the same parameter values."""
 
     title: str  # the differentiated function and the environment
     constants: Mapping[str, int]  # the sizes that are equal in all timings, by name
@@ -32,7 +32,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing with the named sizes that can be parameters of an Extra-P file."""
+    """A timing, and its sizes by name. Each size may become a parameter of an Extra-P file."""
 
     timing: Timing
     sizes: Mapping[str, int]
@@ -42,10 +42,11 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> dict[str, Experiment]:
-    """Return a dict from file name without suffix to the content of the Extra-P file.
+    """Return {file name without suffix: `Experiment`} for all Extra-P files of the results.
 
-    Methods that were measured at the same sizes share a file. At most four sizes are parameters, and there is
-    one file for each combination of the others. Timings of devices that shared a CPU core are omitted.
+    Methods that were measured at the same sizes share a file. If more than four sizes vary, at most four of
+    them are parameters, and there is one file for each combination of values of the other sizes. Timings of
+    devices that shared a CPU core are omitted.
     """
     timings = [_add_sizes(timing) for timing in findings.case_timings if timing.honest]
     families = group_by(timings, lambda sized: (sized.timing.family_key, tuple(sized.sizes)))
@@ -73,9 +74,10 @@ def _add_sizes(timing: Timing) -> _SizedTiming:
 
 
 def _varying_sizes(timings: Sequence[_SizedTiming]) -> list[list[str]]:
-    """Return groups of the sizes that vary, where sizes that determine each other are in one group.
+    """Return the names of the sizes that vary between the timings, as groups of sizes that vary together.
 
-    The group of `devices` is first. The other groups follow in the order of decreasing value counts.
+    Sizes vary together if each determines the other. The group of `devices` is first. The other groups are
+    sorted by their number of different values, in descending order.
     """
     columns = {name: [sized.sizes[name] for sized in timings] for name in timings[0].sizes}
     by_pattern = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -102,13 +104,16 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
 
 
 def _to_region_name(text: str) -> str:
-    """Convert text to one line of ASCII without "->"."""
+    """Convert text to one line of ASCII without "->", which marks a call path in Extra-P."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
     return " ".join(ascii_text.replace("->", "-").split())  # "->" marks a call path
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file, with seconds per call and, if known, operations per device."""
+    """Return the text of an Extra-P file.
+
+    The file contains seconds per call and, if it is known, the number of operations per device.
+    """
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     coordinates = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:

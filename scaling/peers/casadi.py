@@ -1,4 +1,4 @@
-"""Run cases with CasADi: differentiate a symbolic graph of one point, and evaluate it at all points.
+"""Run cases with CasADi: differentiate a symbolic graph of one point, and evaluate the graph at all points.
 
 The graph consists of CasADi's type SX, whose operations are scalar. With `jit: false`, CasADi's virtual
 machine evaluates the graph. With `jit: true`, `cc` compiles the graph as C code. In both cases, CasADi
@@ -59,7 +59,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the value or derivative of a case as a `Prepared` that evaluates its CasADi graph."""
+    """Return a `Prepared` that computes the value or derivative of a case with a CasADi graph."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
     symbols, y = _trace(case, workload, sizes, arrays)
@@ -89,9 +89,10 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with `count` rows, one per point.
+    """Return the input `name` as a float64 array with `count` rows, one row per point.
 
-    The last point is repeated as padding. With batch=whole, the result has one row with all points.
+    The last point is repeated as padding. A shared input is repeated in every row. If batch=whole, the array
+    has only one row, with all values of the input.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -105,9 +106,10 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Return (symbols of each input by name, symbolic outputs) of the function of a case.
+    """Evaluate the function of a case symbolically, and return ({input name: symbols}, symbolic outputs).
 
-    They are column vectors, in row-major order, of one point or, with batch=whole, of all points.
+    The symbols of an input and the outputs are column vectors in row-major order. They belong to a single
+    point or, if batch=whole, to all points.
     """
     import casadi as ca
 
@@ -125,7 +127,11 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function for `y` or its derivative, and the number of sweeps (None for the value)."""
+    """Return (CasADi function, number of sweeps) for the value or the derivative of a case.
+
+    `symbols` are the symbolic inputs by name, and `y` are the symbolic outputs. The number of sweeps (forward
+    or reverse differentiations of the graph) is None for the value.
+    """
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -145,7 +151,11 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
-    """Return the derivative dy/dx as a CasADi matrix, and the number of forward or reverse sweeps."""
+    """Return (transposed derivative of `y` with respect to `x`, number of forward or reverse sweeps).
+
+    The transposed derivative is a CasADi matrix. If the workload has a reduction, the derivative is summed
+    over the outputs of each point. `ca` is the module casadi.
+    """
     ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})
     pattern = jacobian.sparsity()

@@ -1,4 +1,4 @@
-"""Define the functions of four workloads for libraries like NumPy, and their Jacobians (`Batch`).
+"""Define the functions of four workloads for libraries like NumPy, and compute their Jacobians (`Batch`).
 
 The workloads are `rbf`, `linear`, `residual` and `poisson`. The functions accept a single point or a batch
 with a leading axis of points. The argument `np` is the array library, such as numpy or torch. A `Batch`
@@ -22,9 +22,10 @@ _WORKLOADS = ("rbf", "linear", "residual", "poisson")
 
 
 def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) -> str | None:
-    """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
+    """Return the reason why a peer cannot run a case, or None if the peer can run it.
 
-    `checks` are further (condition, reason) pairs, as in `first_reason`.
+    `modes` are the AD modes of the peer. `checks` are further (condition, reason) pairs, as in
+    `first_reason`.
     """
     wrong_workload = f"{case.engine} implements the functions {', '.join(_WORKLOADS)}, not those in JAX"
     return first_reason(
@@ -35,7 +36,7 @@ def reason_to_skip(case: Case, modes: Iterable[str], *checks: tuple[bool, str]) 
 
 
 def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
-    """Return `checks` for `reason_to_skip` of a peer without bfloat16 and without the option `chunk`."""
+    """Return the `checks` of `reason_to_skip` for a peer that supports neither bfloat16 nor `chunk`."""
     return (
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
@@ -44,7 +45,7 @@ def checks_of_numpy(case: Case) -> tuple[tuple[bool, str], ...]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A function that evaluates all points of a case at once, and the inputs to differentiate."""
+    """A function of all points of a case, its inputs, and methods to compute the Jacobian."""
 
     case: Case
     workload: Any
@@ -55,21 +56,28 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points that share a cotangent, which is 1 for batch=whole."""
+        """Return the number of points for which a cotangent is repeated.
+
+        The number is 1 if batch=whole. Otherwise, it is the number of all points.
+        """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points that share a tangent of the input `x[index]`."""
+        """Return the number of points for which a tangent of the input `x[index]` is repeated.
+
+        The number is 1 if the points share the input, or if the function is a sum over the points.
+        """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(
         self, compute_jvp: Callable[[int, numpy.ndarray], numpy.ndarray], scale: float = 1.0
     ) -> list[numpy.ndarray]:
-        """Return the columns of the Jacobian for each input, or their sums if the workload has a reduction.
+        """Return one array for each input, with the columns of the Jacobian with respect to this input.
 
-        An array has the shape (columns, points, outputs), or (columns, points) for sums.
-        `compute_jvp(index, v)` returns the JVP with a tangent v of `x[index]`, a unit vector times `scale`.
+        The shape of an array is (columns, *shape of the outputs). If the workload has a reduction, each
+        column is summed over the last axis, the outputs of a point. `compute_jvp(index, v)` returns the JVP
+        with the tangent v of the input `x[index]`. At each point, v is a unit vector times `scale`.
         """
         columns_by_input = []
         for index, array in enumerate(self.x):
@@ -83,10 +91,11 @@ class Batch:
     def rows(
         self, compute_vjp: Callable[[numpy.ndarray], tuple[numpy.ndarray, ...]], like: numpy.ndarray
     ) -> list[numpy.ndarray]:
-        """Return the rows of the Jacobian for each input, or their sums if the workload has a reduction.
+        """Return one array for each input, with the rows of the Jacobian with respect to this input.
 
-        An array has the shape (rows, *shape of the input). `compute_vjp` maps a cotangent of the outputs to a
-        cotangent of each input. `like` has the shape and dtype of the outputs.
+        The shape of an array is (rows, *shape of the input). If the workload has a reduction, the rows of
+        each point are summed. `compute_vjp` maps a cotangent of the outputs to a cotangent of each input.
+        `like` is an array with the shape and dtype of the outputs.
         """
         rows_per_sum = self.sizes.outputs if self.workload.reduce else 1
         sums: list[list[numpy.ndarray]] = []
@@ -98,7 +107,7 @@ class Batch:
         return [numpy.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Convert the result of `columns` or `rows` to an array of shape (points, outputs, inputs)."""
+        """Combine the arrays from `columns` or `rows` into one array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(part, 0, -1) for part in by_input]
@@ -110,7 +119,10 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, inputs: Mapping[str, Any], np: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case, given an array library `np` and its function log(Gamma(x))."""
+    """Return the `Batch` of a case for the array library `np`.
+
+    `inputs` are the arrays of the case by name. `log_gamma` is the function log(Gamma(x)) of the library.
+    """
     point_function = formula_of(case, np, log_gamma if case.ad_mode.is_value else None)
     arrays = dict(inputs)
     if case.ad_mode.uses_reverse and case.batch == "vmap":
@@ -134,9 +146,10 @@ def prepare(
     log_gamma: Any,
     differentiate: Callable[[Batch], list[numpy.ndarray]],
 ) -> Prepared:
-    """Return the value or derivative of a case as a `Prepared`.
+    """Return a `Prepared` that computes the value or derivative of a case with the array library `np`.
 
-    `differentiate` returns the result of `Batch.columns` or `Batch.rows`.
+    `log_gamma` is the function log(Gamma(x)) of the library. `differentiate` computes the derivative, and
+    returns the result of `Batch.columns` or `Batch.rows`.
     """
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
@@ -147,9 +160,9 @@ def prepare(
 
 
 def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator[numpy.ndarray]:
-    """Yield every unit vector of a point, times `scale`, as a seed that is repeated for all points.
+    """Yield every seed that is `scale` times a unit vector, repeated for `points` points.
 
-    A seed has the shape and dtype of `like`. All seeds are the same array, which is overwritten.
+    A seed has the shape and dtype of `like`. All seeds are yielded in the same array, which is overwritten.
     """
     seed = numpy.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)
@@ -160,7 +173,11 @@ def unit_seeds(like: numpy.ndarray, points: int, scale: float = 1.0) -> Iterator
 
 
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function to differentiate, with the inputs of the workload as keyword arguments."""
+    """Return the function of a case. Its keyword arguments are the inputs of the workload.
+
+    `np` is the array library. `log_gamma` is its function log(Gamma(x)), or None to omit log(c!) in
+    `poisson`.
+    """
     if case.workload == "rbf":
         default = "rowwise" if case.variant == "squared" else "product"
         return partial(_RBF[case.variant or "source", case.formulation or default], np)
@@ -202,10 +219,11 @@ def _linear(np, X, W):
 
 
 def _residual(np, is_dot, is_scalar, d, m):
-    """Return the data d minus a * exp(-1.5 (x - m)^2), with the amplitude a fitted by least squares.
+    """Return the residual d - a * exp(-1.5 (x - m)^2), where a least-squares fit determines the amplitude a.
 
-    If `is_scalar`, return the sum of squares instead. d has the shape (..., 21), with one value for each
-    x = -10, -9, ..., 10. m has the shape (...).
+    If `is_scalar`, return the sum of the squares of the residual. d has the shape (..., 21), with one value
+    for each x = -10, -9, ..., 10. m has the shape (...). If `is_dot`, the inner products are computed with
+    einsum.
     """
     grid = np.arange(-10.0, 11.0)
     grid = grid.to(d) if hasattr(grid, "to") else grid.astype(d.dtype)
@@ -216,6 +234,9 @@ def _residual(np, is_dot, is_scalar, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the log-probability of the count c with the rate lam, without log(c!) if `log_gamma` is None."""
+    """Return the logarithm of the Poisson probability of the count c at the rate lam.
+
+    If `log_gamma` is None, omit the term log(c!), which does not depend on lam.
+    """
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

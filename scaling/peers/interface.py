@@ -1,4 +1,4 @@
-"""Define the interface of a peer, an AD library that runs the same cases as JAX.
+"""Define the interface of a peer: an AD library other than JAX that runs the same cases.
 
 A peer has the same inputs and checks as JAX. The field `engine` of a case names a module in this folder, such
 as `torch`, or is the import path of a user's module. A peer must define two functions,
@@ -42,7 +42,7 @@ ENGINES = ("autograd", "casadi", "numpy", "torch")  # the peers in this folder
 
 @dataclass(frozen=True)
 class Prepared:
-    """A function value or derivative prepared by a peer, ready to be called and timed.
+    """Functions that compute the value or derivative of a case with a peer, and convert the result.
 
     Attributes:
         call: a function that computes the whole value or derivative, and returns when it is finished.
@@ -59,9 +59,9 @@ class Prepared:
 
 
 def module(engine: str) -> ModuleType:
-    """Import the module of a peer, given its name in `ENGINES` or its import path.
+    """Import the module of a peer, and return the module. `engine` is a name in `ENGINES` or an import path.
 
-    Raise `Refusal` if the module cannot be imported or lacks the functions of a peer.
+    Raise `Refusal` if the module cannot be imported, or if it does not define `reason_to_skip` and `prepare`.
     """
     path = f"scaling.peers.{engine}" if engine in ENGINES else engine
     peer = import_named("engine", engine, path, [JAX, *ENGINES, "the import path of a peer of your own"])
@@ -73,7 +73,7 @@ def module(engine: str) -> ModuleType:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return a dict from each package of a peer to its version, or to None if it is not installed.
+    """Return {package: version} for the packages that a peer needs. The version of a missing package is None.
 
     For a user's peer, the dict also contains a hash of the module's source code. For JAX, the dict is empty.
     """
@@ -104,7 +104,10 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return new values for the fields of a case that a peer cannot use as they are."""
+    """Return {field: new value} to replace options of a case that its peer does not support.
+
+    For example, `mesh` and chunk=auto are replaced with None.
+    """
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",
@@ -114,7 +117,10 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
-    """Return a key of `record.SKIPPED` and an explanation if a peer cannot run a case, otherwise None."""
+    """Return (reason, explanation) if the peer of a case cannot run the case, otherwise None.
+
+    The reason is "not_offered" or "not_installed", as in `scaling.core.record.SKIPPED`.
+    """
     case = derivative.case
     peer = module(case.engine)
     only_jax = f"is implemented for engine=jax only, not for {case.engine}"
@@ -132,14 +138,15 @@ def why_not_offered(derivative: "Derivative") -> tuple[str, str] | None:
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the text of the first (condition, text) pair whose condition is true, or None."""
+    """Return the text of the first (condition, text) pair with a true condition, or None if all are false."""
     return next((text for condition, text in checks if condition), None)
 
 
 def prepare_program(attempt: "Attempt", case: Case, workload: Any) -> "PlacedProgram":
-    """Return the program of a peer as a `PlacedProgram`, and record the compile time and passes.
+    """Prepare a case with its peer, and return the result as a `PlacedProgram`.
 
-    Raise `TooLarge` if the inputs and the result do not fit into memory.
+    Write the compile time and the number of passes to `attempt`. Raise `TooLarge` if the inputs and the
+    result do not fit into memory.
     """
     from scaling.core import compile_case, inputs, run_case  # import JAX
     from scaling.core.derivative import describe_derivative

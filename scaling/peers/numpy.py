@@ -22,14 +22,17 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the value or the finite differences of a case as a `Prepared`."""
+    """Return a `Prepared` that computes the value or the finite differences of a case with NumPy."""
     from scipy.special import gammaln
 
     return formulas.prepare(case, workload, sizes, arrays, np, gammaln, _finite_differences)
 
 
 def _finite_differences(batch: Batch) -> list[np.ndarray]:
-    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e, with h from `STEPS`."""
+    """Return the forward differences (f(x + h e) - f(x)) / h for every unit vector e.
+
+    The step h is the value of `STEPS` for the dtype of the case. The list has one array for each input.
+    """
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

@@ -48,7 +48,10 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the value or derivative of a case as a `Prepared`, compiled if `jit: true`."""
+    """Return a `Prepared` that computes the value or derivative of a case with PyTorch.
+
+    If `jit: true`, the derivative is compiled.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -75,7 +78,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _to_tensor(torch: Any, array: np.ndarray) -> Any:
-    """Return a copy of an array as a tensor of the same dtype."""
+    """Copy an array to a tensor of the same dtype."""
     if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
@@ -84,7 +87,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a derivative by calling it once, and return it with the duration of the call in seconds."""
+    """Compile a derivative by calling it at `x`, and return (compiled derivative, seconds of this call)."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -98,10 +101,10 @@ def _compile(
 
 
 def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tensors]:
-    """Return a function f(*x) that computes the value, or the columns or rows of the Jacobian.
+    """Return a function of the inputs that computes the value, or the columns or rows of the Jacobian.
 
-    f returns (value,), (columns,), or the rows for each input as a tuple. Columns and rows have a leading
-    axis of seeds if there are several seeds.
+    The function returns a tuple: the value, all columns as one tensor, or the rows as one tensor for each
+    input. Columns and rows have a leading axis of seeds if there are several seeds.
     """
     # The seeds are created here, because a compiled f that creates them takes up to thirty times as long.
     mode = batch.case.ad_mode
@@ -117,9 +120,10 @@ def _make_derivative(torch: Any, batch: Batch, x: Tensors) -> Callable[..., Tens
 
 
 def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
-    """Return the unit tangents or cotangents for each tensor in `like`, of shape (seeds, *tensor shape).
+    """Return all unit tangents or cotangents, as one tensor for each tensor in `like`.
 
-    Each seed of `like[i]` is repeated for `repeats[i]` points.
+    The shape of a returned tensor is (seeds, *shape of the tensor in `like`). A seed is a unit vector of all
+    tensors in `like` together. For `like[i]`, the vector is repeated for `repeats[i]` points.
     """
     sizes = [a.numel() // points for a, points in zip(like, repeats, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -130,14 +134,20 @@ def _unit_seeds(torch: Any, like: Tensors, repeats: list[int]) -> Tensors:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors], seeds: Tensors) -> Tensors:
-    """Return the results of a linear map for all seeds, with a leading axis if there are several seeds."""
+    """Apply a linear map, such as a JVP, to all seeds, and return the results.
+
+    If there are several seeds, the map is vectorized with vmap, and the results have a leading axis of seeds.
+    """
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return the columns of the Jacobian, summed over the outputs if the workload has a reduction."""
+    """Return a tuple with one tensor: the columns of the Jacobian, one column for each tangent.
+
+    If the workload has a reduction, each column is summed over the outputs of a point.
+    """
     from torch.autograd import forward_ad
 
     def jvp(v: Tensors) -> Any:
@@ -153,7 +163,10 @@ def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors
 
 
 def _rows(torch: Any, batch: Batch, x: Tensors, cotangents: Tensors) -> Tensors:
-    """Return the rows of the Jacobian, summed over the outputs of a point if the workload has a reduction."""
+    """Return one tensor for each input, with the rows of the Jacobian with respect to this input.
+
+    There is one row for each cotangent. If the workload has a reduction, the rows of each point are summed.
+    """
     case = batch.case
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (batch.function(*z),), *x)[1]
