@@ -231,11 +231,9 @@ def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, lis
 
     The result maps the name of each fact to one text per group. Facts that depend on the case are omitted.
     """
-    facts = [{fact for record in records for fact in _study_facts(record.environment)} for records in groups]
-    values = {
-        name: [_join_values(text for key, text in group if key == name) for group in facts]
-        for name in sorted({name for group in facts for name, _ in group})
-    }
+    facts = [_study_facts(records) for records in groups]
+    names = sorted({name for group in facts for name in group})
+    values = {name: [group.get(name, "none") for group in facts] for name in names}
     return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
 
 
@@ -248,11 +246,12 @@ def describe_environments(records: Iterable[Record]) -> str:
     return f"{len(groups)} environments{suffix}" if len(groups) > 1 else ""
 
 
-def _join_values(texts: Iterable[str]) -> str:
-    return " or ".join(sorted(text or "none" for text in texts)) or "none"
-
-
-def _study_facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    common = {name: value for name, value in environment.items() if name not in OF_THE_CASE}
-    nested = (value if isinstance(value, Mapping) else {name: value} for name, value in common.items())
-    return [fact for facts in nested for fact in environment_columns(facts)]
+def _study_facts(records: Iterable[Record]) -> dict[str, str]:
+    """Return a dict from each fact that does not depend on the case to its texts, joined by 'or'."""
+    facts = set[tuple[str, str]]()
+    for record in records:
+        for name in record.environment.keys() - OF_THE_CASE:
+            value = record.environment[name]
+            facts.update(environment_columns(value if isinstance(value, Mapping) else {name: value}))
+    by_name = group_by(facts, lambda fact: fact[0])
+    return {name: " or ".join(sorted(text or "none" for _, text in same)) for name, same in by_name.items()}
