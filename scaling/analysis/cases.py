@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from scaling.core.case import AUTO, Case, defaults, problem
+from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
@@ -98,12 +98,6 @@ def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[
     """Return the first item with each key, then the second item with each key, and so on."""
     ranked = [pair for group in group_by(items, key).values() for pair in enumerate(group)]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def family_key(case: Case) -> tuple:
-    """Return a key that is equal for cases that differ only in problem size, method, or layout."""
-    function = (case.workload, case.target, case.variant, case.wrt, case.reduce)
-    return (*function, case.dtype, case.precision, case.data_seed)
 
 
 def size_name(case: Case) -> str:
@@ -200,8 +194,9 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return the key of the differentiated function in one environment."""
-        return self.environment, self.honest, *family_key(self.case)
+        """Return the key of the differentiated function, without its sizes, in one environment."""
+        function = (getattr(self.case, name) for name in VIEWS["problem"] if name not in ("sizes", "points"))
+        return self.environment, self.honest, *function
 
     @property
     def problem_key(self) -> tuple:
