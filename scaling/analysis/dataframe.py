@@ -136,10 +136,8 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of a record in `_NESTED_COLUMNS`, without the cells that have a wrong type."""
     keys = {column: column.split(".") for column in _NESTED_COLUMNS}
-    cells = {column: (getattr(record, field) or {}).get(key) for column, (field, key) in keys.items()}
-    return {column: cell for column, cell in cells.items() if isinstance(cell, _NESTED_COLUMNS[column])}
+    return {column: (getattr(record, field) or {}).get(key) for column, (field, key) in keys.items()}
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:

@@ -57,9 +57,8 @@ class Timing(Subject):
 
 def nodes_of(record: Record) -> int | None:
     """Return the number of nodes on which a case ran, or None if it was not recorded."""
-    shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
-    nodes = shape.get("nodes") if isinstance(shape, dict) else None
-    return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
+    shape, hosts = record.environment.get("shape") or {}, record.environment.get("hosts") or ()
+    return shape.get("nodes") or len(hosts) or None
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
@@ -202,12 +201,11 @@ def memory_of(timing: Timing) -> int | None:
 
 def automatic_blocks(record: Record) -> str:
     """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
-    blocks: Any = record.blocks
-    if not isinstance(blocks, Mapping):
+    if record.blocks is None:
         return ""
-    counts = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
-    texts = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
-    on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
+    counts = ((record.blocks.get("chunk"), "seed"), (record.blocks.get("block"), "point"))
+    texts = [count_of(count, noun) if count else f"all {noun}s" for count, noun in counts]
+    on_host = ", kept on the host" if record.blocks.get("storage") == "host" else ""
     return f"{' and '.join(texts)} at a time{on_host}"
 
 
