@@ -105,8 +105,7 @@ def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record
     """Return the records of each case key in the newest environment, and sentences on omitted records."""
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
-    environments = store.newest_environments(records)
-    newest = [record for record in records if record.setting == environments[record.case.workload]]
+    newest = store.keep_newest_environments(records)
     by_case = group_by(sorted(newest, key=lambda r: r.replicate), lambda r: r.key)
     omitted = {"outdated record": len(records) - len(newest), "damaged line": len(loaded.damaged)}
     return by_case, [f"{side}: {count_of(count, noun)} left out." for noun, count in omitted.items() if count]

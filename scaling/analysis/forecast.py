@@ -18,7 +18,7 @@ from scaling.analysis.timings import Timing, format_time, near_floor
 from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record, is_number
-from scaling.results.store import latest, newest_environments
+from scaling.results.store import keep_newest_environments, latest
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
@@ -65,8 +65,7 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the newest environment of each workload, sorted from new to old environments."""
-    newest = newest_environments(records)
-    selected = [record for record in records if newest[record.case.workload] == record.setting]
+    selected = keep_newest_environments(records)
     starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
     return sorted(selected, key=lambda record: starts[record.setting], reverse=True)
 
@@ -116,7 +115,7 @@ def describe_plan(forecast: Forecast) -> str:
 
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:
-    jax = _mapping(environment.get("versions")).get("jax", "of an unknown version")
+    jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
     tools = environment["hardware"] | {"JAX": jax}
     return ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
 

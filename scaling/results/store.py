@@ -97,13 +97,11 @@ def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Reco
     return {(record.key, record.replicate): record for record in ordered}
 
 
-def newest_environments(records: Iterable[Record]) -> dict[str, str]:
-    """Return the hash of the environment in which each workload ran last, as a dict from workload to hash.
-
-    The hash is `Record.setting`.
-    """
+def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
+    """Return the records from the environment in which their workload ran last."""
     ordered = sorted(records, key=lambda r: (r.started_at or "", r.attempt))
-    return {record.case.workload: record.setting for record in ordered}
+    newest = {record.case.workload: record.setting for record in ordered}
+    return [record for record in records if record.setting == newest[record.case.workload]]
 
 
 def count_replicates(entry: Mapping[str, Any]) -> int:
