@@ -142,7 +142,8 @@ def _describe_devices(
     on_more, ratio = find_runner_up(first, (t for t in others if t.case.devices > first.case.devices))
     if on_more and ratio:
         pay = f"More devices {'do not pay' if ratio.above_one else 'are not distinguished'}"
-        if not _is_timed(findings, first, on_more.case.devices):  # such as a case that failed
+        timed = {t.base_method for t in findings.case_timings if t.comparison_key == on_more.comparison_key}
+        if first.base_method not in timed:  # such as a case that failed
             pay = f"{first.method.name} has no time on {on_more.devices_text}"
         slower = describe_slower(f"the fastest mode on {on_more.devices_text}", on_more, first)
         sentences.append(f"{pay}: {slower}")
@@ -154,12 +155,6 @@ def _describe_devices(
             efficiency = f"{recommended.devices_text} take the least time; {efficiency}"
         sentences.append(efficiency[0].upper() + efficiency[1:])
     return sentences
-
-
-def _is_timed(findings: Findings, timing: Timing, devices: int) -> bool:
-    """Return whether the method and the problem of a timing were also timed on `devices` devices."""
-    same = (t for t in findings.case_timings if t.problem_key == timing.problem_key)
-    return any(t.case.devices == devices and t.base_method == timing.base_method for t in same)
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
