@@ -80,7 +80,6 @@ class _LinearLaw(NamedTuple):
     parameters: tuple[str, ...]  # the names of the fitted parameters
     columns: Any  # the factors of the parameters, an array of shape (device counts, parameters)
     sign: int  # -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied
-    shift: Any  # a known term of log(time), either an array of shape (device counts,) or a scalar
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
@@ -91,6 +90,8 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     points = [point for point in curve.points if not is_empty_call(point.timing)]
     devices = np.array([point.devices for point in points], float)
     log_times = np.log([point.seconds for point in points])
+    if curve.kind == "strong":
+        log_times += np.log(devices)  # the time of all devices, which is constant without losses
     laws = (law for law in _applicable_laws(devices, curve.kind) if len(devices) > len(law.parameters) + 1)
     fits = [_fit_law(law, log_times) for law in laws]
     best = _best_fit(fits, len(devices))
@@ -99,12 +100,11 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 
 def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
     contention, coherency = devices - 1, devices * (devices - 1)
-    shift = 0.0 if kind == "weak" else -np.log(devices)
     both = np.stack([contention, coherency], 1)
-    simple = _LinearLaw(AMDAHL, ("serial",), contention[:, None], 1, shift)
+    simple = _LinearLaw(AMDAHL, ("serial",), contention[:, None], 1)
     if kind == "weak":
-        simple = _LinearLaw(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, shift)
-    return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
+        simple = _LinearLaw(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1)
+    return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1)]
 
 
 def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
@@ -122,8 +122,8 @@ def _acceptance_limit(squares: float, freedom: int) -> float:
 
 
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Fit a law to the logarithms of the times, with a 95 % profile interval for each parameter."""
-    target, freedom = law.sign * (log_times - law.shift), len(log_times) - len(law.parameters) - 1
+    """Fit a law to the logarithms of times, with a 95 % profile interval for each parameter."""
+    target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
     limit = _acceptance_limit(best.squares, freedom)
     parameters = {}
