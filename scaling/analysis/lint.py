@@ -164,11 +164,9 @@ def _skipped_cases(findings: Findings) -> list[str]:
 
 
 def _mixed_environments(findings: Findings) -> list[str]:
-    remarks = []
-    for workload, same in group_by(findings.case_timings, lambda t: t.case.workload).items():
-        if text := describe_environments(record for t in same for record in t.records):
-            remarks.append(f"{workload}: {text}")
-    return remarks
+    groups = group_by(findings.case_timings, lambda t: t.case.workload).items()
+    texts = {name: describe_environments(r for t in same for r in t.records) for name, same in groups}
+    return [f"{workload}: {text}" for workload, text in texts.items() if text]
 
 
 def _not_weak(findings: Findings) -> list[str]:

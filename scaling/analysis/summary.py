@@ -149,13 +149,12 @@ def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) ->
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
-    problems = group_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1]))).values()
 
     def rank(curve: Curve) -> tuple[bool, int, bool, float]:
         last = curve.points[-1]
         return not is_candidate(curve.case), -last.devices, id(last.timing) not in firsts, last.seconds
 
-    return [min(same, key=rank) for same in problems]
+    return list(least_by(largest, lambda c: (c.environment, c.kind, problem(c.program[1])), rank).values())
 
 
 def _describe_weak_scaling(findings: Findings) -> list[str]:
