@@ -118,10 +118,12 @@ def record_columns(findings: Findings) -> Columns:
     """Return a table with one row per record, including failed and skipped records."""
     certainties = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
+    nested = {column: column.split(".") for column in _NESTED_COLUMNS}
     rows = []
     for record in findings.records:
         row = _case_cells(record) | {name: getattr(record, name) for name in fields}
-        row |= _nested_cells(record) | {"honest": record.honest, "nodes": nodes_of(record)}
+        row |= {column: (getattr(record, name) or {}).get(key) for column, (name, key) in nested.items()}
+        row |= {"honest": record.honest, "nodes": nodes_of(record)}
         row |= {f"environment.{name}": text for name, text in environment_columns(record.environment)}
         if record.status == "ok":
             row |= zip(("median", "low", "high"), ratios.estimate_time([record]), strict=True)
@@ -133,11 +135,6 @@ def record_columns(findings: Findings) -> Columns:
         "baseline_devices", *_RATIO_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return typed_columns(columns, rows)
-
-
-def _nested_cells(record: Record) -> dict[str, Any]:
-    keys = {column: column.split(".") for column in _NESTED_COLUMNS}
-    return {column: (getattr(record, field) or {}).get(key) for column, (field, key) in keys.items()}
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
