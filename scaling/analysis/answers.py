@@ -132,10 +132,8 @@ def _describe_devices(
     sentences = []
     if recommended is not first:
         shortest = f"The shortest time, {format_time(first)} of {first.method.name} on {first.devices_text},"
-        slower = describe_slower(
-            f"{recommended.method.name} on {recommended.devices_text}", recommended, first
-        )
-        sentences.append(f"{shortest} is not distinguished: {slower}")
+        name = f"{recommended.method.name} on {recommended.devices_text}"
+        sentences.append(f"{shortest} is not distinguished: {describe_slower(name, recommended, first)}")
         if point and not point.is_baseline:
             sentences[0] += f", efficiency {format_ratio(*point.efficiency, sign='')}"
     sentences += _describe_speedup(findings, first)
