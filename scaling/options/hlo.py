@@ -249,20 +249,15 @@ def _find_collectives(body: Instructions, devices: int) -> Iterator[Message]:
 
 def _count_kernel_bytes(body: Instructions) -> int:
     """Return the bytes that one execution of a fusion reads and writes."""
-    results = _result_instructions(body)
+    root = _root(body)
+    names = root.operands if root.opcode == "tuple" else [root.name]
+    results = [source_of(name, body) for name in names]  # the instructions, other than bitcasts
     in_place = dict[str, int]()  # name of a result that updates a parameter in place -> bytes of the update
     for result in results:
         if result.opcode in UPDATES and source_of(result.operands[0], body).opcode == "parameter":
             in_place[result.name] = body[result.operands[UPDATES[result.opcode]]].bytes
     written = sum(in_place.get(result.name, result.bytes) for result in results)
     return written + sum(_count_bytes_read(body, in_place).values())
-
-
-def _result_instructions(instructions: Instructions) -> list[HloInstruction]:
-    """Return the instructions, other than bitcasts, that compute the results of a computation."""
-    root = _root(instructions)
-    names = root.operands if root.opcode == "tuple" else [root.name]
-    return [source_of(name, instructions) for name in names]
 
 
 def _root(instructions: Instructions) -> HloInstruction:
@@ -316,16 +311,14 @@ def _parse_instruction(match: re.Match[str], instructions: Instructions) -> HloI
     root, name, shape, opcode, argument_text, attributes = match.groups()
     operands, called = _NAME.findall(argument_text), _NAME.findall(" ".join(_CALLED.findall(attributes)))
     arrays = _ARRAY.findall(_SCRATCH.sub(")", shape) if opcode == "custom-call" else shape)
-    padded, unpadded = (
-        sum(_count_array_bytes(array, is_padded) for array in arrays) for is_padded in (True, False)
-    )
+    parsed_arrays = [_parse_array(*array) for array in arrays] or [(0, 0, (), "", None)]
+    padded, unpadded = sum(array[0] for array in parsed_arrays), sum(array[1] for array in parsed_arrays)
     if opcode.endswith("-start"):
         included = [instructions[x] for x in operands if x in instructions]
         is_copy = opcode == "copy-start"
         padded = _exclude_operands(padded, sum(x.bytes for x in included), is_copy)
         unpadded = _exclude_operands(unpadded, sum(x.unpadded_bytes for x in included), is_copy)
-    described_array = _describe_array(arrays[0]) if arrays else ((), "", None)
-    sizes = (padded, unpadded, *described_array)
+    sizes = (padded, unpadded, *parsed_arrays[0][2:])
     return HloInstruction(name, *sizes, opcode, operands, called, bool(root), argument_text, attributes)
 
 
@@ -335,30 +328,22 @@ def _exclude_operands(size: int, operands: int, is_copy: bool) -> int:
     return max(0, size - operands) if size > operands or is_copy else size
 
 
-def _count_array_bytes(array: tuple[str, ...], padded: bool) -> int:
-    """Return the size in bytes of an array, given as a match of the regular expression `_ARRAY`.
-
-    If `padded` is true, the axes are padded to whole tiles. Arrays in on-chip memory then have size 0.
-    """
-    bits = int(array[1] or 8)  # pred has no number in its name
-    dims, order, tile = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
-    if padded and _ON_CHIP.search(array[5]):
-        return 0
-    if padded and tile and len(order) == len(dims):
-        lengths = [dims[axis] for axis in order]  # minor to major, as the reversed sides of the tile
-        sides = parse_integers(tile[1])[::-1]
-        pairs = itertools.zip_longest(lengths, sides, fillvalue=1)
-        dims = tuple(-(-length // side) * side for length, side in pairs)
-    return math.prod(dims) * bits // 8
-
-
-def _describe_array(array: tuple[str, ...]) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions and dtype of an array, and its minor-most axis of more than one element."""
-    letters, bits, _, dims_text, order_text, _ = array
-    dims = parse_integers(dims_text)
+def _parse_array(
+    letters: str, bits: str, _: str, dims_text: str, order_text: str, layout: str
+) -> tuple[int, int, tuple[int, ...], str, int | None]:
+    """Return the fields of `HloInstruction` from `bytes` to `minor_axis` for a match of `_ARRAY`."""
+    dims, tile = parse_integers(dims_text), _TILE.search(layout)
     order = parse_integers(order_text) or tuple(reversed(range(len(dims))))
     minor_axis = next((axis for axis in order if axis < len(dims) and dims[axis] > 1), None)
-    return dims, letters + bits, minor_axis
+    item_bits = int(bits or 8)  # pred has no number in its name
+    unpadded = padded = math.prod(dims) * item_bits // 8
+    if _ON_CHIP.search(layout):
+        padded = 0
+    elif tile and len(order) == len(dims):
+        lengths = [dims[axis] for axis in order]  # minor to major, as the reversed sides of the tile
+        pairs = itertools.zip_longest(lengths, parse_integers(tile[1])[::-1], fillvalue=1)
+        padded = math.prod(-(-length // side) * side for length, side in pairs) * item_bits // 8
+    return padded, unpadded, dims, letters + bits, minor_axis
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
