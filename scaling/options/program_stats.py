@@ -257,35 +257,25 @@ def _second_operands(jaxpr: Any, primitive: str, first: Any, results: list[Any])
     return [e.invars[1] for e in jaxpr.eqns if (e.primitive.name, e.invars[:1], e.outvars) == wanted]
 
 
-def evaluate(
-    jaxpr: Any, arguments: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]
-) -> list[Any]:
-    """Return the outputs of a jaxpr for the given arguments. An open jaxpr must have no constants.
-
-    `apply(equation, operands)` returns the results of one equation.
-    """
-    constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
-    value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
-    read_atom = lambda atom: atom.val if isinstance(atom, Literal) else value_of_variable[atom]  # noqa: E731
-    for equation in jaxpr.eqns:
-        results = apply(equation, [read_atom(atom) for atom in equation.invars])
-        value_of_variable.update(zip(equation.outvars, results, strict=True))
-    return [read_atom(atom) for atom in jaxpr.outvars]
-
-
 def evaluate_inlined(
     jaxpr: Any, inputs: Sequence[Any], apply: Callable[[Any, list[Any]], list[Any]], kept: Sequence[str] = ()
 ) -> list[Any]:
-    """Return the outputs of a jaxpr like `evaluate`, with each called function replaced by its equations.
+    """Return the outputs of a jaxpr, with each called function replaced by its equations.
 
-    `apply` is used for all other equations, and for calls whose primitive is in `kept`.
+    `apply(equation, operands)` returns the results of any other equation, and of a call whose primitive is in
+    `kept`. An open jaxpr must have no constants.
     """
-
-    def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
-        called = None if equation.primitive.name in kept else called_jaxpr(equation)
-        return apply(equation, operands) if called is None else evaluate(called, operands, inline_or_apply)
-
-    return evaluate(jaxpr, inputs, inline_or_apply)
+    constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
+    value_of_variable = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
+    read_atom = lambda atom: atom.val if isinstance(atom, Literal) else value_of_variable[atom]  # noqa: E731
+    for equation in jaxpr.eqns:
+        operands = [read_atom(atom) for atom in equation.invars]
+        if equation.primitive.name in kept or (called := called_jaxpr(equation)) is None:
+            results = apply(equation, operands)
+        else:
+            results = evaluate_inlined(called, operands, apply, kept)
+        value_of_variable.update(zip(equation.outvars, results, strict=True))
+    return [read_atom(atom) for atom in jaxpr.outvars]
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
