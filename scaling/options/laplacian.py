@@ -28,14 +28,10 @@ from jax.experimental import jet as taylor
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
 from scaling.core.reductions import ReferenceTerms, SizedEntries
-from scaling.options.program_stats import bind, evaluate_inlined
+from scaling.options.program_stats import TRANSCENDENTAL, bind, evaluate_inlined
 
 # Names of primitives of JAX. The linear operations include piecewise linear operations, such as max.
-_ELEMENTWISE = {
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "digamma", "erf",
-    "erf_inv", "erfc", "exp", "exp2", "expm1", "integer_pow", "lgamma", "log", "log1p", "logistic",
-    "rsqrt", "sin", "sinh", "sqrt", "square", "tan", "tanh",
-}  # fmt: skip
+_ELEMENTWISE = TRANSCENDENTAL | {"integer_pow", "square"}  # those with one operand
 _LINEAR = {
     "add", "add_any", "clamp", "complex", "concatenate", "conj", "convert_element_type", "copy",
     "copy_p", "cumsum", "dynamic_slice", "dynamic_update_slice", "expand_dims", "fft", "gather", "imag",
@@ -132,7 +128,7 @@ def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[A
     if not (positions and any(is_inexact)):
         return function(*(x.value for x in arguments))
     name = equation.primitive.name
-    if name in _ELEMENTWISE:
+    if name in _ELEMENTWISE and len(operands) == 1:
         return [_propagate_elementwise(lambda x: function(x)[0], operands[0])]
     is_linear = name in _LINEAR or (name in _BILINEAR and len(positions) == 1)
     is_linear |= name == "div" and positions == [0]

@@ -40,6 +40,7 @@ _PRIMITIVES_OF_RULE = {  # name of a counting rule -> the JAX primitives it appl
     "per_update": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }
 _RULE_OF = {primitive: rule for rule, names in _PRIMITIVES_OF_RULE.items() for primitive in names.split()}
+TRANSCENDENTAL = frozenset(_PRIMITIVES_OF_RULE["transcendental"].split())
 # All primitives that are not a product or a factorization of matrices.
 ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
