@@ -8,10 +8,11 @@ seeds of the previous step. The result of a step is copied to the host while the
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -97,21 +98,22 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     result = np.empty(derivative.result_shape, _result_dtype(derivative))
 
     names_on_device = [name for name in program.arguments if name not in host_inputs]
-    shared_arguments = _place_arguments(program, names_on_device)
-    start_arguments = {}
-    for _, seed in iterate_steps(1, 1, seeds, chunk):
-        start = {**program.seed_arguments, layout.START: np.asarray(seed, np.int32)}
-        from_seed = dataclasses.replace(program, seed_arguments=start)
-        start_arguments[seed] = _place_arguments(from_seed, [layout.START]) if plan.seeds else {}
+    placed = dict(zip(names_on_device, layout.place_inputs(program, None, names_on_device), strict=True))
+    starts: dict[int, Any] = {}  # index of the first seed of a step -> the argument with this index
+    if plan.seeds:
+        start = program.arguments[layout.START]
+        for _, seed in iterate_steps(1, 1, seeds, chunk):
+            starts[seed] = jax.device_put(np.full(start.shape, seed, start.dtype), start.sharding)
 
     def run() -> np.ndarray:
         pending: list[tuple[int, int, Any]] = []  # the steps whose results have not been copied to the host
-        points: dict[str, Any] = {}
+        arguments = dict(placed)
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
             if not pending or point != pending[0][0]:
                 rows = {name: x[point : point + block] for name, x in host_inputs.items()}
-                points = _place_arguments(program, list(rows), rows)
-            arguments = {**shared_arguments, **points, **start_arguments[seed]}
+                arguments.update(zip(rows, layout.place_inputs(program, rows, rows), strict=True))
+            if plan.seeds:
+                arguments[layout.START] = starts[seed]
             pending.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
             if len(pending) > 1:
                 _copy_to_host(compiled, result, *pending.pop(0))
@@ -119,16 +121,6 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
         return result
 
     return run
-
-
-def _place_arguments(
-    program: layout.Program, names: list[str], rows: Mapping[str, np.ndarray] | None = None
-) -> dict[str, Any]:
-    """Copy the arguments `names` of a program to the devices, and return a dict from name to array.
-
-    `rows` contains the values of the per-point inputs in `names`, if there are any.
-    """
-    return dict(zip(names, layout.place_inputs(program, rows, names), strict=True))
 
 
 def _copy_to_host(compiled: CompiledCase, result: np.ndarray, point: int, seed: int, output: Any) -> None:
