@@ -33,6 +33,8 @@ class MemoryNeed:
     bytes: int | None  # the bytes on each device, or None if they are unknown
     fits: bool  # whether the program fits into memory
     io_exceeds_memory: bool = False  # whether the inputs and the result alone exceed the memory
+    compiled: Any = None  # the `CompiledCase` of the program
+    shortage: str | None = None  # an error message if the program does not fit
 
 
 def compile_largest(
@@ -45,22 +47,16 @@ def compile_largest(
 
     Raise `TooLarge` if no sizes fit. `known_blocks` is the field `blocks` of an earlier record, to try first.
     """
-    fitting: dict[BlockSizes, CompiledCase] = {}
-    last: CompiledCase | None = None
-    shortage: str | None = None
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
-        nonlocal last, shortage
         storage = HOST if blocks.storage == HOST else None
         case_with_blocks = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
-        last = compile_blocks(dataclasses.replace(derivative, case=case_with_blocks))
-        shortage = describe_shortage(last) or last.overflow
-        if not shortage:
-            fitting[blocks] = last
-            return MemoryNeed(last.bytes_while_running, True)
-        needs = {**last.needs, "temp_bytes": 0} if last.needs.get("temp_bytes") else last.needs
-        io_exceeds_memory = describe_shortage(dataclasses.replace(last, needs=needs)) is not None
-        return MemoryNeed(last.bytes_while_running, False, io_exceeds_memory)
+        compiled = compile_blocks(dataclasses.replace(derivative, case=case_with_blocks))
+        shortage = describe_shortage(compiled) or compiled.overflow
+        io = dataclasses.replace(compiled, needs={**compiled.needs, "temp_bytes": 0})
+        io_exceeds_memory = bool(shortage and describe_shortage(io))
+        need = compiled.bytes_while_running
+        return MemoryNeed(need, not shortage, io_exceeds_memory, compiled, shortage)
 
     names = ("block", "chunk", "storage")
     earlier = BlockSizes(**{name: known_blocks[name] for name in names}) if known_blocks else None
@@ -68,12 +64,12 @@ def compile_largest(
     if blocks is not None:
         probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
         record = vars(blocks) | {"limit_bytes": derivative.case.memory_limit, "probes": probes}
-        return dataclasses.replace(fitting[blocks], blocks=record)
-    assert last is not None
+        return dataclasses.replace(needs[blocks].compiled, blocks=record)
+    last = list(needs.values())[-1]
     smallest_need = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
     tried = count_of(len(needs), "program")
     smallest = f"; the smallest of {tried} needs {format_bytes(smallest_need)}" if smallest_need else ""
-    raise TooLarge(f"no block size fits: {shortage}{smallest}", last.recorded_needs)
+    raise TooLarge(f"no block size fits: {last.shortage}{smallest}", last.compiled.recorded_needs)
 
 
 def find_blocks(
