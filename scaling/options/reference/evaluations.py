@@ -67,7 +67,7 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 
 def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the function values at each point as a float64 array of shape (points, outputs)."""
-    return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
+    return _evaluate(evaluation, arrays, "values")
 
 
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
@@ -84,7 +84,7 @@ def directional_derivative(evaluation: Evaluation, arrays: InputArrays, directio
     `direction` is the tangent, a dict from differentiated input to an array with the shape of the input.
     """
     tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
-    return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
+    return _evaluate(evaluation, arrays, "jvp", tangents)
 
 
 def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np.ndarray) -> np.ndarray:
@@ -95,14 +95,14 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
     "rows"      indices of rows                          (points, rows, inputs)
     "gram"      vectors v, of shape (vectors, inputs)    (points, inputs, vectors), the products J^T J v
     """
-    per_point, shared = _cast(evaluation, arrays)
     seeds = seeds.astype(jnp.dtype(evaluation.dtype) if quantity == "gram" else np.int32)
-    block_size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
+    points = len(arrays[next(iter(evaluation.per_point))])
+    block_size = min(len(seeds), seeds_per_call(evaluation, points))
     axis = 1 if quantity == "rows" else 2
     blocks = []
     for start in range(0, len(seeds), block_size):
         block = seeds[np.minimum(np.arange(start, start + block_size), len(seeds) - 1)]  # of equal sizes
-        blocks.append(np.asarray(_jitted(evaluation, quantity)(per_point, shared, block), np.float64))
+        blocks.append(_evaluate(evaluation, arrays, quantity, block))
     results = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis)
     return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 
@@ -112,9 +112,8 @@ def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
 
 
-def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
-    """Return the Jacobian at each point, using reverse mode if outputs are far fewer than inputs."""
-    outputs = _trace(evaluation, arrays, "values").shape[1]
+def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
+    """Return the Jacobian at each point, using reverse mode if `outputs` are far fewer than inputs."""
     is_faster = has_few_rows(outputs, count_inputs(evaluation, arrays))
     if is_faster and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
@@ -140,17 +139,14 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
 def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> bool:
     """Return whether JAX can trace the computation of the "columns" or "rows" of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
+    key = min(1, evaluation.rounding_key)
+    traced = dataclasses.replace(evaluation, optimized=True, rounding_key=key)  # without compiler options
+    arguments = np.uint32(key), *_cast(evaluation, first_point), np.zeros(1, np.int32)
     try:
-        _trace(evaluation, first_point, quantity, np.zeros(1, np.int32))
+        jax.eval_shape(_compiled(traced, quantity), *arguments)
     except Exception:
         return False
     return True
-
-
-def _trace(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: np.ndarray) -> Any:
-    """Return the shape and dtype of a quantity, such as "values", without compiling its computation."""
-    traced = dataclasses.replace(evaluation, optimized=True)  # a traced function has no compiler options
-    return jax.eval_shape(_jitted(traced, quantity), *_cast(evaluation, arrays), *seeds)
 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
@@ -196,24 +192,21 @@ def measure_with_noise(
     return center, np.max(np.abs(changed - center), axis=0)
 
 
+def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
+    """Return a quantity, a key of `_QUANTITIES`, at each point as a float64 array of shape (points, ...)."""
+    key = evaluation.rounding_key  # an argument of one program for all nonzero keys
+    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
+    return np.asarray(compiled(np.uint32(key), *_cast(evaluation, arrays), *seeds), np.float64)
+
+
 def _cast(evaluation: Evaluation, arrays: InputArrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return a dict of per-point inputs and a dict of shared inputs, in the dtypes of the evaluation."""
     per_point, shared = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for name, x in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype)
         group = per_point if name in evaluation.per_point else shared
-        group[name] = np.asarray(x).astype(dtype)
+        group[name] = np.asarray(x).astype(dtype, copy=False)
     return per_point, shared
-
-
-def _jitted(evaluation: Evaluation, quantity: str) -> Callable[..., jax.Array]:
-    """Return the jitted function f(per_point, shared, *seeds) for `quantity`, a key of `_QUANTITIES`.
-
-    The result has the shape (points, ...).
-    """
-    key = evaluation.rounding_key  # an argument of one program for all nonzero keys
-    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)
-    return functools.partial(compiled, np.uint32(key))
 
 
 @functools.lru_cache(maxsize=64)

@@ -239,13 +239,13 @@ def _evaluate_columns(
         return evaluations.values(evaluation, arrays)[:, :, None]
     if spec.reduction.sums_points:
         summed = dataclasses.replace(evaluation, summed=True)
-        gradients = evaluations.jacobian_in_few_passes(summed, arrays)
+        gradients = evaluations.jacobian_in_few_passes(summed, arrays, outputs=1)
         # The rounding error of a sum grows with the square root of the number of terms.
         return np.asarray(gradients.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(gradients)))
     if not isinstance(columns, slice):
         evaluation = dataclasses.replace(evaluation, summed=spec.reduction.sums_outputs)
         return evaluations.slices(evaluation, arrays, "columns", columns)
-    J = evaluations.jacobian_in_few_passes(evaluation, arrays)
+    J = evaluations.jacobian_in_few_passes(evaluation, arrays, spec.derivative.outputs)
     if spec.derivative.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
     return reduce_reference(spec, Jacobians(J), None, arrays)[0]
