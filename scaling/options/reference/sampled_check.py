@@ -100,10 +100,7 @@ def _compare_block(
     if spec.case.ad_mode.finite_step:
         # One error bound holds for all entries, so that they have the same scale.
         scales = [comparison.scale.max(axis=(1, 2), keepdims=True) for comparison in comparisons]
-        comparisons = [
-            dataclasses.replace(comparison, scale=scale)
-            for comparison, scale in zip(comparisons, scales, strict=True)
-        ]
+        comparisons = [dataclasses.replace(x, scale=y) for x, y in zip(comparisons, scales, strict=True)]
         step_error = relative_error(result_bounds(spec, start, stop), np.min(scales, axis=0).ravel())
     return PointsComparison(start, arrays, comparisons, step_error)
 
