@@ -21,14 +21,14 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern
 from scaling.core.inputs import point_structs
-from scaling.core.modes import BOTH, TANGENT, gradient_in_any_mode
+from scaling.core.modes import BOTH, TANGENT
 from scaling.core.workload import Workload, cached, fingerprint
+from scaling.options.reference.computed_reference import gradient_of_sum
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the maximum number of values in each cache; a coloring may have millions of entries
@@ -69,22 +69,17 @@ def why_unavailable() -> str | None:
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
     """Return a coloring that is valid for the Jacobian or Hessian of a case at every point."""
-    mode, structs = case.ad_mode, point_structs(case, workload)
+    mode, structs, function = case.ad_mode, point_structs(case, workload), workload.function
+    if mode.order == 2:
+        function = gradient_of_sum(function, workload.names)
     undifferentiated = [name for name in structs if name not in workload.names]
     names = [*workload.names, *undifferentiated]
-
-    def function(*x: Any) -> Any:
-        return workload.function(**dict(zip(names, x, strict=True)))
-
-    def gradient(*x: Any) -> Any:
-        count = len(workload.names)
-        return gradient_in_any_mode(lambda *z: jnp.sum(function(*z, *x[count:])))(*x[:count])
-
+    positional = lambda *x: function(**dict(zip(names, x, strict=True)))  # noqa: E731
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
     x, y = (tuple(structs[name] for name in group) for group in (workload.names, undifferentiated))
     key = (*problem, case.dtype, mode.order, fingerprint(workload.function))
-    return find_coloring(key, gradient if mode.order == 2 else function, x, compress, y)
+    return find_coloring(key, positional, x, compress, y)
 
 
 def find_coloring(

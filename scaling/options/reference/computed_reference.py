@@ -139,7 +139,7 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
 
 
 @functools.lru_cache(maxsize=8)  # programs are cached by their function
-def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function that computes the raveled gradient of the summed outputs with respect to `names`."""
 
     def gradient(**named: Any) -> Any:
@@ -155,7 +155,7 @@ def _make_unverified_reference(
     """Return the reference of a case in `dtype`, without verifying the derivative."""
     function, names = workload.function, workload.names
     if case.target in SECOND:
-        function = _gradient(function, names)
+        function = gradient_of_sum(function, names)
     structs = point_structs(dataclasses.replace(case, dtype=dtype), workload)
     properties = _rounding_properties_with_jvp(function, names, structs)
     width = max(properties.width, sum(structs[name].size for name in names))
