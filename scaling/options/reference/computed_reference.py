@@ -43,7 +43,8 @@ class ComputedReference:
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
     terms: int  # the number of terms whose sum is one entry of the derivative
-    inner_roundoff: float  # the unit roundoff of the narrowest dtype of an intermediate result
+    inner_roundoff: float  # the unit roundoff of the narrowest dtype of the evaluation
+    float64_obstacle: str | None = None  # the reason why the reference is not computed in float64
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
     unsure: str | None = None  # an error message if the reference cannot prove a result correct
     seconds: float = 0.0  # the estimated time to compute all entries of the derivative at all points
@@ -107,12 +108,13 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
             message = (str(error).strip().splitlines() or [""])[0][:120]
             obstacle: str | None = f"it cannot be evaluated in float64 ({type(error).__name__}: {message})"
         else:
-            obstacle = _describe_dtype_difference(case, reference, float64_values, native_values, noise)
+            reference = dataclasses.replace(reference, native=native.native)
+            obstacle = _describe_dtype_difference(reference, float64_values, native_values, noise)
             if not obstacle:
-                reference = dataclasses.replace(reference, native=native.native)
                 return _verify_reference(reference, case, workload, arrays)
+    native = dataclasses.replace(native, float64_obstacle=obstacle)
     with evaluations.evaluation_context(case.dtype):
-        return _verify_reference(native, case, workload, arrays, obstacle)
+        return _verify_reference(native, case, workload, arrays)
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: InputArrays) -> Evaluation:
@@ -163,7 +165,8 @@ def _make_unverified_reference(
     evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype, width)
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.without_slow_optimization(evaluation, arrays)
-    computed = ComputedReference(evaluation, evaluation, properties.terms, 2.0**-properties.bits)
+    inner_roundoff = max(ROUNDOFF[dtype], 2.0**-properties.bits)
+    computed = ComputedReference(evaluation, evaluation, properties.terms, inner_roundoff)
     if case.ad_mode.is_value:
         return computed
     differentiable = evaluations.with_pushforward(evaluation, arrays)
@@ -198,14 +201,11 @@ def _rounding_properties_with_jvp(
 
 @np.errstate(invalid="ignore")  # at infinite values
 def _describe_dtype_difference(
-    case: Case,
-    reference: ComputedReference,
-    float64_values: np.ndarray,
-    native_values: np.ndarray,
-    noise: np.ndarray,
+    reference: ComputedReference, float64_values: np.ndarray, native_values: np.ndarray, noise: np.ndarray
 ) -> str | None:
     """Return a message if native and float64 values differ by more than rounding errors, else None."""
-    roundoff = max(ROUNDOFF[case.dtype], reference.inner_roundoff)
+    dtype = reference.native.dtype
+    roundoff = max(ROUNDOFF[dtype], reference.inner_roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
     scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale + 4 * noise
@@ -215,43 +215,31 @@ def _describe_dtype_difference(
         return None
     first = tuple(np.argwhere(differs)[0])
     pair = f"{native_values[first]:.6g} and {float64_values[first]:.6g}"
-    return f"its values differ between {case.dtype} and float64 ({pair})"
+    return f"its values differ between {dtype} and float64 ({pair})"
 
 
 def _verify_reference(
-    computed: ComputedReference,
-    case: Case,
-    workload: Workload,
-    arrays: InputArrays,
-    float64_obstacle: str | None = None,
+    computed: ComputedReference, case: Case, workload: Workload, arrays: InputArrays
 ) -> ComputedReference:
     """Return a copy of a reference with the outcome of a verification by finite differences.
 
     The outcome is an error message in the field `wrong` or `unsure`, or otherwise the estimated `seconds`.
-    `float64_obstacle` is the reason why the reference is not computed in float64.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation, differentiated = computed.evaluation, [computed.evaluation]
-    roundoff = max(ROUNDOFF[evaluation.dtype], computed.inner_roundoff)
     if case.target in SECOND:  # verify the gradient, and then its derivative
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable, of in zip(differentiated, ("output", "gradient element"), strict=False):
-        result = _confirm_at_points(differentiable, case, workload, arrays, roundoff)
-        if objection := _describe_objection(computed, case, workload, result, of, roundoff, float64_obstacle):
+        result = _confirm_at_points(differentiable, case, workload, arrays, computed.inner_roundoff)
+        if objection := _describe_objection(computed, case, workload, result, of):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
 
 
 def _describe_objection(
-    computed: ComputedReference,
-    case: Case,
-    workload: Workload,
-    result: fd_check.Confirmation,
-    of: str,
-    roundoff: float,
-    float64_obstacle: str | None,
+    computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation, of: str
 ) -> dict[str, Any]:
     """Return {"wrong": message} or {"unsure": message} for a bad reference, or {} for a good one.
 
@@ -264,7 +252,7 @@ def _describe_objection(
     if not (is_unsure or is_wrong):
         return {}
     # In few digits, rounding can make a difference wrong at some points.
-    max_wrong_share = 0.0 if roundoff <= ROUNDOFF["float64"] else 0.5
+    max_wrong_share = 0.0 if computed.inner_roundoff <= ROUNDOFF["float64"] else 0.5
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
     structs = point_structs(case, workload)
     may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
@@ -276,7 +264,7 @@ def _describe_objection(
     differences = f"finite differences in {evaluation.dtype} {outcome} the derivative that JAX computes"
     if result.unresolved is not None and not is_refuted:
         differences += f" at point {result.unresolved}, where they depend on the step, as at a kink or a jump"
-    obstacle = f"{float64_obstacle}, and " if float64_obstacle else ""
+    obstacle = f"{computed.float64_obstacle}, and " if computed.float64_obstacle else ""
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
