@@ -205,7 +205,7 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
         added = 1
     else:
         added = added_entries(reduction, derivative.outputs, derivative.inputs, case.points, workload_pattern)
-    roundoff = unit_roundoff(case, platform, computed.inner_roundoff if computed else 0.0)
+    roundoff = unit_roundoff(case, platform, computed.evaluation.roundoff if computed else 0.0)
     # Errors are relative to the same leaf only if the entries can be evaluated again.
     leaves = () if nonzeros_pattern or case.ad_mode.is_value else workload.names
     leaf_sizes = tuple(math.prod(workload.inputs[name].shape) for name in leaves)

@@ -19,7 +19,6 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
-from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
 from scaling.core.workload import Workload, cached
@@ -43,7 +42,6 @@ class ComputedReference:
     evaluation: Evaluation  # computes the reference
     native: Evaluation  # evaluates the function in the dtype of the case
     terms: int  # the number of terms whose sum is one entry of the derivative
-    inner_roundoff: float  # the unit roundoff of the narrowest dtype of the evaluation
     float64_obstacle: str | None = None  # the reason why the reference is not computed in float64
     wrong: str | None = None  # an error message if a differentiation rule of the function is wrong
     unsure: str | None = None  # an error message if the reference cannot prove a result correct
@@ -162,11 +160,11 @@ def _make_unverified_reference(
     properties = _rounding_properties_with_jvp(function, names, structs)
     width = max(properties.width, sum(structs[name].size for name in names))
     integers = frozenset(name for name, spec in workload.inputs.items() if spec.integer)
-    evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype, width)
+    roundoff = max(ROUNDOFF[dtype], 2.0**-properties.bits)
+    evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype, roundoff, width)
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.without_slow_optimization(evaluation, arrays)
-    inner_roundoff = max(ROUNDOFF[dtype], 2.0**-properties.bits)
-    computed = ComputedReference(evaluation, evaluation, properties.terms, inner_roundoff)
+    computed = ComputedReference(evaluation, evaluation, properties.terms)
     if case.ad_mode.is_value:
         return computed
     differentiable = evaluations.with_pushforward(evaluation, arrays)
@@ -205,7 +203,7 @@ def _describe_dtype_difference(
 ) -> str | None:
     """Return a message if native and float64 values differ by more than rounding errors, else None."""
     dtype = reference.native.dtype
-    roundoff = max(ROUNDOFF[dtype], reference.inner_roundoff)
+    roundoff = max(ROUNDOFF[dtype], reference.evaluation.roundoff)
     size = np.where(np.isfinite(float64_values), np.abs(float64_values), 0.0)
     scale = np.maximum(np.max(size, axis=0), np.sqrt(np.mean(size**2)))
     allowed = _MAX_DTYPE_DIFFERENCE * 16 * roundoff * np.sqrt(reference.terms) * scale + 4 * noise
@@ -232,19 +230,16 @@ def _verify_reference(
         function = dataclasses.replace(evaluation, function=workload.function)
         differentiated = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for differentiable, of in zip(differentiated, ("output", "gradient element"), strict=False):
-        result = _confirm_at_points(differentiable, case, workload, arrays, computed.inner_roundoff)
-        if objection := _describe_objection(computed, case, workload, result, of):
+        result = _confirm_at_points(differentiable, case, workload, arrays, of)
+        if objection := _describe_objection(computed, case, workload, result):
             return dataclasses.replace(computed, **objection)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
 
 
 def _describe_objection(
-    computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation, of: str
+    computed: ComputedReference, case: Case, workload: Workload, result: fd_check.Confirmation
 ) -> dict[str, Any]:
-    """Return {"wrong": message} or {"unsure": message} for a bad reference, or {} for a good one.
-
-    `of` names what is differentiated, such as "output".
-    """
+    """Return {"wrong": message} or {"unsure": message} for a bad reference, or {} for a good one."""
     evaluation, is_wrong = computed.evaluation, result.is_wrong.any()
     is_unsure = result.confirmed_share < _MIN_CONFIRMED_SHARE or (
         result.unresolved is not None and not is_wrong
@@ -252,12 +247,13 @@ def _describe_objection(
     if not (is_unsure or is_wrong):
         return {}
     # In few digits, rounding can make a difference wrong at some points.
-    max_wrong_share = 0.0 if computed.inner_roundoff <= ROUNDOFF["float64"] else 0.5
+    max_wrong_share = 0.0 if evaluation.roundoff <= ROUNDOFF["float64"] else 0.5
     is_refuted = not is_unsure and np.mean(result.is_wrong) > max_wrong_share
     structs = point_structs(case, workload)
     may_be_wrong = evaluation.dtype != "float64" or has_custom_rules(workload.function, structs)
-    if is_refuted and may_be_wrong and result.worst is not None:
-        return {"wrong": _describe_wrong_rule(result.worst, of)}
+    if is_refuted and may_be_wrong:
+        rule = "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong"
+        return {"wrong": f"{rule}, or a solver in it stops at a tolerance: {result.worst}"}
     if not (is_refuted or may_be_wrong):  # only a rule of the function can be wrong, and it has none
         return {}
     outcome = "refute" if is_refuted else "do not confirm"
@@ -268,39 +264,21 @@ def _describe_objection(
     return {"unsure": f"{obstacle}{differences}; add a reference to the workload"}
 
 
-def _describe_wrong_rule(worst: fd_check.WrongDerivative, of: str) -> str:
-    """Return the error message for a wrong derivative of `of`, such as "output"."""
-    return (
-        "a derivative rule of the function (custom_jvp, custom_vjp, stop_gradient, primitive) is wrong, or a "
-        f"solver in it stops at a tolerance: at point {worst.point}, the derivative of {of} {worst.output} "
-        f"with respect to {list_first(worst.names, 3)} in a random direction is {worst.computed:.7g}, but "
-        f"finite differences give {worst.expected:.7g} (relative error {worst.error:.3g}, tolerance "
-        f"{worst.tolerance:.2g})"
-    )
-
-
 def _confirm_at_points(
-    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, roundoff: float
+    evaluation: Evaluation, case: Case, workload: Workload, sampled: InputArrays, of: str
 ) -> fd_check.Confirmation:
     """Compare a derivative with finite differences at sampled points, and then at screened points.
 
-    `sampled` contains the inputs at the sampled points.
+    `sampled` contains the inputs at the sampled points. `of` names what is differentiated, such as "output".
     """
     generator = np.random.default_rng(case.data_seed)
-
-    def confirm(points: np.ndarray, arrays: InputArrays) -> fd_check.Confirmation:
-        """Return a `Confirmation` whose points are indices in the batch."""
-        result = fd_check.confirm(evaluation, arrays, roundoff, generator)
-        worst = result.worst and result.worst._replace(point=int(points[result.worst.point]))
-        unresolved = None if result.unresolved is None else int(points[result.unresolved])
-        return dataclasses.replace(result, worst=worst, unresolved=unresolved)
-
+    confirm = functools.partial(fd_check.confirm, evaluation, generator, of)
     result = confirm(_sample_points(case), sampled)
     is_settled = result.is_wrong.any() or result.confirmed_share < _MIN_CONFIRMED_SHARE
-    is_inexact = roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
+    is_inexact = evaluation.roundoff > ROUNDOFF["float64"]  # a coarse difference proves nothing
     if is_settled or is_inexact or case.points <= _VERIFIED_POINTS:
         return result
-    suspicious = _screen_points(evaluation, case, workload, sampled, roundoff, generator)
+    suspicious = _screen_points(evaluation, case, workload, sampled, generator)
     if not suspicious.size:
         return result
     # The sampled inputs are of typical size.
@@ -320,7 +298,6 @@ def _screen_points(
     case: Case,
     workload: Workload,
     sampled: InputArrays,
-    roundoff: float,
     generator: np.random.Generator,
 ) -> np.ndarray:
     """Return the indices of points at which the derivative differs from finite differences, worst first."""
@@ -329,7 +306,7 @@ def _screen_points(
     starts = np.linspace(0, case.points - block_size, -(-count // block_size)).astype(int)
     blocks = (inputs.exact_inputs(case, workload, int(start), int(start) + block_size) for start in starts)
     groups = fd_check.group_inputs(evaluation, sampled, generator)
-    by_block = [fd_check.screen(evaluation, arrays, roundoff, generator, groups) for arrays in blocks]
+    by_block = [fd_check.screen(evaluation, generator, arrays, groups) for arrays in blocks]
     difference, points = np.concatenate(by_block, axis=1), (starts[:, None] + np.arange(block_size)).ravel()
     order = np.argsort(-difference, axis=1, kind="stable")
     is_suspicious = np.take_along_axis(difference, order, axis=1) > fd_check.SCREENING_THRESHOLD

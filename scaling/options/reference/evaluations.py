@@ -42,7 +42,8 @@ class Evaluation:
     per_point: frozenset[str]  # the inputs with a separate value for each point; the others are shared
     integers: frozenset[str]  # the inputs with the dtype int32
     dtype: str  # the dtype of the other inputs
-    width: int = 1  # the number of elements of the largest intermediate result at one point
+    roundoff: float  # the unit roundoff of the narrowest dtype of an input or an intermediate result
+    width: int  # the number of elements of the largest intermediate result at one point
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
     transposed: bool = False  # whether a JVP is computed by transposing the VJP
     rounding_key: int = 0  # if nonzero, the seed of random rounding errors in all intermediate results

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaling.core.formatting import list_first
 from scaling.core.inputs import InputArrays
 from scaling.options.reference.evaluations import (
     Evaluation,
@@ -46,20 +47,8 @@ class Confirmation:
 
     is_wrong: np.ndarray  # shape (points,): whether an output differs by more than rounding errors
     confirmed_share: float  # the fraction of nonzero derivatives that are confirmed within 5 %
-    worst: "WrongDerivative | None"  # the wrong derivative with the largest relative error
+    worst: str  # a description of the wrong derivative with the largest relative error, or ""
     unresolved: int | None  # the first point at which finite differences contradict each other, as at a kink
-
-
-class WrongDerivative(NamedTuple):
-    """A directional derivative that differs from a finite difference."""
-
-    names: Sequence[str]  # the inputs that change along the direction
-    point: int  # index of the point in the arrays
-    output: int  # index of the output
-    computed: float
-    expected: float  # the finite difference
-    error: float  # relative to the size of the derivative
-    tolerance: float  # relative to the size of the derivative
 
 
 class _Comparison(NamedTuple):
@@ -88,20 +77,21 @@ class _MeasuredValues(NamedTuple):
 
 @np.errstate(invalid="ignore", over="ignore")  # at infinite values
 def confirm(
-    evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation, generator: np.random.Generator, of: str, points: np.ndarray, arrays: InputArrays
 ) -> Confirmation:
     """Compare the derivatives of a function along random directions with finite differences.
 
-    `roundoff` is the unit roundoff of the narrowest dtype of an intermediate result.
+    `of` names what is differentiated, such as "output". `points` contains the indices in the batch of the
+    points in `arrays`.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
-    names: list[Sequence[str]] = [evaluation.names] * _DIRECTIONS
+    names = [list(evaluation.names)] * _DIRECTIONS
     if len(evaluation.names) > 1:
         names += (groups := group_inputs(evaluation, arrays, generator))
         directions += split_direction(directions[0], groups)
-    names.append(evaluation.names)
+    names.append(list(evaluation.names))
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
-    compare = functools.partial(_compare_along_all, evaluation, directions, roundoff, generator)
+    compare = functools.partial(_compare_along_all, evaluation, generator, directions)
     derivatives, compared, is_nonzero = compare(arrays)
     if compared.is_wrong.any():
         # Where elements tie, as in a median, the function is not differentiable: its slopes jump nearby.
@@ -113,17 +103,17 @@ def confirm(
         is_unresolved = compared.is_unresolved | compared.is_wrong & ~is_wrong
         compared = compared._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
     share = float(np.mean(compared.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
-    worst = _find_worst(names, derivatives, compared) if compared.is_wrong.any() else None
+    is_wrong = compared.is_wrong.max(axis=(0, 2))
+    worst = _describe_worst(of, names, points, derivatives, compared) if is_wrong.any() else ""
     is_unresolved = compared.is_unresolved.any(axis=(0, 2))
-    unresolved = int(np.argmax(is_unresolved)) if is_unresolved.any() else None
-    return Confirmation(compared.is_wrong.max(axis=(0, 2)), share, worst, unresolved)
+    unresolved = int(points[np.argmax(is_unresolved)]) if is_unresolved.any() else None
+    return Confirmation(is_wrong, share, worst, unresolved)
 
 
 def _compare_along_all(
     evaluation: Evaluation,
-    directions: Sequence[InputArrays],
-    roundoff: float,
     generator: np.random.Generator,
+    directions: Sequence[InputArrays],
     arrays: InputArrays,
 ) -> tuple[np.ndarray, _Comparison, np.ndarray]:
     """Return the derivatives along some directions, their comparison, and which outputs have a derivative.
@@ -136,15 +126,15 @@ def _compare_along_all(
         return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
     derivatives, noise = measure_with_noise(
-        derivatives_along, evaluation, arrays, 4 * roundoff, generator, _NOISE_RUNS
+        derivatives_along, evaluation, arrays, 4 * evaluation.roundoff, generator, _NOISE_RUNS
     )
     # Along the last direction, the derivative and its rounding error may be much smaller.
     rounding = [noise[:-1].max(axis=0)] * (len(directions) - 1) + [noise[-1]]
     rms = np.sqrt(np.mean(derivatives[:_DIRECTIONS] ** 2, axis=0))
     typical_sizes = [rms] * _DIRECTIONS + list(np.abs(derivatives[_DIRECTIONS:]))
-    measured = _measure_values(evaluation, arrays, roundoff, generator)
+    measured = _measure_values(evaluation, arrays, generator)
     # A derivative may contain the value of the function, for example for exp.
-    value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(measured.center)
+    value_rounding = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(measured.center)
     comparisons = []
     for direction, derivative, size, error in zip(
         directions, derivatives, typical_sizes, rounding, strict=True
@@ -155,10 +145,10 @@ def _compare_along_all(
     return derivatives, stacked, (rms > 8 * rounding[0]) | stacked.is_nonzero.any(axis=0)
 
 
-def _find_worst(
-    names: Sequence[Sequence[str]], derivatives: np.ndarray, comparison: _Comparison
-) -> WrongDerivative:
-    """Return the wrong derivative with the largest relative error, from arrays with an axis of directions.
+def _describe_worst(
+    of: str, names: Groups, points: np.ndarray, derivatives: np.ndarray, comparison: _Comparison
+) -> str:
+    """Describe the wrong derivative with the largest relative error, from arrays with an axis of directions.
 
     `names` are the names of the inputs that change along each direction. Directions of a single group of
     inputs are preferred. The last direction is used if no other is wrong.
@@ -174,7 +164,12 @@ def _find_worst(
     k, point, output = (int(index) for index in np.unravel_index(np.argmax(ranked), ranked.shape))
     k += first
     arrays = (derivatives, comparison.expected, errors, tolerances)
-    return WrongDerivative(names[k], point, output, *(float(array[k, point, output]) for array in arrays))
+    derivative, expected, error, tolerance = (float(array[k, point, output]) for array in arrays)
+    return (
+        f"at point {points[point]}, the derivative of {of} {output} with respect to "
+        f"{list_first(names[k], 3)} in a random direction is {derivative:.7g}, but finite differences give "
+        f"{expected:.7g} (relative error {error:.3g}, tolerance {tolerance:.2g})"
+    )
 
 
 def _compare_along(
@@ -219,11 +214,7 @@ def _compare_along(
 
 
 def screen(
-    evaluation: Evaluation,
-    arrays: InputArrays,
-    roundoff: float,
-    generator: np.random.Generator,
-    groups: Groups,
+    evaluation: Evaluation, generator: np.random.Generator, arrays: InputArrays, groups: Groups
 ) -> np.ndarray:
     """Return an estimate of the relative error of the derivative, of shape (groups + 1, points).
 
@@ -233,7 +224,7 @@ def screen(
     kink, a derivative between the one-sided slopes is correct.
     """
     center, errors_by_group = values(evaluation, arrays), []
-    noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(center)
+    noise = _ROUNDINGS_OF_VALUE * evaluation.roundoff * np.abs(center)
     directions = split_direction(random_direction(evaluation, arrays, generator), groups)
     for direction in [*directions, random_direction(evaluation, arrays, generator, is_relative=True)]:
         derivative = directional_derivative(evaluation, arrays, direction)
@@ -312,9 +303,10 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 
 
 def _measure_values(
-    evaluation: Evaluation, arrays: InputArrays, roundoff: float, generator: np.random.Generator
+    evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator
 ) -> _MeasuredValues:
     """Return the values of a function, and estimates of their rounding errors from short steps."""
+    roundoff = evaluation.roundoff
     center, change = measure_with_noise(values, evaluation, arrays, 2 * roundoff, generator, _NOISE_RUNS)
     least_noise = roundoff * np.abs(center) + change
     direction = random_direction(evaluation, arrays, generator)
