@@ -257,7 +257,19 @@ def _count_kernel_bytes(body: Instructions) -> int:
         if result.opcode in UPDATES and source_of(result.operands[0], body).opcode == "parameter":
             in_place[result.name] = body[result.operands[UPDATES[result.opcode]]].bytes
     written = sum(in_place.get(result.name, result.bytes) for result in results)
-    return written + sum(_count_bytes_read(body, in_place).values())
+    reads: Counter[str] = Counter()  # name of a parameter -> bytes that are read from it
+    for instruction in body.values():
+        for index, operand in enumerate(instruction.operands):
+            source = source_of(operand, body)
+            if source.opcode != "parameter" or instruction.opcode == "bitcast":
+                continue
+            size = source.bytes
+            if index == 0 and instruction.opcode in SLICES:
+                size = instruction.bytes
+            elif index == 0 and instruction.name in in_place:  # a scatter accumulates
+                size = in_place[instruction.name] if instruction.opcode == "scatter" else 0
+            reads[source.name] += size
+    return written + sum(min(size, body[name].bytes) for name, size in reads.items())
 
 
 def _root(instructions: Instructions) -> HloInstruction:
@@ -270,26 +282,6 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
     return instructions[name]
-
-
-def _count_bytes_read(body: Instructions, in_place: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict from the name of each parameter to the bytes that a fusion reads from it.
-
-    `in_place` is a dict from the name of an instruction to the bytes that it updates in a parameter.
-    """
-    reads: Counter[str] = Counter()
-    for instruction in body.values():
-        for index, operand in enumerate(instruction.operands):
-            source = source_of(operand, body)
-            if source.opcode != "parameter" or instruction.opcode == "bitcast":
-                continue
-            size = source.bytes
-            if index == 0 and instruction.opcode in SLICES:
-                size = instruction.bytes
-            elif index == 0 and instruction.name in in_place:  # a scatter accumulates
-                size = in_place[instruction.name] if instruction.opcode == "scatter" else 0
-            reads[source.name] += size
-    return {name: min(size, body[name].bytes) for name, size in reads.items()}
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
