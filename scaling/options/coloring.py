@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import gc
 import importlib.util
-import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.derivative import Pattern
 from scaling.core.inputs import point_structs
 from scaling.core.modes import BOTH, TANGENT
+from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached, fingerprint
 from scaling.options.reference.computed_reference import gradient_of_sum
 
@@ -93,11 +93,9 @@ def find_coloring(
 
     def detect_and_color() -> Coloring:
         _prepare_libraries()
-        detect = functools.partial(detect_pattern, function, x, y)
-        pattern, detect_seconds = cached("pattern", key, detect, _CACHE_SIZE)
-        start = time.perf_counter()
-        coloring = color(pattern, compress)
-        color_seconds = time.perf_counter() - start
+        detect = functools.partial(time_once, lambda: detect_pattern(function, x, y))
+        detect_seconds, pattern = cached("pattern", key, detect, _CACHE_SIZE)
+        color_seconds, coloring = time_once(lambda: color(pattern, compress))
         validate_coloring(coloring)
         return dataclasses.replace(coloring, detect_seconds=detect_seconds, color_seconds=color_seconds)
 
@@ -124,16 +122,14 @@ def _prepare_libraries() -> None:
     asdex.color_cols(asdex.SparsityPattern.from_coo(rows, cols, (2, 3)))
 
 
-def detect_pattern(
-    function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
-) -> tuple[Pattern, float]:
-    """Return the sparsity pattern of the Jacobian with respect to x, and the seconds that the detection took.
+def detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
+    """Return the sparsity pattern of the Jacobian with respect to x.
 
     Raise `Refusal` if asdex cannot analyze `function(*x, *y)`, or if the Jacobian has no nonzeros.
     """
     import asdex
 
-    start, gc_was_enabled = time.perf_counter(), gc.isenabled()
+    gc_was_enabled = gc.isenabled()
     samples = [np.zeros(a.shape, a.dtype) for a in (*x, *y)]
     gc.disable()  # it would traverse the many index sets of asdex again and again
     try:
@@ -157,8 +153,7 @@ def detect_pattern(
             "to color; use seeds=identity"
         )
     rows, cols = np.divmod(indices, inputs)
-    pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
-    return pattern, time.perf_counter() - start
+    return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:

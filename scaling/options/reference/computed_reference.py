@@ -9,7 +9,6 @@ each function and size.
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
 from scaling.core.inputs import InputArrays, point_structs
 from scaling.core.reference import ROUNDOFF
+from scaling.core.timing import time_once
 from scaling.core.workload import Workload, cached
 from scaling.options.reference import evaluations, fd_check
 from scaling.options.reference.evaluations import Evaluation
@@ -158,10 +158,12 @@ def _make_unverified_reference(
         function = gradient_of_sum(function, names)
     structs = point_structs(dataclasses.replace(case, dtype=dtype), workload)
     properties = _rounding_properties_with_jvp(function, names, structs)
-    width = max(properties.width, sum(structs[name].size for name in names))
+    elements = sum(structs[name].size for name in names)
+    width = max(properties.width, elements)
     integers = frozenset(name for name, spec in workload.inputs.items() if spec.integer)
     roundoff = max(ROUNDOFF[dtype], 2.0**-properties.bits)
-    evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype, roundoff, width)
+    per_point = frozenset(workload.points)
+    evaluation = Evaluation(function, names, per_point, integers, dtype, elements, roundoff, width)
     if dtype != case.dtype:  # a program in the dtype of the case has to round like the program of the case
         evaluation = evaluations.without_slow_optimization(evaluation, arrays)
     computed = ComputedReference(evaluation, evaluation, properties.terms)
@@ -314,10 +316,9 @@ def _screen_points(
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: InputArrays) -> float:
-    columns = evaluations.count_inputs(evaluation, arrays)
-    points = len(arrays[next(iter(evaluation.per_point))])
+    columns, points = evaluation.inputs, len(arrays[next(iter(evaluation.per_point))])
     block = np.arange(min(columns, evaluations.seeds_per_call(evaluation, points)))
-    evaluations.slices(evaluation, arrays, "columns", block)  # compiles
-    start = time.perf_counter()
-    evaluations.slices(evaluation, arrays, "columns", block)
-    return (time.perf_counter() - start) / (points * len(block)) * case.points * columns
+    compute_block = functools.partial(evaluations.slices, evaluation, arrays, "columns", block)
+    compute_block()  # compiles
+    seconds, _ = time_once(compute_block)
+    return seconds / (points * len(block)) * case.points * columns

@@ -8,7 +8,6 @@ to array. The first axis of a per-point input is the axis of points (batch eleme
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from scaling.core.inputs import InputArrays
+from scaling.core.timing import time_once
 from scaling.options.reference.jaxpr_rounding import with_random_rounding
 
 ArrayFunction = Callable[[Any], jax.Array]
@@ -42,6 +42,7 @@ class Evaluation:
     per_point: frozenset[str]  # the inputs with a separate value for each point; the others are shared
     integers: frozenset[str]  # the inputs with the dtype int32
     dtype: str  # the dtype of the other inputs
+    inputs: int  # the number of elements of the differentiated inputs at one point
     roundoff: float  # the unit roundoff of the narrowest dtype of an input or an intermediate result
     width: int  # the number of elements of the largest intermediate result at one point
     summed: bool = False  # whether the outputs are summed; the result then has the shape (1,)
@@ -74,9 +75,8 @@ def values(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
 def without_slow_optimization(evaluation: Evaluation, arrays: InputArrays) -> Evaluation:
     """Return `evaluation`, with `optimized` set to false if XLA takes long to compile the function."""
     # XLA fusion on a CPU copies operations. In a long chain, the number of copies may grow exponentially.
-    start = time.perf_counter()
-    values(evaluation, arrays)
-    return dataclasses.replace(evaluation, optimized=time.perf_counter() - start < _SLOW_COMPILATION)
+    seconds, _ = time_once(lambda: values(evaluation, arrays))
+    return dataclasses.replace(evaluation, optimized=seconds < _SLOW_COMPILATION)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: InputArrays, direction: InputArrays) -> np.ndarray:
@@ -110,13 +110,12 @@ def slices(evaluation: Evaluation, arrays: InputArrays, quantity: str, seeds: np
 
 def jacobian(evaluation: Evaluation, arrays: InputArrays) -> np.ndarray:
     """Return the Jacobians as an array of shape (points, outputs, inputs), computed in forward mode."""
-    return slices(evaluation, arrays, "columns", np.arange(count_inputs(evaluation, arrays)))
+    return slices(evaluation, arrays, "columns", np.arange(evaluation.inputs))
 
 
 def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs: int) -> np.ndarray:
     """Return the Jacobian at each point, using reverse mode if `outputs` are far fewer than inputs."""
-    is_faster = has_few_rows(outputs, count_inputs(evaluation, arrays))
-    if is_faster and is_traceable(evaluation, arrays, "rows"):
+    if has_few_rows(outputs, evaluation.inputs) and is_traceable(evaluation, arrays, "rows"):
         return slices(evaluation, arrays, "rows", np.arange(outputs))
     return jacobian(evaluation, arrays)
 
@@ -124,12 +123,6 @@ def jacobian_in_few_passes(evaluation: Evaluation, arrays: InputArrays, outputs:
 def has_few_rows(outputs: int, inputs: int) -> bool:
     """Return whether reverse mode computes a Jacobian of this shape much faster than forward mode."""
     return _MIN_INPUTS_PER_OUTPUT * outputs <= inputs
-
-
-def count_inputs(evaluation: Evaluation, arrays: InputArrays) -> int:
-    """Return the number of elements of the differentiated inputs at one point."""
-    shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
-    return sum(int(np.prod(shape)) for shape in shapes)
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
