@@ -184,12 +184,10 @@ def _estimate_rounding(suspect: _Suspect, block_points: np.ndarray, columns: Col
     spec, native = suspect.spec, suspect.native
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * spec.roundoff
     padded_points = _pad_indices(block_points)
+    padded_columns = columns if isinstance(columns, slice) else _pad_indices(columns)
+    measure = functools.partial(_evaluate_columns, spec, padded_columns)
     if suspect.comparison.measure is not None:
         measure = functools.partial(suspect.comparison.measure, points=padded_points)
-    elif isinstance(columns, slice):
-        measure = functools.partial(_evaluate_columns, spec, columns)
-    else:
-        measure = functools.partial(_evaluate_columns, spec, _pad_indices(columns))
     arrays = _select_points(suspect, padded_points)
     with evaluations.evaluation_context(native.dtype):
         pairs = evaluations.with_rounding(native, arrays, relative, generator, _REEVALUATIONS)
