@@ -53,14 +53,12 @@ def place(
     point_devices, seed_devices = case.mesh_shape
     count = ceil_div(case.points, point_devices)
 
-    def device_row(device: int) -> np.ndarray:
+    def shard(index: Any) -> np.ndarray:
+        device, _, _ = index[0].indices(struct.shape[0])  # each device has one row of the array
         if rows is not None:
             start = device // seed_devices * count
-            return rows(start, start + count)
-        return global_array()[device % seed_devices, None] if name.startswith(POSITIONS) else global_array()
-
-    def shard(index: Any) -> np.ndarray:
-        start, stop, _ = index[0].indices(struct.shape[0])
-        return np.stack([device_row(device) for device in range(start, stop)])
+            return rows(start, start + count)[None]
+        whole = global_array()
+        return (whole[device % seed_devices, None] if name.startswith(POSITIONS) else whole)[None]
 
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
