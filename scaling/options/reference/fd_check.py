@@ -85,11 +85,9 @@ def confirm(
     points in `arrays`.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
-    names = [list(evaluation.names)] * _DIRECTIONS
     if len(evaluation.names) > 1:
-        names += (groups := group_inputs(evaluation, arrays, generator))
+        groups = group_inputs(evaluation, arrays, generator)
         directions += split_direction(directions[0], groups)
-    names.append(list(evaluation.names))
     directions.append(random_direction(evaluation, arrays, generator, is_relative=True))
     compare = functools.partial(_compare_along_all, evaluation, generator, directions)
     derivatives, compared, is_nonzero = compare(arrays)
@@ -103,6 +101,7 @@ def confirm(
         is_unresolved = compared.is_unresolved | compared.is_wrong & ~is_wrong
         compared = compared._replace(is_wrong=is_wrong, is_unresolved=is_unresolved)
     share = float(np.mean(compared.is_confirmed.max(axis=0)[is_nonzero])) if is_nonzero.any() else 1.0
+    names = [[name for name, x in direction.items() if x.any()] for direction in directions]
     is_wrong = compared.is_wrong.max(axis=(0, 2))
     worst = _describe_worst(of, names, points, derivatives, compared) if is_wrong.any() else ""
     is_unresolved = compared.is_unresolved.any(axis=(0, 2))
