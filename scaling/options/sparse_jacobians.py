@@ -93,8 +93,7 @@ def gather_nonzeros(
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731
     if len(parts) == 1 and len(indices.entries[0]) == 1:
-        whole: np.ndarray = join_points(parts[0][:, 0]).reshape(shape)
-        return whole
+        return join_points(parts[0][:, 0]).reshape(shape)
     gathered = np.zeros((shape[0], shape[2]), parts[0].dtype)
     for part, entries_by_device in zip(parts, indices.entries, strict=True):
         for device, nonzeros in enumerate(entries_by_device):

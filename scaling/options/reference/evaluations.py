@@ -145,10 +145,8 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 def with_pushforward(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
     """Return an evaluation that can compute JVPs, or None if neither JVPs nor VJPs are supported."""
-    for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
-        if is_traceable(candidate, arrays, "columns"):
-            return candidate
-    return None
+    candidates = evaluation, dataclasses.replace(evaluation, transposed=True)
+    return next((each for each in candidates if is_traceable(each, arrays, "columns")), None)
 
 
 def with_rounding(
