@@ -93,8 +93,8 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
             while (event := child.receive(timeout)) is not None:
                 if event.get("event") == "exit":
                     if event["status"]:
-                        end = child.explain_exit(event["status"])
-                        yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
+                        _, text, last_line = child.explain_exit(event["status"])
+                        yield {"reason": f"the process of wandb {text}: {last_line}".rstrip(" :")}
                     return
                 yield event
                 timeout = (1 + FINISH_FACTOR) * job.settings.timeout + _GRACE_SECONDS

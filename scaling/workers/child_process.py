@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,15 +35,6 @@ _UNINFORMATIVE = re.compile(
 )
 _SIGNAL_NAMES = {each.value: f" ({each.name})" for each in signal.Signals}
 Event = dict[str, Any]  # JSON object that a child process writes. The field "event" is its type.
-
-
-@dataclass(frozen=True)
-class ProcessExit:
-    """How a child process ended, and the probable cause."""
-
-    reason: str  # "out_of_memory" if the process ended because memory ran out, otherwise "killed"
-    text: str  # phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)"
-    last_line: str  # last line of standard error that may explain the exit, or ""
 
 
 class ChildProcess:
@@ -99,10 +89,12 @@ class ChildProcess:
         self._readers[0].join(1.0)
         return list(self._stderr)
 
-    def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
-        """Return how the process ended and the probable cause, given its exit status.
+    def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> tuple[str, str, str]:
+        """Return (reason, text, line) that tell how the process ended, given its exit status.
 
-        `status` is -N or 128 + N if signal N ended the process. `lines` contains its standard error.
+        The reason is "out_of_memory" or "killed". The text is a phrase such as "ended with status 1". The
+        line is the last one of standard error that may explain the end, or "". `status` is -N or 128 + N if
+        signal N ended the process. `lines` contains its standard error.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines() if lines is None else lines)
@@ -111,7 +103,7 @@ class ChildProcess:
         text = killed_by if status < 0 else f"ended with status {status}"
         text += " when the host's memory ran out" if oom_killed else ""
         reason = "out_of_memory" if oom_killed or environment.is_out_of_memory(last_line) else "killed"
-        return ProcessExit(reason, text, last_line)
+        return reason, text, last_line
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, and kill its process group with SIGKILL after `end_seconds`.

@@ -97,8 +97,8 @@ class WorkerGroup:
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
         worker_lines = [line for line in lines if not line.startswith(_LAUNCHER_PREFIXES)]
         has_cause = bool(child_process.last_informative_line(worker_lines))
-        process_exit = process.explain_exit(status, worker_lines if has_cause else lines)
-        if process_exit.reason != "out_of_memory":
+        reason, text, last_line = process.explain_exit(status, worker_lines if has_cause else lines)
+        if reason != "out_of_memory":
             if self.transport and (cause := transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
             if line := next((line for line in reversed(lines) if "out of memory" in line.lower()), None):
@@ -106,8 +106,7 @@ class WorkerGroup:
         subject = "the process"
         if self.shape.processes > 1:
             subject = f"process {rank}" if len(self.processes) > 1 else "a process"
-        detail = f": {process_exit.last_line}" if process_exit.last_line else ""
-        return WorkerDied(process_exit.reason, f"{subject} {process_exit.text}", detail)
+        return WorkerDied(reason, f"{subject} {text}", f": {last_line}" if last_line else "")
 
 
 @contextlib.contextmanager

@@ -183,4 +183,4 @@ def test_memory_kills_are_counted_in_the_cgroup_of_the_process_if_it_is_known(mo
     files["/proc/vmstat"] = "oom_kill 8"
     if own is not None:
         files[f"{folder}/memory.events"] = f"oom_kill {own}"
-    assert process.explain_exit(137).reason == reason
+    assert process.explain_exit(137)[0] == reason
