@@ -120,7 +120,7 @@ def _history_of_task(
     """Return the recorded attempts of the cases of a task. Records of other cases are ignored."""
     keys = {item.case.key for item in definition.items}
     task_records = [record for record in records if record.key in keys]
-    return schedule.build_history(task_records, definition.environments.values())
+    return schedule.build_history(task_records, definition.environments)
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:

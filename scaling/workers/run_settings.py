@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Refusal, check_names
 from scaling.core.timing import Sampling
 from scaling.workers.machine import ONE_PER_DEVICE
 
@@ -40,11 +40,10 @@ class RunSettings:
         for name in _BOOLEAN_SETTINGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
-        sampling, names = config["sampling"], [each.name for each in fields(Sampling)]
+        sampling = config["sampling"]
         if not isinstance(sampling, Mapping):
             raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {sampling!r}")
-        if unknown := [name for name in sampling if name not in names]:
-            raise unknown_name("key of sampling", unknown[0], names)
+        check_names("key of sampling", sampling, [each.name for each in fields(Sampling)])
         values = {**config, "replicates": _choose_replicates(config)}
         values |= {f"sampling.{name}": value for name, value in sampling.items()}
         for name, (minimum, is_integer) in _NUMERIC_SETTINGS.items():

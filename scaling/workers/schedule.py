@@ -7,7 +7,7 @@ environment. Its status is "ok", or "skipped" with a reason that still applies.
 import dataclasses
 import datetime
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelle
 # Reasons of skips that depend on installed packages or on the other cases of the run.
 _TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
 Environment = dict[str, Any]  # the field `environment` of a record
+Environments = Mapping[tuple, Environment]  # `PreflightResult.environment_key` -> planned environment
 Identity = tuple[str, str, int]  # case key, digest of the environment, replicate
 T = TypeVar("T")
 
@@ -73,11 +74,8 @@ class ScheduledCase:
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
 
-    def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
-        """Return (case key, digest of the planned environment, replicate number).
-
-        `environments` maps each `PreflightResult.environment_key` to its planned environment.
-        """
+    def identity(self, environments: Environments) -> Identity:
+        """Return (case key, digest of the planned environment, replicate number)."""
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
@@ -102,7 +100,7 @@ class Schedule:
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
     done: int  # number of cases that have a result, as defined at the top of this module
     machine: Machine  # nodes and devices on which the cases run
-    environments: dict[tuple, Environment]  # `PreflightResult.environment_key` -> planned environment
+    environments: Environments
     queued: int = 0  # number of cases that another submission will run
     lost: int = 0  # number of failed cases that have no attempts left
     failures: tuple[ScheduledCase, ...] = ()  # cases whose preflight check failed, to be recorded as failed
@@ -129,10 +127,8 @@ def make_schedule(
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
-    history = build_history(records, environments.values(), baseline)
-    groups: dict[str, list[ScheduledCase]] = {
-        name: [] for name in ("to_run", "skips", "failures", "done", "queued", "lost")
-    }
+    history = build_history(records, environments, baseline)
+    groups: dict[str, list[ScheduledCase]] = defaultdict(list)
     for item, identity in _shuffled_cases(results, settings, environments, history):
         preflight, is_skipped = item.preflight, item.preflight.inapplicable
         if preflight.failure:
@@ -153,10 +149,7 @@ def make_schedule(
 
 
 def _shuffled_cases(
-    results: Sequence[PreflightResult],
-    settings: RunSettings,
-    environments: Mapping[tuple, Environment],
-    history: "History",
+    results: Sequence[PreflightResult], settings: RunSettings, environments: Environments, history: "History"
 ) -> Iterator[tuple[ScheduledCase, Identity]]:
     """Yield (scheduled case, identity) in random order within each replicate, a skipped case only once."""
     for replicate in range(settings.replicates):
@@ -229,7 +222,7 @@ class History:
 
 
 def build_history(
-    records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
+    records: Iterable[Record], environments: Environments, baseline: Sequence[Record] | None = None
 ) -> History:
     """Return the recorded attempts of each case in the planned environments.
 
@@ -237,8 +230,7 @@ def build_history(
     result only if the baseline has one of the same case, replicate, and block that has not failed. A block is
     a group of cases whose samples alternated.
     """
-    planned = list(environments)
-    matching = [(identity, record) for record in records for identity in _identities(record, planned)]
+    matching = [(identity, record) for record in records for identity in _identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
     results = [(i, r) for i, r in matching if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
@@ -252,20 +244,19 @@ def build_history(
     )
 
 
-def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
+def comparable_settings(records: Iterable[Record], environments: Environments) -> frozenset[str]:
     """Return the field `setting` of each record whose environment matches a planned environment.
 
     `Record.setting` is the digest of the environment without the versions of peers.
     """
-    planned = list(environments)
-    return frozenset(record.setting for record in records if _identities(record, planned))
+    return frozenset(record.setting for record in records if _identities(record, environments))
 
 
-def _identities(record: Record, environments: Iterable[Environment]) -> list[Identity]:
+def _identities(record: Record, environments: Environments) -> list[Identity]:
     """Return (case key, environment digest, replicate) for each planned environment that a record matches."""
     actual = record.environment
     return [
-        (record.key, planned["digest"], record.replicate) for planned in environments
+        (record.key, planned["digest"], record.replicate) for planned in environments.values()
         if planned["digest"] == actual["digest"]
         or ("untold" in planned and environment.matches_planned(planned, actual))
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scaling.workers.machine import ProcessShape
 
 # Prefixes of the environment variables from which srun would read the options of the enclosing job.
-_JOB_OPTION_PREFIXES = (
+JOB_OPTION_PREFIXES = (
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
     "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
     "SLURM_EXCLUSIVE", "SLURM_OVERLAP",
@@ -35,11 +35,6 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
     text = "a process of the case stopped sending heartbeats: its node or its network failed"
     return next(causes, ("node_failed", text) if no_heartbeat else None)
-
-
-def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables without those that give srun the options of the enclosing job."""
-    return {name: value for name, value in variables.items() if not name.startswith(_JOB_OPTION_PREFIXES)}
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:

@@ -155,7 +155,8 @@ def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[
     """Return the environment variables of a local worker, or of the command that starts a remote worker."""
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
-    inherited = transport.without_job_variables(os.environ) if is_remote else dict(os.environ)
+    dropped = transport.JOB_OPTION_PREFIXES if is_remote else ()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
