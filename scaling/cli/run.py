@@ -162,9 +162,9 @@ def _print_dry_run(run: StudyRun, console: Console) -> int:
         print_lines(console, [f"{processes} with {devices} on {count_of(shape.nodes, 'node')}"], "bold")
         print_lines(console, [f"  run   {label(item.case)}" for item in session])
     for item in (*schedule.skips, *schedule.failures):
-        mark, style = ("fail", "red") if item.preflight.failure else ("skip", "yellow")
-        reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
-        print_lines(console, [f"  {mark}  {label(item.case)}  {reason}"], style)
+        status, *reason = item.preflight.outcome or ("",)
+        mark, style = ("fail", "red") if status == "failed" else ("skip", "yellow")
+        print_lines(console, [f"  {mark}  {label(item.case)}  {': '.join(reason)}"], style)
     failed = f"{len(schedule.failures)} that cannot be examined, " if schedule.failures else ""
     counts = f"{schedule.missing} to run, {len(schedule.skips)} to skip, {failed}{schedule.done} already done"
     console.print(f"{counts}; nothing was started")

@@ -122,10 +122,8 @@ def plan_run(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
     if run.dry_run:
         return schedule, loaded
     print_lines(console, damaged_notes(loaded.damaged), "yellow")
-    recorded_once = {result.case.key for result in run.checked if result.inapplicable or result.failure}
     scalings = [cell.scaling for cell in run.cells if cell.case.workload != CEILING]
-    cases = [result.case for result in run.checked]
-    manifest = scheduling.study_manifest(run.name, run.title, scalings, cases, run.settings, recorded_once)
+    manifest = scheduling.study_manifest(run.name, run.title, scalings, run.checked, run.settings)
     for folder in run.folders:
         store.write_json(folder / "study.json", manifest)
     _print_counts(run, schedule, console)

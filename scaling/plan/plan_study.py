@@ -60,7 +60,8 @@ class PlannedStudy:
     scaling: frozenset[str]  # the kinds of scaling of the cases, such as "weak"
     settings: RunSettings  # for a later measurement; `case_seconds` also limits each compilation
     cases: tuple[PreflightResult, ...]  # the cases to compile, which are not planned yet
-    rejected: tuple[tuple[PreflightResult, str, str], ...]  # (case that cannot be planned, reason, text)
+    # (case that cannot be planned, status, reason, text)
+    rejected: tuple[tuple[PreflightResult, str, str, str], ...]
     done: int  # the number of cases that are already planned
     keys: frozenset[str]  # the keys of all cases of the study
     # `PreflightResult.environment_key` -> the environment (hardware and software) in the record of a case
@@ -151,17 +152,16 @@ def _expand_cases(
     return [cell for cell in cells if cell.scaling == "weak" or divides_evenly(cell.case)]
 
 
-def _why_rejected(checked: PreflightResult) -> tuple[str, str] | None:
-    """Return (reason, message) if a case cannot be planned, otherwise None."""
-    if outcome := checked.failure or checked.inapplicable:
-        return outcome
-    if checked.case.engine != "jax":
-        return "not_offered", f"{checked.case.engine} is not compiled by XLA, and only JAX can be planned"
-    if checked.case.mode == AUTO:
-        return "not_defined", "mode=auto is chosen on the machine that runs it; plan the modes themselves"
-    if not checked.case.jit:
-        return "not_defined", "a case with jit=false has no program to compile for another machine"
-    return None
+def _why_rejected(checked: PreflightResult) -> tuple[str, str, str] | None:
+    """Return (status, reason, message) if a case cannot be planned, otherwise None."""
+    case, reason, text = checked.case, "not_defined", ""
+    if case.engine != "jax":
+        reason, text = "not_offered", f"{case.engine} is not compiled by XLA, and only JAX can be planned"
+    elif case.mode == AUTO:
+        text = "mode=auto is chosen on the machine that runs it; plan the modes themselves"
+    elif not case.jit:
+        text = "a case with jit=false has no program to compile for another machine"
+    return checked.outcome or (("skipped", reason, text) if text else None)
 
 
 def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) -> None:
@@ -187,8 +187,8 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
     """Yield the record fields of each case of a study, and None before the compilation of a case."""
-    for checked, reason, text in study.rejected:
-        yield checked, {"status": "failed" if checked.failure else "skipped", "reason": reason, "text": text}
+    for checked, status, reason, text in study.rejected:
+        yield checked, {"status": status, "reason": reason, "text": text}
     hardware, checked_cases = study.hardware, {checked.case: checked for checked in study.cases}
     header = {
         "platform": hardware.platform, "hardware": dataclasses.asdict(hardware),
@@ -212,7 +212,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 def describe_work(study: PlannedStudy) -> str:
     """Return a line of text with the numbers of cases to compile, planned before, skipped and failed."""
-    failed = sum(result.failure is not None for result, *_ in study.rejected)
+    failed = sum(status == "failed" for _, status, *_ in study.rejected)
     skipped = len(study.rejected) - failed
     counts = f"{len(study.cases)} cases to compile, {study.done} already done, {skipped} skipped"
     counts += f", {failed} failed before the start" if failed else ""

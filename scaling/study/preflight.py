@@ -94,11 +94,11 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
     for cell, answer in zip(cells, answers, strict=True):
         if "failure" in answer:
             case = cell.scaled(cell.case)
-            results.setdefault(case, PreflightResult(case, None, None, failure=answer["failure"]))
+            results.setdefault(case, PreflightResult(case, ("failed", *answer["failure"]), None))
         else:
             case, engine = from_dict(answer["case"]), tuple(map(tuple, answer["engine"]))
-            inapplicable = tuple(answer["unfit"]) if answer["unfit"] else None
-            results[case] = PreflightResult(case, inapplicable, answer["workload_digest"], engine)
+            outcome = ("skipped", *answer["unfit"]) if answer["unfit"] else None
+            results[case] = PreflightResult(case, outcome, answer["workload_digest"], engine)
     return list(results.values())
 
 

@@ -36,10 +36,9 @@ class PreflightResult:
     """The result of checking, before a run, whether a case can run."""
 
     case: Case  # with all defaults filled in, or as written in the study if the check itself failed
-    inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
+    outcome: tuple[str, str, str] | None  # (status, reason, text) of the record if the case does not run
     workload_digest: str | None  # hash of the source code of the differentiated function, or None if unknown
     engine: tuple[tuple[str, str | None], ...] = ()  # (name, version) of each package of a peer
-    failure: tuple[str, str] | None = None  # (reason, text) if the check itself failed
 
     @property
     def environment_key(self) -> tuple:
@@ -130,8 +129,9 @@ def make_schedule(
     history = build_history(records, environments, baseline)
     groups: dict[str, list[ScheduledCase]] = defaultdict(list)
     for item, identity in _shuffled_cases(results, settings, environments, history):
-        preflight, is_skipped = item.preflight, item.preflight.inapplicable
-        if preflight.failure:
+        status = item.preflight.outcome and item.preflight.outcome[0]
+        is_skipped = status == "skipped"
+        if status == "failed":
             group = "failures"
         elif identity in history.with_result or (is_skipped and identity in history.temporary_skips):
             group = "done"
@@ -156,7 +156,7 @@ def _shuffled_cases(
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
         for order, preflight in enumerate(shuffled):
-            if replicate == 0 or not (preflight.inapplicable or preflight.failure):
+            if replicate == 0 or not preflight.outcome:
                 item = ScheduledCase(preflight, order, 1, replicate)
                 identity = item.identity(environments)
                 yield dataclasses.replace(item, attempt=history.attempts[identity] + 1), identity
@@ -267,31 +267,30 @@ def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightRe
 
     Otherwise, return `preflight` unchanged.
     """
-    if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
+    if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
-    return dataclasses.replace(preflight, inapplicable=("not_offered", text))
+    return dataclasses.replace(preflight, outcome=("skipped", "not_offered", text))
 
 
 def study_manifest(
     name: str,
     title: str | None,
     scaling: Sequence[str],
-    cases: Sequence[Case],
+    results: Sequence[PreflightResult],
     settings: RunSettings,
-    recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the content of study.json, which describes the last study in a results folder.
 
-    `scaling` lists the types of scaling in the study: "strong" or "weak". `recorded_once` contains the keys
-    of the cases that cannot run, which have a single replicate.
+    `scaling` lists the types of scaling in the study: "strong" or "weak". A case that does not run has a
+    single replicate.
     """
-    replicates = dict.fromkeys((case.key for case in cases), settings.replicates)
-    replicates |= dict.fromkeys(recorded_once, 1)
+    counts = [1 if result.outcome else settings.replicates for result in results]
     return store.schema_and_version() | {
         "study": name, "title": title, "scaling": sorted(set(scaling)), "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {"key": case.key, "replicates": replicates[case.key], "case": to_dict(case)} for case in cases
+            {"key": result.case.key, "replicates": count, "case": to_dict(result.case)}
+            for result, count in zip(results, counts, strict=True)
         ],
     }  # fmt: skip

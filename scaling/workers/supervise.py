@@ -86,10 +86,9 @@ def run_schedule(
     results = [VariantResults(variant, path, Writer(path), dict(environments)) for variant, path in variants]
     run = _Run(schedule, settings, lock, listener, results, options)
     for item in (*schedule.skips, *schedule.failures):
-        status = "failed" if item.preflight.failure else "skipped"
-        reason, text = item.preflight.failure or item.preflight.inapplicable or ("error", "")
+        assert item.preflight.outcome is not None
         for variant in range(len(results)):
-            run.record_end(WorkItem(item, variant), status, reason, text)
+            run.record_end(WorkItem(item, variant), *item.preflight.outcome)
     for session in schedule.sessions:
         run.supervise(session)
 

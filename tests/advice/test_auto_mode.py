@@ -63,8 +63,8 @@ def test_a_machine_without_known_rates_is_skipped(monkeypatch):
 
 
 def test_a_plan_needs_the_modes_themselves():
-    reason, text = plan_study._why_rejected(PreflightResult(Case("linear", mode="auto"), None, None))
-    assert reason == "not_defined" and "mode=auto" in text
+    status, reason, text = plan_study._why_rejected(PreflightResult(Case("linear", mode="auto"), None, None))
+    assert (status, reason) == ("skipped", "not_defined") and "mode=auto" in text
 
 
 def test_auto_is_not_called_the_fastest(tmp_path, make_record):

@@ -70,8 +70,9 @@ def make_study(tmp_path):
             self.submission = submission_files.save_job_ids(
                 submission, {entry.name: f"7_{n}" for n, entry in enumerate(submission.entries)}
             )
+            results = [item.preflight for item in items]
             store.write_json(
-                self.folder / "study.json", study_manifest("mine", None, [], self.cases, settings)
+                self.folder / "study.json", study_manifest("mine", None, [], results, settings)
             )
             self.journals = {}
 
@@ -611,9 +612,9 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(
 ):
     study = make_study(2)
     settings = RunSettings(attempts=3, replicates=3)
-    store.write_json(
-        study.folder / "study.json", study_manifest("mine", None, [], study.cases, settings, {study.key(1)})
-    )
+    outcomes = None, ("skipped", "not_offered", "")
+    results = [PreflightResult(*pair, None) for pair in zip(study.cases, outcomes, strict=True)]
+    store.write_json(study.folder / "study.json", study_manifest("mine", None, [], results, settings))
     study.start(0).finish(0, 0, make_record).log(0, "begin", 0, 1)
     study.journals[0].write("end", key=study.key(0), replicate=0, attempt=1, status="ok", seconds=[])
     study.journals[0].write("begin", key=study.key(0), replicate=1, attempt=1, seat=1)

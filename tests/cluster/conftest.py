@@ -47,7 +47,8 @@ def make_submission(make_plan, tmp_path):
         cluster = ClusterSettings(name=kind)
         made = submission_files.create_submission(folder, STAMP, cluster, tasks, SETTINGS, plan, False)
         submission_files.write_submission(dataclasses.replace(made, **fields))
-        store.write_json(folder / "study.json", schedule.study_manifest("mine", None, [], cases, SETTINGS))
+        results = [schedule.PreflightResult(case, None, None) for case in cases]
+        store.write_json(folder / "study.json", schedule.study_manifest("mine", None, [], results, SETTINGS))
         return submission_files.save_job_ids(
             dataclasses.replace(made, **fields), {"0001": job} if job else {}
         )
