@@ -79,7 +79,8 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
     compiler, version = compile_pool.find_compiler(hardware)
-    checked_cases = preflight.examine_cells(cells, settings.case_seconds, note)
+    answers = preflight.check_cells(cells, settings.case_seconds, note)
+    checked_cases = preflight.results_from_answers(cells, answers)
     recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
     platform, flags = hardware.platform, environment.variables(hardware.platform)
     environments = {

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling.core import environment
 from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
@@ -25,9 +25,7 @@ from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers import cores
 from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
-
-if TYPE_CHECKING:
-    from scaling.workers.worker_group import WorkerGroup
+from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
 _MAX_FAILURES = 20  # number of consecutive failures after which the other cells fail without a check
 _FAILURES_PER_TIMEOUT = 7  # number of failures that a timeout counts as
@@ -38,16 +36,6 @@ _CACHE_FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
 Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
 ProgressCallback = Callable[[int, int], None]  # (number of checked cells, number of all cells)
-
-
-def examine_cells(
-    cells: Sequence[GridCell], seconds: float = 600.0, note: ProgressCallback = lambda done, total: None
-) -> list[PreflightResult]:
-    """Check the cases of a study in child processes, and return one `PreflightResult` per distinct case.
-
-    Raise `Refusal` if a case is invalid, or if a field that the study sets has no effect.
-    """
-    return results_from_answers(cells, check_cells(cells, seconds, note))
 
 
 def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallback) -> list[Answer]:
@@ -115,7 +103,7 @@ class _Examination:
     seconds: float  # time limit for the check of one case
     answers: dict[int, Answer] = field(default_factory=dict)  # cell index -> answer
     stopped: bool = False  # whether the threads must return
-    processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
+    processes: list[WorkerGroup] = field(default_factory=list)  # the child processes that were started
 
     def stop(self) -> None:
         """Stop the examination by waking every thread that waits for an answer."""
@@ -154,8 +142,6 @@ class _Examination:
 
         Cells that have an answer are removed from `problems`.
         """
-        from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
-
         module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
         program = Variant("preflight", module=module, variables=variables)
         try:
@@ -177,10 +163,8 @@ class _Examination:
             raise Refusal(f"the study cannot be examined: {why}") from None
         return None
 
-    def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], cell_index: int, step: str) -> Answer:
+    def _ask(self, process: WorkerGroup, modules: tuple[str, ...], cell_index: int, step: str) -> Answer:
         """Send the request `step` ("import" or "answer") about one cell, and return the answer."""
-        from scaling.workers.worker_group import WorkerDied
-
         cell = self.cells[cell_index]
         request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
         try:

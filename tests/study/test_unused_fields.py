@@ -128,6 +128,8 @@ def test_the_preflight_rejects_fields_without_effect():
     """The process that imports the workloads reports it to the launcher."""
     from scaling.study import preflight
 
+    cells = expand_study(LINEAR | {"mode": "analytic", "chunk": 4}, {})
+    answers = preflight.check_cells(cells, 600, lambda done, total: None)
     with pytest.raises(Refusal, match="chunk=4 has no effect with mode=analytic"):
-        preflight.examine_cells(expand_study(LINEAR | {"mode": "analytic", "chunk": 4}, {}))
+        preflight.results_from_answers(cells, answers)
     assert json.dumps(completion.unused_fields(Case("linear", mode="analytic", chunk=4)))
