@@ -80,11 +80,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
     """Return a dict from field name to `UnusedField` with the first rule that applies to each field."""
-    reasons: dict[str, UnusedField] = {}
-    for name, unused, reason, causes in rules:
-        if unused:
-            reasons.setdefault(name, UnusedField(reason, causes))
-    return reasons
+    return {name: UnusedField(*why) for name, unused, *why in reversed(rules) if unused}
 
 
 def _resolve_names(case: Case) -> Case:

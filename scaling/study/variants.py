@@ -36,7 +36,8 @@ def name_variant(text: str) -> Variant:
     if kind == "commit":
         value = _find_revision(value)[1][:10]
     elif kind in ("python", "xla"):
-        value = _digest(str(Path(value).absolute()) if kind == "python" else value)
+        hashed = str(Path(value).absolute()) if kind == "python" else value
+        value = hashlib.sha256(hashed.encode()).hexdigest()[:8]
     return Variant("-".join(filter(None, [kind, value.replace("+", "-")])))
 
 
@@ -132,7 +133,3 @@ def _check_variant(text: str, variant: Variant) -> None:
 
 def _python_path(*folders: Path) -> str:
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
