@@ -5,7 +5,6 @@ The records of each input folder are written to a new file. The input folders ar
 """
 
 import argparse
-import itertools
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -67,14 +66,14 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
     yield from [_copy_records(folder, target, records) for folder in folders]
-    problems = {folder: store.read_study(folder).problem for folder in folders}
-    yield from (f"{folder}: {problem}" for folder, problem in problems.items() if problem)
-    _unite_studies([target, *folders], target)
+    studies = {folder: store.read_study(folder) for folder in folders}
+    yield from (f"{folder}: {study.problem}" for folder, study in studies.items() if study.problem)
+    _unite_studies([store.read_study(target), *studies.values()], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
-        study = store.read_json(path)
-        if study is not None and not (target / path.name).exists():
-            store.write_json(target / path.name, study)
-        elif study != store.read_json(target / path.name):
+        plan = store.read_json(path)
+        if plan is not None and not (target / path.name).exists():
+            store.write_json(target / path.name, plan)
+        elif plan != store.read_json(target / path.name):
             yield f"{path} is not copied: it differs from {target / path.name}, which is kept"
     for workload, same in group_by(records.values(), lambda record: record.case.workload).items():
         if text := describe_environments(same):
@@ -100,17 +99,15 @@ def _copy_records(folder: Path, target: Path, records: dict[str, Record]) -> str
     return f"{folder}: {count_of(len(new_lines), 'record')} added{already_there}{damaged}"
 
 
-def _unite_studies(folders: Sequence[Path], target: Path) -> None:
-    """Merge the study.json files of several folders, and write the result to `target`."""
-    contents = [store.read_json(folder / _STUDY) for folder in folders]
-    studies = [content for content in contents if isinstance(content, dict)]
+def _unite_studies(readable: Sequence[store.Study], target: Path) -> None:
+    """Merge the contents of several study.json files, and write the result to `target`."""
+    studies = [study.content for study in readable if study.content]
     if not studies:
         return
     study_names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     scalings = [study.get("scaling") or "strong" for study in studies]
     scaling_lists = [kinds if isinstance(kinds, list) else [kinds] for kinds in scalings]
-    case_lists = [study["cases"] for study in studies if isinstance(study.get("cases"), list)]
-    case_entries = [entry for entry in itertools.chain(*case_lists) if isinstance(entry, dict)]
+    case_entries = [each for study in studies for each in study.get("cases", []) if isinstance(each, dict)]
     case_entries.sort(key=store.count_replicates)  # the entry with the most replicates is kept
     common_fields = {
         name: studies[0].get(name) if all(s.get(name) == studies[0].get(name) for s in studies) else None
