@@ -60,34 +60,28 @@ class StudyStatus:
             counts[line.case.workload][line.state] += 1
         return counts
 
-    @property
-    def failed(self) -> bool:
-        """Return whether a case has failed."""
-        return any(line.state == "failed" for line in self.lines)
-
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Print the states of the cases and cluster tasks of a results folder.
 
     Return exit status 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
-    folder = store.folder_of(args.folder)
-    if not args.watch:
+    folder, last_progress = store.folder_of(args.folder), None
+    if args.watch:
+        streams.stop_with_reader()
+        try:
+            for tasks in wait.poll(folder):
+                status, progress = summarize_status(folder, tasks), wait.progress_line(tasks)
+                if console.is_terminal or progress != last_progress:
+                    console.clear()  # only on a terminal
+                    print_status(status, console, args.all)
+                last_progress = progress
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    else:
         status = load_status(folder)
         print_status(status, console, args.all)
-        return FAILED if status.failed else OK
-    streams.stop_with_reader()
-    last_progress = None
-    try:
-        for tasks in wait.poll(folder):
-            status, progress = summarize_status(folder, tasks), wait.progress_line(tasks)
-            if console.is_terminal or progress != last_progress:
-                console.clear()  # only on a terminal
-                print_status(status, console, args.all)
-            last_progress = progress
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return FAILED if status.failed else OK
+    return FAILED if any(line.state == "failed" for line in status.lines) else OK
 
 
 def load_status(folder: Path) -> StudyStatus:

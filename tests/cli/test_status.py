@@ -144,7 +144,7 @@ def test_every_requested_case_is_in_exactly_one_state(make_study, make_record):
     )
     # tasks of two cases: both done; one running, one queued; both queued; none begun; one interrupted; both queued
     assert count(summary) == {"ok": 2, "skipped": 0, "failed": 2, "running": 1, "queued": 5, "missing": 2}
-    assert sum(count(summary).values()) == 12 and summary.failed
+    assert sum(count(summary).values()) == 12
 
 
 def test_failed_and_running_cases_are_shown_with_key_node_attempt_and_reason(make_study, make_record):
@@ -176,7 +176,7 @@ def test_status_shows_lost_cases_exactly_as_the_next_run_records_them(state, beg
     before = status.summarize_status(study.folder, states)
     lost_cases.record_lost_cases(study.folder, states)
     later = status.summarize_status(study.folder, states)
-    assert count(before) == count(later) and before.failed == later.failed
+    assert count(before) == count(later)
     assert [line.replace("on n1, ", "") for line in status_lines(before)] == [
         line.replace("on n1, ", "") for line in status_lines(later)
     ]
