@@ -297,12 +297,6 @@ def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Unuse
             raise Refusal(f"{name}={text} has no effect {whys[0].reason}: {fix} (it is stated {source})")
 
 
-class _Names(dict[str, Any]):
-    def __missing__(self, name: str) -> Any:
-        fix = f"write a text in quotes, {name!r}; a size must be in the grid, sizes: {{{name}: 8}}"
-        raise Refusal(f"{unknown_name('name in where', name, self)}; {fix}")
-
-
 def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that evaluates a `where` condition. None is a condition that always holds.
 
@@ -333,9 +327,11 @@ def parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
                 default = f"the default of {names['workload']}"
                 raise Refusal(f"where={text!r}: {name} is null, {default}: name it in the grid")
         try:
-            return bool(eval(code, {"__builtins__": {}}, _Names(names)))
-        except Refusal:
-            raise
+            return bool(eval(code, {"__builtins__": {}}, names))
+        except NameError as error:
+            size = f"a size must be in the grid, sizes: {{{error.name}: 8}}"
+            fix = f"write a text in quotes, {error.name!r}; {size}"
+            raise Refusal(f"{unknown_name('name in where', error.name, names)}; {fix}") from None
         except Exception as error:
             raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
 
