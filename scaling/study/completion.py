@@ -7,7 +7,7 @@ completed case can run.
 import dataclasses
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling.core import workload
 from scaling.core.case import (
@@ -22,18 +22,10 @@ from scaling.core.case import (
     check_names,
     defaults,
 )
+from scaling.core.derivative import Derivative, ceil_div
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField, list_meshes
-from scaling.study.user_workload import (
-    check_sizes,
-    check_workload,
-    declared_names,
-    declared_sizes,
-    find_module,
-)
-
-if TYPE_CHECKING:
-    from scaling.core.derivative import Derivative
+from scaling.study.user_workload import check_workload, declared_names, declared_sizes, find_module
 
 # (field, whether it has no effect, reason, fields that make it ineffective)
 _Rule = tuple[str, bool, str, tuple[str, ...]]
@@ -91,9 +83,8 @@ def _resolve_names(case: Case) -> Case:
     formulations = declared_names(module, "FORMULATIONS", variant)
     formulation = _choose_name(case, "formulation", formulations)
     check_names(f"dtype for {case.workload}", [case.dtype], declared_names(module, "DTYPES") or DTYPES)
-    sizes = declared_sizes(module)
-    check_sizes(case.workload, case.sizes, sizes)
-    sizes = {name: case.points if size == "points" else size for name, size in sizes.items()}
+    declared = declared_sizes(case.workload, module, case.sizes)
+    sizes = {name: case.points if size == "points" else size for name, size in declared.items()}
     formulation = None if formulation in formulations[:1] else formulation  # the first is the default
     points = 1 if target in getattr(module, "SINGLE", ()) else case.points
     resolved = dataclasses.replace(
@@ -188,10 +179,8 @@ def fields_without_effect(case: Case) -> dict[str, UnusedField]:
     return _first_reasons(rules)
 
 
-def without_trivial_blocks(derivative: "Derivative") -> "Derivative":
+def without_trivial_blocks(derivative: Derivative) -> Derivative:
     """Set `chunk` or `block` to None if it contains all seeds or all points of a device."""
-    from scaling.core.derivative import ceil_div
-
     case, (a, b) = derivative.case, derivative.case.mesh_shape
     seeds = max((ceil_div(part.seeds, b) for part in derivative.parts), default=None)
     # A chunk or block of all seeds or points does not change the compiled program.

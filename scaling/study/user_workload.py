@@ -65,17 +65,15 @@ def declared_names(module: ModuleType, name: str, variant: str | None = None) ->
     raise Refusal(f"{text}; write {(declared if isinstance(declared, str) else 'plain',)}")
 
 
-def declared_sizes(module: ModuleType) -> dict[str, Any]:
-    """Return the default sizes that a workload module declares, or raise `Refusal` if SIZES is not a dict."""
-    sizes = getattr(module, "SIZES", {})
-    if not isinstance(sizes, Mapping):
+def declared_sizes(name: str, module: ModuleType, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the default sizes that the module of the workload `name` declares.
+
+    Raise `Refusal` if SIZES is not a dict, if a given size is not declared, or if a size has no value.
+    """
+    declared = getattr(module, "SIZES", {})
+    if not isinstance(declared, Mapping):
         text = f"SIZES of {module.__name__} must be a dict from the name of a size to its default"
-        raise Refusal(f"{text}, not {sizes!r:.80}; write {{'n': 8}}")
-    return dict(sizes)
-
-
-def check_sizes(name: str, given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
-    """Raise `Refusal` if a given size is not declared by the workload module `name`, or has no value."""
+        raise Refusal(f"{text}, not {declared!r:.80}; write {{'n': 8}}")
     try:
         check_names(f"size of {name}", given, declared)
     except Refusal as refusal:
@@ -85,6 +83,7 @@ def check_sizes(name: str, given: Mapping[str, Any], declared: Mapping[str, Any]
         raise Refusal(f"{refusal}; {advise_sizes(undeclared)}") from None
     if missing := [size for size, default in declared.items() if default is None and size not in given]:
         raise Refusal(f"size {missing[0]!r} of {name} has no default: write sizes.{missing[0]}=8")
+    return declared
 
 
 def advise_sizes(name: Any) -> str:
