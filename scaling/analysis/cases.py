@@ -5,16 +5,14 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from scaling.core.case import AUTO, VIEWS, Case, defaults, problem
+from scaling.core.case import AUTO, VIEWS, Case, K, T, defaults, group_by, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 from scaling.core.record import Record
 
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is preferred to a larger one
 # Fields of a case that trade memory for time and change neither the result nor the AD mode. Default: None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
@@ -79,14 +77,6 @@ def without_memory_setting(case: Case) -> Case:
 def method_of(case: Case) -> Method:
     """Return the differentiation method of a case."""
     return Method(*(getattr(case, name) for name in Method._fields))
-
-
-def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return a dict from each key to the list of items with that key, in their original order."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:

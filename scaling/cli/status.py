@@ -17,11 +17,10 @@ from scaling.cluster import lost_cases, wait
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
-from scaling.core.case import Case, Refusal, label
+from scaling.core.case import Case, Refusal, group_by, label
 from scaling.core.formatting import count_of, format_wait, list_first
 from scaling.core.record import Record
 from scaling.results import store
-from scaling.workers.schedule import group_by
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
 _OF_JOBS = ("running", "queued")  # states that exist only if jobs were submitted
@@ -173,7 +172,7 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
     """
     last = tasks[-1].entry.folder
     shown = [task for task in tasks if every or task.may_run or task.entry.folder == last]
-    for submitted in group_by(shown, lambda task: task.entry.folder):
+    for submitted in group_by(shown, lambda task: task.entry.folder).values():
         folder = submitted[0].entry.folder
         table = Table(title=escape(f"{SUBMISSIONS}/{folder.name}"))
         for column in _TASK_COLUMNS:
@@ -189,7 +188,7 @@ def task_tables(tasks: Sequence[TaskState], every: bool) -> Iterator[Table]:
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> list[tuple[str, ...]]:
     """Return a row of cells (`_TASK_COLUMNS`) for each task, or for each state if `every` is false."""
     groups = group_by(tasks, lambda task: (task.state.name, task.state.reason, task.wait_message))
-    return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups)]
+    return [_row_cells(row) for row in ([[task] for task in tasks] if every else groups.values())]
 
 
 def _row_cells(row: Sequence[TaskState]) -> tuple[str, ...]:

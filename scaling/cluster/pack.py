@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.core.case import Case
+from scaling.core.case import Case, group_by
 from scaling.core.record import STAGES, Record
 from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 
 _START_SECONDS = 5.0  # time to start the workers of a group
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
@@ -67,7 +67,7 @@ def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
     items = [item for session in schedule.sessions for item in session]
-    return {ProcessShape(nodes * per_node, nodes, nodes): group_by(items, function_key)}
+    return {ProcessShape(nodes * per_node, nodes, nodes): list(group_by(items, function_key).values())}
 
 
 def _fill_tasks(

@@ -24,11 +24,11 @@ from scaling.cluster.cluster_settings import SLURM, ClusterSettings
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask, save_job_ids
 from scaling.core import environment
-from scaling.core.case import Refusal
+from scaling.core.case import Refusal, group_by
 from scaling.core.formatting import last_line
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, group_by
+from scaling.workers.schedule import Schedule
 from scaling.workers.transport import gpu_request
 
 _PACKAGE = Path(__file__).parents[1]
@@ -144,7 +144,7 @@ def _start_process(
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
     return [
         group[start : start + max_tasks]
-        for group in group_by(submission.entries, lambda entry: entry.shape)
+        for group in group_by(submission.entries, lambda entry: entry.shape).values()
         for start in range(0, len(group), max_tasks)
     ]
 

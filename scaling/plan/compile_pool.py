@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import Case, Refusal, built_in, non_default_fields
+from scaling.core.case import Case, Refusal, built_in, group_by, non_default_fields
 from scaling.plan.hardware import Hardware
 from scaling.workers.machine import AllocationLost, ProcessShape
-from scaling.workers.schedule import group_by
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup, open_worker_group
 
 # Packages by platform. One of them must be installed to compile for the platform.
@@ -79,7 +78,7 @@ def compile_cases(
     Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
     if a worker does not start.
     """
-    remaining = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of))
+    remaining = iter(group_by(sorted(cases, key=lambda case: -case.devices), program_of).values())
     events: _Events = queue.Queue()
     for _ in range(size):
         arguments = header, remaining, seconds, events

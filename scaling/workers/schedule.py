@@ -8,12 +8,12 @@ import dataclasses
 import datetime
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import Case, problem, to_dict, user_modules
+from scaling.core.case import Case, group_by, problem, to_dict, user_modules
 from scaling.core.record import Record
 from scaling.results import store
 from scaling.workers.machine import Machine, ProcessShape
@@ -28,7 +28,6 @@ _TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
 Environment = dict[str, Any]  # the field `environment` of a record
 Environments = Mapping[tuple, Environment]  # `PreflightResult.environment_key` -> planned environment
 Identity = tuple[str, str, int]  # case key, digest of the environment, replicate
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -167,23 +166,15 @@ def process_shape(case: Case, machine: Machine, settings: RunSettings) -> Proces
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
-def group_by(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Group items with equal keys into lists, in the order in which the keys first occur."""
-    groups: dict[Hashable, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return list(groups.values())
-
-
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
     """Group the cases that compute the same derivative of the same function at the same inputs."""
-    return group_by(items, lambda item: problem(item.case))
+    return list(group_by(items, lambda item: problem(item.case)).values())
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
     """Return groups of cases that may share a worker process, all in the order of execution."""
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
-    return tuple(map(tuple, group_by(ordered, lambda item: item.session_key)))
+    return tuple(map(tuple, group_by(ordered, lambda item: item.session_key).values()))
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:

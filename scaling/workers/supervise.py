@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import AUTO, Case, non_default_fields, user_modules
+from scaling.core.case import AUTO, Case, group_by, non_default_fields, user_modules
 from scaling.core.record import Record, Writer, end_fields
 from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.machine import AllocationLost
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by, group_by_problem, process_shape
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
@@ -229,8 +229,9 @@ class _InterleavedCases:
             self._handle_death(death)
         unfinished = [work for work in self.items if work.state != "ended"]
         groups = group_by(unfinished, lambda work: work.item if self._is_postponed(work.item) else None)
-        groups.sort(key=lambda group: self._is_postponed(group[0].item))  # cases that run alone are last
-        return all_alive, [[WorkItem(work.item, work.variant) for work in group] for group in groups]
+        # Cases that run alone are last.
+        ordered = sorted(groups.values(), key=lambda group: self._is_postponed(group[0].item))
+        return all_alive, [[WorkItem(work.item, work.variant) for work in group] for group in ordered]
 
     def _is_postponed(self, item: ScheduledCase) -> bool:
         # A case that is postponed for one of the compared programs is postponed for all of them.
@@ -269,8 +270,8 @@ class _InterleavedCases:
         work, action = self.last_request
         if work.state == "ended":
             return
-        replicate_and_block = work.item.replicate, self.name
         records = self._records_of_case(work) if action == "finish" else []
+        replicate_and_block = work.item.replicate, self.name
         written = next((r for r in records if (r.replicate, r.block) == replicate_and_block), None)
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
