@@ -271,8 +271,7 @@ class _InterleavedCases:
         if work.state == "ended":
             return
         records = self._records_of_case(work) if action == "finish" else []
-        replicate_and_block = work.item.replicate, self.name
-        written = next((r for r in records if (r.replicate, r.block) == replicate_and_block), None)
+        written = next((record for record in records if record.block == self.name), None)
         if death.reason == "out_of_memory" and not self._has_single_case() and not written:
             work.state = "postponed"
             return
