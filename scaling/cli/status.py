@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +54,8 @@ class StudyStatus:
     @property
     def counts(self) -> dict[str, Counter[str]]:
         """Return a dict from each workload to a `Counter` of its case replicates by state."""
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for line in self.lines:
-            counts[line.case.workload][line.state] += 1
-        return counts
+        groups = group_by(self.lines, lambda line: line.case.workload)
+        return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -213,10 +211,10 @@ def _list_names(names: Iterable[str]) -> str:
 
 def _format_elapsed(row: Sequence[TaskState]) -> str:
     """Format the longest elapsed time of the tasks in a row, until now if they run."""
-    started = [task for task in row if task.journal.began_at and not task.is_pending]
     times = [
-        seconds_between(str(task.journal.began_at), None if task.state.live else task.journal.last_at)
-        for task in started
+        seconds_between(task.journal.began_at, None if task.state.live else task.journal.last_at)
+        for task in row
+        if task.journal.began_at and not task.is_pending
     ]
     return format_wait(max(times)) if times else ""
 

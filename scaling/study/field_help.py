@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.core.case import CEILING, CHOICES, OPTIONS, Case, built_in
+from scaling.core.case import CEILING, CHOICES, OPTIONS, Case, built_in, group_by
 from scaling.peers import interface
 from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS
@@ -20,11 +20,9 @@ _GROUPS = ("defaults", "sampling")  # keys whose value is a nested mapping or li
 
 def describe_groups(folders: Sequence[Path]) -> str:
     """Return a line such as "cluster: local, none, slurm" for each group of YAML files in the folders."""
-    groups: dict[str, set[str]] = {}
-    for folder in folders:
-        for path in folder.glob("*/**/*.yaml"):
-            groups.setdefault(str(path.parent.relative_to(folder)), set()).add(path.stem)
-    lines = [f"{group}: {', '.join(sorted(names))}" for group, names in sorted(groups.items())]
+    files = [path.relative_to(folder) for folder in folders for path in folder.glob("*/**/*.yaml")]
+    groups = sorted(group_by(files, lambda path: str(path.parent)).items())
+    lines = [f"{group}: {', '.join(sorted({path.stem for path in paths}))}" for group, paths in groups]
     return "\n".join(
         textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines
     )
