@@ -240,12 +240,13 @@ def _checked_files() -> Iterator[None]:
             name = Path(config_path).name
             raise Refusal(f"{config_path} is a path: name a file in the folder study, such as {name}")
         path = Path(source.path, f"{config_path}.yaml")
+        shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name
         try:
             if path.is_file():
-                _check_file(path)
+                _check_file(path, shown)
             return load(source, config_path)
         except (yaml.YAMLError, OSError, RecursionError) as error:
-            raise Refusal(_describe_yaml_error(error, _format_path(path))) from None
+            raise Refusal(_describe_yaml_error(error, shown)) from None
 
     loader.load_config = check_and_load
     try:
@@ -254,9 +255,9 @@ def _checked_files() -> Iterator[None]:
         loader.load_config = load
 
 
-def _check_file(path: Path) -> None:
+def _check_file(path: Path, name: str) -> None:
     """Raise `Refusal` if a YAML file is too large, is not UTF-8, or has too many values or levels."""
-    name, content = _format_path(path), path.read_bytes()
+    content = path.read_bytes()
     if len(content) > _MAX_BYTES:
         raise Refusal(
             f"{name} is too large: a configuration has at most {_MAX_BYTES // 1024} kB; use `parts`"
@@ -299,7 +300,3 @@ def _describe_yaml_error(error: Exception, name: str) -> str:
     elif "duplicate key" in str(problem):
         advice = "write each key once; several values are a list, such as devices: [1, 2]"
     return f"{place}: {problem}; {advice}"
-
-
-def _format_path(path: Path) -> str:
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name
