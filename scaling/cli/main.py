@@ -91,7 +91,7 @@ def _run_command(words: list[str], console: Console) -> int:
         os.getcwd()
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
-    arguments = rest if COMMANDS[name].arguments is None else parse(name, rest)
+    arguments = parse(name, rest) if COMMANDS[name].arguments else rest
     status: int | None = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
     return status or OK
 
