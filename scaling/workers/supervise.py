@@ -189,10 +189,6 @@ class _Run:
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         record = work.item.record_without_result(environment, self.settings, status, reason, text)
         self.results[work.variant].writer.append(record)
-        self.report_end(work, record)
-
-    def report_end(self, work: WorkItem, record: Record) -> None:
-        """Send the "end" event of a case to the listener, after its record is written."""
         self.handle_event(work, {"event": "end"} | end_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
@@ -276,7 +272,7 @@ class _InterleavedCases:
             work.state = "postponed"
             return
         if written:  # the worker wrote the record before it died
-            self.run.report_end(work, written)
+            self.run.handle_event(work, {"event": "end"} | end_fields(written))
         else:
             cause = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
             text = ": ".join([*user_modules(work.item.case), cause])
