@@ -49,8 +49,7 @@ def main() -> None:
     for line in channel.requests:
         request = loads(line)
         cell = GridCell(from_dict(request["case"]), request["scaling"])
-        handle_request = check_cell if request["do"] == "answer" else _import_modules
-        reply = _call_user_code(cell.case.workload, functools.partial(handle_request, cell))
+        reply = call_user_code(check_cell if request["do"] == "answer" else _import_modules, cell)
         if "refusal" not in reply and (changed := find_changes()):
             reply = _failure("error", *changed)
         channel.send_event(**reply)
@@ -143,10 +142,10 @@ def _make_workload(case: Case) -> Any:
         raise Refusal(f"{problem}: {advise_sizes(error.args[0])}") from None
 
 
-def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Call `do` for the workload `name`, and return its reply or a reply that reports its exception."""
+def call_user_code(handle: Callable[[GridCell], dict[str, Any]], cell: GridCell) -> dict[str, Any]:
+    """Return the reply of `handle` for a cell, or a reply that reports the exception of the user's code."""
     try:
-        return do()
+        return handle(cell)
     except Refusal as refusal:
         cause = refusal.__context__
         if cause is not None and environment.is_out_of_memory(f"{type(cause).__name__}: {cause}"):
@@ -162,7 +161,7 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
     except BaseException as error:
         text = f"{type(error).__name__}: {scrub(str(error))[:_MAX_TEXT]}"
         if isinstance(error, Exception):
-            return {"event": "answer", "refusal": f"{name}: {text}{format_location(error)}"}
+            return {"event": "answer", "refusal": f"{cell.case.workload}: {text}{format_location(error)}"}
         return _failure("error", f"raised {text.removesuffix(': ')}")
 
 

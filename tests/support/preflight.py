@@ -17,9 +17,7 @@ def preflight_in_this_process(monkeypatch):
 
         for number in (number for numbers in problems for number in numbers):
             cell = examination.cells[number]
-            examination.answers[number] = process._call_user_code(
-                cell.case.workload, lambda cell=cell: process.check_cell(cell)
-            )
+            examination.answers[number] = process.call_user_code(process.check_cell, cell)
         return problems.clear()
 
     monkeypatch.setattr(preflight._Examination, "_answer_in_order", answer_in_order)
