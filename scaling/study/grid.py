@@ -12,6 +12,7 @@ import functools
 import itertools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -102,15 +103,14 @@ def expand_study(
     if max_cells is not None and count > max_cells:
         problem = f"the study has {count:,} cases before where, more than max_cases={max_cells}"
         raise Refusal(f"{problem}: sweep less, or max_cases={count}")
-    cells: dict[GridCell, GridCell] = {}
+    cells: dict[GridCell, list[_Sources]] = defaultdict(list)
     for fields, sources in grids:
         with _located(sources):
             for cell in _expand_cells(fields, given.keys()):
-                earlier = cells[cell].sources if cell in cells else ()
-                cells[cell] = dataclasses.replace(cell, sources=(*earlier, sources))
+                cells[cell].append(sources)
     if not cells:
         raise Refusal("the study has no cases: `where` excludes everything; change or leave out where")
-    return list(cells.values())
+    return [dataclasses.replace(cell, sources=tuple(all_sources)) for cell, all_sources in cells.items()]
 
 
 def _expand_grids(
@@ -131,10 +131,9 @@ def _expand_grids(
         part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
         part_place = f"in part {name} of {place.removeprefix('in ')}"
         yield from _expand_grids(shared | part, given, part_place, part_sources)
-    if "grids" not in study and not parts:
-        yield _merge(shared, given), stated | {_GRID: place}
-    for number, grid in enumerate(study.get("grids", []), 1):
-        grid_sources = dict.fromkeys((_GRID, *(k for k in grid if k not in given)), f"{place}, grid {number}")
+    for number, grid in enumerate(study.get("grids", [] if parts else [{}]), 1):
+        grid_place = f"{place}, grid {number}" if "grids" in study else place
+        grid_sources = dict.fromkeys((_GRID, *(k for k in grid if k not in given)), grid_place)
         with _located(grid_sources):
             check_names("study key", grid, FIELDS + _GRID_KEYS)
         yield _merge(_merge(shared, grid), given), stated | grid_sources
