@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
+from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, group_by, to_dict, user_modules
 from scaling.results import store
 from scaling.study.grid import GridCell, UnusedField, add_source, refuse_unused
 from scaling.workers import cores
@@ -44,13 +44,10 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
     An answer is {"failure": (reason, text)} if the check crashed or took more than `seconds`. `note` is
     called with the numbers of checked cells and of all cells.
     """
-    groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
-    for cell_index, cell in enumerate(cells):
-        problems = groups.setdefault(user_modules(cell.case), {})
-        problems.setdefault(without_layout(cell.case), []).append(cell_index)
+    groups = group_by(range(len(cells)), lambda cell_index: user_modules(cells[cell_index].case))
     examination = _Examination(cells, seconds)
     with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
-        futures = [pool.submit(examination.examine, m, list(p.values())) for m, p in groups.items()]
+        futures = [pool.submit(examination.examine, cell_indices) for cell_indices in groups.values()]
         try:
             while wait(futures, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
                 note(len(examination.answers), len(cells))
@@ -111,15 +108,14 @@ class _Examination:
         for process in self.processes:
             process.events.put({"event": "refused", "text": "stopped"})
 
-    def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
-        """Check cells in a child process, and start a new process after each crash or timeout.
-
-        Each list in `problems` contains the indices of cells that differ only in layout.
-        """
+    def examine(self, cell_indices: list[int]) -> None:
+        """Check cells in a child process, and start a new process after each crash or timeout."""
+        # Each list in `problems` contains the indices of cells that differ only in layout.
+        problems = list(group_by(cell_indices, lambda index: without_layout(self.cells[index].case)).values())
         failures = 0  # since the last answer, where a timeout counts as several
         while problems and not self.stopped:
             first_cell = problems[0][0]
-            failure = self._answer_in_order(modules, problems)
+            failure = self._answer_in_order(problems)
             if failure is None or self.stopped:
                 return
             reason, text = failure["failure"]
@@ -137,7 +133,7 @@ class _Examination:
     def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
         self.answers |= {cell_index: answer for cell_indices in problems for cell_index in cell_indices}
 
-    def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
+    def _answer_in_order(self, problems: list[list[int]]) -> Answer | None:
         """Check cells in one child process until the first failure, and return this failure, or None.
 
         Cells that have an answer are removed from `problems`.
@@ -147,12 +143,12 @@ class _Examination:
         try:
             with open_worker_group({"platform": "cpu"}, program, ProcessShape(1), None) as process:
                 self.processes.append(process)
-                imported = {} if self.stopped else self._ask(process, modules, problems[0][0], "import")
+                imported = {} if self.stopped else self._ask(process, problems[0][0], "import")
                 if "failure" in imported or "refusal" in imported:
                     self._answer_all(problems, imported)
                     problems.clear()
                 while problems and not self.stopped:
-                    answer = self._ask(process, modules, problems[0][0], "answer")
+                    answer = self._ask(process, problems[0][0], "answer")
                     if "failure" in answer:
                         return answer
                     self.answers[problems[0].pop(0)] = answer
@@ -163,7 +159,7 @@ class _Examination:
             raise Refusal(f"the study cannot be examined: {why}") from None
         return None
 
-    def _ask(self, process: WorkerGroup, modules: tuple[str, ...], cell_index: int, step: str) -> Answer:
+    def _ask(self, process: WorkerGroup, cell_index: int, step: str) -> Answer:
         """Send the request `step` ("import" or "answer") about one cell, and return the answer."""
         cell = self.cells[cell_index]
         request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
@@ -171,7 +167,7 @@ class _Examination:
             return list(process.request(request, self.seconds))[-1]
         except WorkerDied as death:
             text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
-            subject = " and ".join(modules) or cell.case.workload
+            subject = " and ".join(user_modules(cell.case)) or cell.case.workload
             return {"failure": (death.reason, f"{subject}: {text} {_FAILED_WHILE[step]}{death.detail}")}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scaling.core.case import user_modules
 from scaling.study import preflight
 
 
@@ -10,9 +11,9 @@ def preflight_in_this_process(monkeypatch):
     """Check cases without a user's module in this process, which has imported JAX. The others keep their own process."""
     in_child_process = preflight._Examination._answer_in_order
 
-    def answer_in_order(examination, modules, problems):
-        if modules:
-            return in_child_process(examination, modules, problems)
+    def answer_in_order(examination, problems):
+        if user_modules(examination.cells[problems[0][0]].case):
+            return in_child_process(examination, problems)
         from scaling.study import preflight_process as process
 
         for number in (number for numbers in problems for number in numbers):
