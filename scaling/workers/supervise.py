@@ -59,7 +59,6 @@ class WorkItem:
     # large to be in memory with others)
     state: str = "waiting"
     seconds_used: float = 0.0  # time used so far, limited by `case_seconds`
-    has_enough_samples: bool = False
 
 
 Groups = list[list[WorkItem]]  # each group contains the cases that are sampled in alternation
@@ -246,11 +245,9 @@ class _InterleavedCases:
             self._prepare(work)
         while active := self._active_items():
             rng.shuffle(active)
-            for work in active:
-                work.has_enough_samples = self._request(work, "turn").get("enough", True)
-            active = self._active_items()
-            unfinished = {work.item for work in active if not work.has_enough_samples}
-            for work in active:
+            replies = [(work, self._request(work, "turn")) for work in active]
+            unfinished = {work.item for work, reply in replies if not reply.get("enough", True)}
+            for work in self._active_items():
                 if work.item not in unfinished:  # all variants of a case finish together
                     self._request(work, "finish")
 
