@@ -276,12 +276,12 @@ def study_manifest(
     `scaling` lists the types of scaling in the study: "strong" or "weak". A case that does not run has a
     single replicate.
     """
-    counts = [1 if result.outcome else settings.replicates for result in results]
     return store.schema_and_version() | {
         "study": name, "title": title, "scaling": sorted(set(scaling)), "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {"key": result.case.key, "replicates": count, "case": to_dict(result.case)}
-            for result, count in zip(results, counts, strict=True)
+            {"key": result.case.key, "replicates": 1 if result.outcome else settings.replicates,
+             "case": to_dict(result.case)}
+            for result in results
         ],
     }  # fmt: skip
