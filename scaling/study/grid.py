@@ -189,11 +189,9 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
-    if [] in axes.values():
-        empty = next(name for name, value in axes.items() if value == [])
-        raise Refusal(
-            f"the study has no cases with {empty}=[]: write one or more values, or leave {empty} out"
-        )
+    if empty := next((name for name, value in axes.items() if value == []), None):
+        fix = f"write one or more values, or leave {empty} out"
+        raise Refusal(f"the study has no cases with {empty}=[]: {fix}")
     return {name: value if isinstance(value, list) else [value] for name, value in axes.items()}
 
 
