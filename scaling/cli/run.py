@@ -117,7 +117,8 @@ def _report_and_publish(run: StudyRun, schedule: Schedule, loaded: store.Loaded,
     """
     from scaling.cli import report
 
-    settings = scheduling.comparable_settings(loaded.records, schedule.environments)
+    planned = schedule.environments
+    settings = {record.setting for record in loaded.records if scheduling.find_identities(record, planned)}
     found = report.write_and_print(run.folder, console, settings, brief=True, loaded=loaded)
     if run.baseline:
         from scaling.cli.compare import print_comparison

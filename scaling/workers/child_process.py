@@ -75,8 +75,8 @@ class ChildProcess:
             self._process.stdin.write(json.dumps(value) + "\n")
             self._process.stdin.flush()
 
-    def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if no event arrives within `seconds` (None: no time limit).
+    def receive(self, seconds: float) -> Event | None:
+        """Return the next event, or None if no event arrives within `seconds`.
 
         The last event is {"event": "exit", "status": exit status}.
         """

@@ -221,7 +221,7 @@ def build_history(
     result only if the baseline has one of the same case, replicate, and block that has not failed. A block is
     a group of cases whose samples alternated.
     """
-    matching = [(identity, record) for record in records for identity in _identities(record, environments)]
+    matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
     paired = {(r.key, r.replicate, r.block) for r in baseline or () if r.status != "failed"}
     results = [(i, r) for i, r in matching if r.status != "failed" and r.reason not in _TEMPORARY_SKIPS]
@@ -235,15 +235,7 @@ def build_history(
     )
 
 
-def comparable_settings(records: Iterable[Record], environments: Environments) -> frozenset[str]:
-    """Return the field `setting` of each record whose environment matches a planned environment.
-
-    `Record.setting` is the digest of the environment without the versions of peers.
-    """
-    return frozenset(record.setting for record in records if _identities(record, environments))
-
-
-def _identities(record: Record, environments: Environments) -> list[Identity]:
+def find_identities(record: Record, environments: Environments) -> list[Identity]:
     """Return (case key, environment digest, replicate) for each planned environment that a record matches."""
     actual = record.environment
     return [
