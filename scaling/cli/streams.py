@@ -4,12 +4,11 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
+
+from rich.console import Console
 
 from scaling.core.formatting import count_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def make_printable(text: str, kept: str = "") -> str:
@@ -19,7 +18,7 @@ def make_printable(text: str, kept: str = "") -> str:
     )
 
 
-def print_lines(console: "Console", lines: Iterable[str], style: str | None = None) -> None:
+def print_lines(console: Console, lines: Iterable[str], style: str | None = None) -> None:
     """Print lines of text in a rich `style`, without line wrapping, markup or control characters."""
     for line in lines:
         console.print(make_printable(line), style=style, soft_wrap=True, highlight=False, markup=False)
