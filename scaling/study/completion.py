@@ -72,7 +72,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 def _first_reasons(rules: Sequence[_Rule]) -> dict[str, UnusedField]:
     """Return a dict from field name to `UnusedField` with the first rule that applies to each field."""
-    return {name: UnusedField(*why) for name, unused, *why in reversed(rules) if unused}
+    return {name: UnusedField(reason, causes) for name, unused, reason, causes in reversed(rules) if unused}
 
 
 def _resolve_names(case: Case) -> Case:

@@ -71,9 +71,7 @@ def make_study(tmp_path):
                 submission, {entry.name: f"7_{n}" for n, entry in enumerate(submission.entries)}
             )
             results = [item.preflight for item in items]
-            store.write_json(
-                self.folder / "study.json", study_manifest("mine", None, [], results, settings)
-            )
+            store.write_json(self.folder / "study.json", study_manifest("mine", None, [], results, settings))
             self.journals = {}
 
         def start(self, task, node="n1"):
