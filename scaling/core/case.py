@@ -242,9 +242,7 @@ def non_default_fields(case: Case) -> dict[str, Any]:
 
 def from_dict(fields: Mapping[str, Any]) -> Case:
     """Return the case with the given fields. Raise `Refusal` for an unknown field or an invalid value."""
-    for name in fields:
-        if name not in FIELDS:
-            raise unknown_name("field", name, FIELDS)
+    check_names("field", fields, FIELDS)
     return Case(**fields)
 
 
