@@ -1,4 +1,4 @@
-"""Export a results folder to CSV, Parquet, Extra-P and image files (FORMATS), and delete earlier exports."""
+"""Export a results folder to CSV, Parquet, Extra-P or image files (FORMATS), and delete outdated exports."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,11 +19,12 @@ _PARQUET_INSTALL = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 def write_exports(
     folder: Path, formats: Collection[str], output: Path | None = None, loaded: Loaded | None = None
 ) -> dict[str, list[Path]]:
-    """Export a results folder to files, and return a dict from each format to the paths of its files.
+    """Export a results folder to files, and return the paths of the files written in each format.
 
     `formats` are keys of FORMATS. `output` is the folder to write to, by default the subfolder `export`.
-    Raise `Refusal` and write no file if a format is unknown, its package is not installed, there is nothing
-    to export, or `output` cannot be created.
+    `loaded` is the result of `load(folder)`, if it is available. Raise `Refusal` and write no file if a
+    format is unknown, a required package is not installed, there is nothing to export, or `output` cannot be
+    created.
     """
     check_names("format", formats, FORMATS)
     if "parquet" in formats and importlib.util.find_spec("pyarrow") is None:
@@ -49,7 +50,7 @@ def write_exports(
 
 
 def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files that an earlier export wrote in the same formats, but this export did not."""
+    """Remove the files of earlier exports in the same formats, except the files that are in `written`."""
     content = read_json(output / _EXPORTED_LIST)
     listed: dict[str, Any] = content if isinstance(content, dict) else {}
     for name, paths in written.items():
@@ -62,7 +63,7 @@ def _remove_earlier(output: Path, written: Mapping[str, Sequence[Path]]) -> None
 
 
 def describe_empty(formats: Collection[str]) -> str:
-    """Return the message that the results contain nothing to show in these formats."""
+    """Return a message which says that the results contain nothing to show in the given formats."""
     reason = f"no figure: the results contain nothing to show as {' and '.join(formats)}"
     return f"{reason}, for lack of times at two sizes or device counts; --format csv writes the records"
 
@@ -103,9 +104,10 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {  # format -> func
 
 
 def parse_formats(words: Sequence[str]) -> list[str]:
-    """Split comma-separated words such as ['svg,png'] into format names, without checking the names.
+    """Split comma-separated words such as ['svg,png'] into format names such as ['svg', 'png'].
 
-    If `words` is empty, return ['csv']. Raise `Refusal` if it contains no name, as in [','].
+    Unknown names are not refused. If `words` is empty, return ['csv']. Raise `Refusal` for words without any
+    name, such as [','].
     """
     names = [name for word in words for name in word.split(",") if name]
     if words and not names:

@@ -1,4 +1,4 @@
-"""Load the templates of this folder, and render Markdown, with values escaped so that none becomes markup."""
+"""Load the Jinja templates of this folder, render Markdown text and tables, and escape inserted values."""
 
 import functools
 import re
@@ -16,27 +16,27 @@ _BREAK_IN_PARAGRAPH = re.compile(r"(?<=[^\n|])\n(?=[^\n|#!*-])")
 
 
 def escape_markdown(text: str) -> str:
-    """Return the text on one line, with the special characters of Markdown and HTML escaped."""
+    """Escape the special characters of Markdown and HTML in a text, and put the text on one line."""
     text = _SPECIAL_CHARACTER.sub(r"\\\1", " ".join(clean_text(text).split()))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _LINE_START.sub(lambda match: f"{match[1] or ''}\\{match[2] or match[3]}", text)
 
 
 def to_markdown_table(table: Table) -> Markup:
-    """Return the column names and the rows of a table as a Markdown table, without its title."""
+    """Return a table in Markdown, with a header of column names. The title of the table is omitted."""
     header, *rows = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (table.columns, *table.rows))
     return Markup("\n".join([header, f"|{' --- |' * len(table.columns)}", *rows]))
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Render a Markdown template with `values`, and join the lines of each paragraph and list item."""
+    """Render a Markdown template with `values`, and put each paragraph and each list item on one line."""
     text = load_template(template).render(values)
     return _BREAK_IN_PARAGRAPH.sub(" ", re.sub(r"\n{3,}", "\n\n", text.strip())) + "\n"
 
 
 @functools.cache
 def load_template(name: str) -> jinja2.Template:
-    """Return a template of this folder, which escapes its values for Markdown (*.md.jinja) or for HTML."""
+    """Load a Jinja template. Its values are escaped for Markdown (name *.md.jinja) or for HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,

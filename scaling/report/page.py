@@ -1,4 +1,4 @@
-"""Render a report or a comparison as one HTML page: `Section`s, badges, answers and detail panels of cases.
+"""Render the HTML page of a report or a comparison: `Section`s, badges, answers and a panel for each case.
 
 The page works offline. Its template page.html.jinja includes page.css and page.js. Text from records is
 escaped. In the browser, vega.min.js draws the figures.
@@ -48,7 +48,7 @@ class Section(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section with a table, which is initially expanded if `opened` is true."""
+    """Return a section that contains a table. If `opened` is true, the section is initially expanded."""
     sentence = "" if opened else _first_sentence(table.note)
     summary = join_words(count_of(len(table.rows), "row"), sentence)
     return Section(table.anchor, table.title, summary, table.note, table=table, opened=opened)
@@ -59,7 +59,7 @@ def _first_sentence(text: str) -> str:
 
 
 def render_report(findings: Findings, title: str, folded_tables: Iterable[Table]) -> str:
-    """Return the HTML page of a results folder, with each of `folded_tables` in a collapsed section."""
+    """Return the HTML page for a results folder. Each of `folded_tables` is in a collapsed section."""
     fastest = tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     shown = {sentence for section in sections for sentence in section.sentences}
@@ -112,9 +112,10 @@ def render_page(
     panels: Mapping[str, Any],
     answers: Sequence[FastestAnswer] = (),
 ) -> str:
-    """Return an HTML page with a title, badges, cards with answers, sections and detail panels.
+    """Return an HTML page with a title, badges, answers, sections and a detail panel for each case.
 
-    `provenance` is the line below the title. `badges` are (CSS class, text) pairs.
+    `provenance` is the line below the title. `badges` are (CSS class, text) pairs. `panels` is the result of
+    `case_panels`.
     """
     figures = [section.figure for section in sections if section.figure]
     vega = Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8") if figures or panels else ""
@@ -128,10 +129,10 @@ def render_page(
 
 
 def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Any]:
-    """Return a dict from HTML anchor to the detail panel of each case that has records.
+    """Return {HTML anchor: detail panel}, with one panel for each case that has records.
 
-    `cases` maps each HTML anchor to a dict from prefix, such as 'A, ', to the records of the processes with
-    this prefix in their names, such as 'A, process 1'. A panel is a JSON-compatible dict:
+    `cases` is {HTML anchor: {prefix: records}}. Each record is of one process. With the prefix 'A, ', the
+    processes have the names 'A, process 1', 'A, process 2' and so on. A panel is a JSON-compatible dict:
 
     facts      list of strings, such as 'compile 1.20 s to 1.40 s'
     step       usually 1; a step of 2 means that only every second sample is plotted

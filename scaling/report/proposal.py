@@ -1,7 +1,7 @@
-"""Write a compute-time proposal in Markdown: fastest curves, node-hours, predictions, methods, limitations.
+"""Write a compute-time proposal in Markdown: fastest AD modes, node-hours, predictions, methods, limitations.
 
-The text is in proposal.md.jinja. It recommends one AD mode for the largest problem of each function. A weak
-scaling curve is omitted if the work per device is not constant.
+The template is proposal.md.jinja. The proposal recommends one AD mode for the largest problem of each
+function. A weak scaling curve is omitted if the work per device is not constant.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _TEMPLATE_FUNCTIONS = (  # functions that the template calls
 
 
 def write_proposal(folder: Path, findings: Findings) -> Path:
-    """Write the proposal of a study and its figures to report/proposal, and return the path of the text."""
+    """Write a proposal and its figures to the folder report/proposal, and return the path of proposal.md."""
     proposal_folder = folder / "report" / "proposal"
     proposal_folder.mkdir(parents=True, exist_ok=True)
     curves = fastest_curves(findings.curves, findings.fastest)
@@ -62,7 +62,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _count_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return the values for the methods section, such as sample counts, or None if no case was measured."""
+    """Return values for the methods section of the proposal, or None if no case was measured."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None
@@ -89,7 +89,7 @@ def _count_measurements(findings: Findings) -> dict[str, Any] | None:
 
 
 def _format_range(values: Iterable[int], noun: str) -> str:
-    """Return the smallest and the largest value with a noun, such as '1 to 8 devices'."""
+    """Return the range of `values` as text with a noun, such as '1 to 8 devices'."""
     distinct = sorted(set(values))
     bounds = " to ".join(map(str, dict.fromkeys((distinct[0], distinct[-1]))))
     plural = noun + ("es" if noun.endswith("s") else "s")

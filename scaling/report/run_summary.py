@@ -1,4 +1,4 @@
-"""Make the summary that `scaling run` prints at its end: fastest AD modes, warnings and the next commands."""
+"""Make the summary that `scaling run` prints last: fastest AD modes, warnings and commands to run next."""
 
 import textwrap
 from pathlib import Path
@@ -14,7 +14,7 @@ _MAX_WARNINGS = 4  # largest number of warnings in a summary
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the fastest AD modes, warnings and the next commands, as lines that fit on one screen.
+    """Return lines of text that fit on one screen: the fastest AD modes, warnings and commands to run next.
 
     `width` is the width of the console in characters.
     """

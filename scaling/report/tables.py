@@ -1,7 +1,7 @@
-"""Make the tables of a report: fastest modes, cases, lint, plans, laws, efficiency, peers, environments.
+"""Make the tables of a report: fastest modes, cases, lint, plans, scaling laws, efficiency, peers and more.
 
-Each function *_rows yields the rows of one table, as dicts from column name to cell. The HTML page, table.md
-and the terminal show the same tables.
+Each function *_rows yields the rows of one table. A row is a dict from column name to cell. The HTML page,
+table.md and the terminal show the same tables.
 """
 
 from collections import Counter
@@ -69,7 +69,7 @@ _NUMBER_FORMATS: Mapping[str, Callable[[Any], str]] = {  # column -> function th
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with the fastest AD mode of each problem, its device count, and the runner-up."""
+    """Return a table with one row per problem: the fastest AD mode, its device count, and the runner-up."""
     rows = (_fastest_row(findings, fastest) for fastest in best_device_counts(findings.fastest))
     return _table("fastest", "Fastest mode of each problem", rows)
 
@@ -92,7 +92,7 @@ def _name_with_time(timing: Timing) -> str:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups, with one row per curve and one column per device count."""
+    """Return a table of times and speed-ups. Rows are scaling curves, and columns are device counts."""
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{findings.family(first)}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
@@ -119,13 +119,13 @@ def terminal_report(findings: Findings) -> TerminalReport:
 
 
 def describe_totals(findings: Findings) -> str:
-    """Return the number of cases per status, such as '2 ok, 0 skipped, 1 failed'."""
+    """Count cases (each replicate) by status, and return text such as '2 ok, 0 skipped, 1 failed'."""
     counts = Counter(record.status for record in findings.newest_records)
     return ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the nonempty tables for the collapsed sections of the HTML page, in page order."""
+    """Return the tables for the collapsed sections of the HTML page, in page order. Omit empty tables."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
     fastest_rows = (_fastest_row(findings, fastest) for fastest in findings.fastest)
     tables = [
@@ -162,7 +162,7 @@ def _format_cell(column: str, value: object) -> str:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor of a measured case, which its table row and its detail panel share."""
+    """Return the HTML anchor of a measured case, for its table row and for its detail panel."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
@@ -189,7 +189,7 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, unit: str) -> str:
-    """Return a ratio for each kind of scaling (key of `points`) as text, such as '1.9x, weak 1.8x'."""
+    """Return text with the ratio `field` for each kind of scaling in `points`, such as '1.9x, weak 1.8x'."""
     return ", ".join(
         ("" if kind == "strong" else f"{kind} ")
         + format_relative(point, getattr(point, field), unit)

@@ -1,4 +1,4 @@
-"""Print tables and sentences (`Table`, `TerminalReport`) on a console with rich, wrapped to its width."""
+"""Print a `Table` or a `TerminalReport` on a rich console, wrapped to the width of the console."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _BORDER_WIDTH = 3  # characters of padding and border per column
 
 
 def print_report(report: TerminalReport, console: Console) -> None:
-    """Print the tables and the sentences of a report on a console, but not its totals."""
+    """Print the tables and the sentences of a report on a console. The totals are not printed."""
     for table in report.tables:
         print_table(table, console)
     for sentence in report.sentences:
@@ -20,7 +20,7 @@ def print_report(report: TerminalReport, console: Console) -> None:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table with its title, or print each row as a paragraph if the console is too narrow."""
+    """Print a table and its title. If the console is too narrow, print each row as a paragraph."""
     header, *rows = (
         [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
@@ -42,7 +42,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return a width in characters for each column of cells, or None if `width` is too small for them."""
+    """Return the width in characters of each column, or None if the longest words do not fit into `width`."""
     max_widths = [max(map(len, column)) for column in columns]
     min_widths = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     free_width = width - _BORDER_WIDTH * len(columns) - 1 - sum(min_widths)
@@ -54,7 +54,7 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 
 def _to_one_line(text: str, console: Console) -> str:
-    """Return the text on one line, without characters that the console cannot display."""
+    """Join the lines of a text, and replace the characters that the console cannot display."""
     words = " ".join(clean_text(text).split())
     if (console.encoding or "").lower().startswith("utf"):
         return words

@@ -16,7 +16,7 @@ LINES, WIDTH = 25, 80  # lines and columns of a usual console
 
 
 def clean_text(text: str) -> str:
-    """Replace control characters except line feeds by spaces, and invalid characters by U+FFFD."""
+    """Replace control characters (not line feeds) with spaces, and characters invalid in XML with U+FFFD."""
     return _INVALID.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
@@ -26,7 +26,7 @@ def file_stem(name: str) -> str:
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Replace the spaces within quantities such as '1.2 ms (1.1 to 1.3)' by non-breaking spaces."""
+    """Replace the spaces within quantities such as '1.2 ms (1.1 to 1.3)' with non-breaking spaces."""
     return _UNBREAKABLE.sub(NO_BREAK_SPACE, text)
 
 
@@ -52,7 +52,7 @@ class TerminalReport(NamedTuple):
 def make_table(
     anchor: str, title: str, note: str, rows: Iterable[Mapping[str, object]], row_anchors: Sequence[str] = ()
 ) -> Table:
-    """Return a table from rows, which are dicts from column name to value with the same keys.
+    """Return a `Table` of text. `rows` are dicts from column name to value. All rows have the same keys.
 
     None becomes an empty cell. Columns that contain only empty cells are omitted, except the first column.
     """
@@ -64,9 +64,9 @@ def make_table(
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the lines of text wrapped at `width` characters, with `indent` before all lines but the first.
+    """Wrap text at `width` characters, and return the lines. `indent` precedes all lines except the first.
 
-    Words and quantities such as '1.2 ms' are not broken, so that a line can exceed the width.
+    Words and quantities such as '1.2 ms' are not broken. Therefore a line can exceed the width.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(

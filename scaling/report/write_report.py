@@ -1,6 +1,6 @@
-"""Write the subfolder `report` (index.html, table.md, table.csv), and find out whether it is up to date.
+"""Write the report of a results folder (index.html, table.md, table.csv), and check if it is up to date.
 
-The functions for this check import neither the analysis nor the plotting code.
+The check imports neither the analysis nor the plotting code.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ _SAVED_OUTPUT = ".inputs.json"  # file with the digest of a report's inputs and 
 
 
 def write_report(folder: Path, findings: "Findings | None" = None) -> Path:
-    """Write or replace the files in the subfolder `report` of `folder`, and return the path of index.html.
+    """Write a report to the subfolder `report` of a results folder, and return the path of index.html.
 
-    If `findings` is None, read the results from `folder`.
+    Existing files are replaced. If `findings` is None, the results are read from `folder`.
     """
     from scaling.analysis.dataframe import record_columns, to_csv
     from scaling.analysis.findings import read
@@ -62,7 +62,10 @@ def inputs_digest(folder: Path) -> str:
 
 
 def find_current(folder: Path, digest: str) -> TerminalReport | None:
-    """Return the console output of a complete report whose inputs have this digest, or None."""
+    """Return the saved console output of a report, or None if the report is incomplete or outdated.
+
+    A report is outdated if the saved digest of its inputs differs from `digest`.
+    """
     saved = store.read_json(folder / "report" / _SAVED_OUTPUT)
     is_complete = all((folder / "report" / name).is_file() for name in _FILES)
     if not (isinstance(saved, dict) and saved.get("digest") == digest and is_complete):
@@ -71,5 +74,5 @@ def find_current(folder: Path, digest: str) -> TerminalReport | None:
 
 
 def mark_current(folder: Path, digest: str, printed: TerminalReport) -> None:
-    """Save the console output of a report and the digest of its inputs to report/.inputs.json."""
+    """Save `printed` (the console output of a report) and the digest of its inputs to report/.inputs.json."""
     store.write_json(folder / "report" / _SAVED_OUTPUT, {"digest": digest} | printed._asdict())

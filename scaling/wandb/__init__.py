@@ -1,1 +1,1 @@
-"""Publish results to Weights & Biases (W&B): one W&B run per workload and AD method, and one summary run."""
+"""Publish results to Weights & Biases (W&B): a W&B run per workload and AD method, and one for the study."""

@@ -24,9 +24,9 @@ _SECTION_TITLES = {  # kind of plot -> title of its section
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Save the W&B workspace and the W&B report of a job, and return text with their URLs.
+    """Create or update the W&B workspace and the W&B report of a job, and return text with both URLs.
 
-    `current` is a dict from `TrackedRun.series` to the ID of the W&B run on the server.
+    `current` maps each `TrackedRun.series` to the ID of its W&B run on the server.
     """
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
     is_from_study = ws.Config("study_digest") == job.runs[-1].series
@@ -78,7 +78,7 @@ def _save_report(job: PublishJob, title: str, sections: Mapping[str, list[Any]],
 
 
 def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return a dict from section title to W&B line plots, without sections that have no plot."""
+    """Return {section title: W&B line plots}. Sections without plots are omitted."""
     interval_bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
         f"{current.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))

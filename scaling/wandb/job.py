@@ -29,7 +29,7 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The settings of a publication to W&B, which raise `Refusal` if a value is invalid."""
+    """The settings of a publication to W&B. The constructor raises `Refusal` if a value is invalid."""
 
     # wandb itself reads the API key, the server and the default entity.
     project: str = "ad-scaling"
@@ -58,7 +58,7 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings in a `tracking` config, with the mode in WANDB_MODE if this variable is set.
+        """Return the settings in a `tracking` config. The environment variable WANDB_MODE overrides the mode.
 
         Raise `Refusal` if a key or value is invalid.
         """
@@ -74,7 +74,7 @@ class TrackingSettings:
 
 
 class Line(NamedTuple):
-    """The environment, workload and AD method of one W&B run, which is one line in a plot."""
+    """The environment, workload and AD method of a W&B run. Each W&B run is one line in a plot."""
 
     environment: str
     workload: str
@@ -102,7 +102,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run."""
+    """The content of a W&B run: name, tags, config, history and summary."""
 
     digest: str  # a hash of the content, which differs if the results differ
     series: str  # identifies the same line in all publications; the newest run supersedes the others
@@ -125,11 +125,11 @@ class PublishJob:
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the metric for the ideal speed-up over `baseline` devices, for example 'ideal/from_2'."""
+    """Return the metric name of the ideal speed-up over `baseline` devices, for example 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the first line of an error message, up to 200 characters, without secrets and folder names."""
+    """Return up to 200 characters of the first line of an error message, without secrets and folder names."""
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first_line)[:200].rstrip(" .")

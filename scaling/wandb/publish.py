@@ -1,8 +1,8 @@
-"""Publish a results folder to W&B: run remote.py in a child process, and return the events as an `Outcome`.
+"""Publish a results folder to W&B in a child process (remote.py), and return the result as an `Outcome`.
 
 In the process of a study, wandb could hang, print, or change signal handlers and environment variables. The
-child receives a pickled `PublishJob`. Its events are lines of JSON, with the digest (`run`) and the `state`
-of a W&B run, or with the `reason` for a failure. An error of W&B never stops a study.
+child process receives a pickled `PublishJob`, and sends events as lines of JSON. An event has the digest
+(`run`) and the `state` of a W&B run, or the `reason` for a failure. An error of W&B never stops a study.
 """
 
 import base64
@@ -39,7 +39,7 @@ _KEPT = ("API_KEY", "BASE_URL", "ENTITY", "CONFIG_DIR", "HTTP_PROXY", "HTTPS_PRO
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a publication to W&B, with the state of each run and the lines to print."""
+    """The outcome of a publication to W&B: the state of each run, and the lines to print."""
 
     states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
     succeeded: bool  # whether no failure was reported
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | None = None) -> Outcome:
-    """Publish a results folder to W&B or write offline copies, and return the outcome with all errors."""
+    """Publish a results folder to W&B, or write offline copies. Errors are part of the returned outcome."""
     events: list[Event] = []
     try:
         events.extend(_publish(folder, settings, loaded))
@@ -79,7 +79,8 @@ def _publish(folder: Path, settings: TrackingSettings, loaded: store.Loaded | No
 def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     """Publish a job in a child process, and yield events such as {"run": digest, "state": "published"}.
 
-    If the child fails or sends nothing, the last event has a `reason`. `lock` is a file descriptor.
+    If the child process fails or sends nothing, the last event has a `reason`. `lock` is the file descriptor
+    of the lock. The child process holds it until it ends.
     """
     names = [name for name in os.environ if not name.startswith("WANDB_") or name[6:] in _KEPT]
     environ = {name: os.environ[name] for name in names} | _CHILD_ENVIRONMENT
@@ -104,9 +105,10 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 def _format_outcome(
     folder: Path, mode: str, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield lines that count the published and the offline W&B runs, and explain failures.
+    """Yield lines with the numbers of published and of offline W&B runs, and with the reasons for failures.
 
-    `fields` contains the last value of each event field, such as 'page' and 'dashboard'.
+    `states` maps the digest of each run to its state. `fields` contains the last value of each event field,
+    such as 'page' and 'dashboard'.
     """
     counts, command, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
     arrived = counts["published"] + counts["unchanged"] > 0

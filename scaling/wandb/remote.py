@@ -1,8 +1,8 @@
 """Main program of the W&B child process: upload runs and verify them, or write offline copies.
 
 publish.py runs this module in a temporary folder. wandb does not report every failure. Therefore a run counts
-as published only after it was read from the server and compared. Its config contains a digest of its content.
-Each upload has a new run ID, because a second upload with the same ID would duplicate rows.
+as published only after it was read from the server and compared. The config of a run contains a digest of the
+content. Each upload has a new run ID, because a second upload with the same ID would duplicate rows.
 """
 
 import base64
@@ -70,7 +70,7 @@ def publish_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
 
 
 def _write_offline_copy(job: PublishJob, run: TrackedRun) -> str:
-    """Write an offline copy of a run and return 'kept', or return 'there before' if a whole copy exists."""
+    """Write an offline copy of a run, and return 'kept'. If a complete copy exists, return 'there before'."""
     if any(map(_is_complete, _COPIES_FOLDER.glob(f"offline-run-*-{run.digest}-{job.destination}-*/*.wandb"))):
         return "there before"
     _remove_copies(job, run)
@@ -91,7 +91,7 @@ def _publish_online(
 ) -> None:
     """Upload and verify the runs that the W&B server lacks, tag superseded runs, and save the dashboard.
 
-    `send_runs` calls a function for each run, and reports the result. `send_event` sends other events.
+    `send_runs` calls a function for each run, and sends the results as events. `send_event` sends one event.
     """
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server
@@ -114,7 +114,7 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload and verify a W&B run, unless the runs on the server (`listed`) contain an equal run.
+    """Upload and verify a W&B run, unless one of the runs on the server (`listed`) is equal to `run`.
 
     Return (state, run ID, error message or ''). The state is 'unchanged', 'published' or 'differs'.
     """
@@ -147,7 +147,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
-    """Send a run to W&B in the `mode` 'online' or 'offline', and return the run ID and the log path."""
+    """Create a W&B run, 'online' or 'offline' (`mode`), and return its ID and the path of the wandb log."""
     settings = job.settings
     wandb_settings = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=FINISH_FACTOR * settings.timeout,
@@ -179,7 +179,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Path]:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log is complete, which means that it ends with an exit record."""
+    """Return whether a wandb log is complete. A complete log ends with an exit record."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -187,7 +187,7 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:
-    """Return which part of a W&B run differs on the server, such as 'config', or '' if no part differs."""
+    """Return '' if `run` equals the `stored` run, otherwise the first part that differs, such as 'config'."""
     try:
         if stored.state != "finished":
             return "state"
@@ -209,7 +209,8 @@ def _first_difference(run: TrackedRun, stored: Any) -> str:
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a W&B run on the server, and return whether the tag was added.
 
-    `current` maps each series to the ID of its correct run. `wrong` has the IDs of runs with wrong content.
+    `current` maps each `TrackedRun.series` to the ID of its correct run. `wrong` contains the IDs of runs
+    with wrong content.
     """
     current_id = current.get(stored.config.get("series"))
     is_superseded = stored.id in wrong or current_id not in (None, stored.id)

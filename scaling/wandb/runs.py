@@ -1,6 +1,7 @@
 """Convert records, curves and size sweeps to the content of W&B runs (`study_runs`) and plots (`make_plots`).
 
-Floats have six significant digits, because machines differ in the last bits. wandb is not imported.
+Floats are rounded to six significant digits, because the results of machines differ in the last bits. wandb
+is not imported.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ _ENVIRONMENT_FIELDS = ("platform", "device_kind", "xla_flags", "commit", "dirty"
 
 
 def make_plots(findings: Findings) -> list[Plot]:
-    """Return the W&B line plots of a study with unique metrics, plots with the most lines first."""
+    """Return the W&B line plots of a study, plots with the most lines first. Each plot has its own metric."""
     metric_counts, plots = Counter[str](), []
     for plot in (*_plots_over_devices(findings.curves), *_plots_against_size(findings.size_sweeps)):
         metric = f"{plot.metric}/{re.sub('[^A-Za-z0-9]+', '_', plot.title).strip('_')}"
@@ -72,7 +73,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 def study_runs(findings: Findings, plots: Sequence[Plot], folder: Path) -> list[TrackedRun]:
     """Return a `TrackedRun` for each environment, workload and AD method, and one for the whole study.
 
-    The name of the results `folder` distinguishes several results of one study.
+    Several results folders of one study are distinguished by the name of `folder`.
     """
     groups = group_by(
         (record for record in findings.records if record.case.kind == "case"),
@@ -121,10 +122,10 @@ def _make_run(
     config: Fields,
     rows: Mapping[Any, Fields],
 ) -> TrackedRun:
-    """Return the content of a W&B run for a line or, if `line` is None, for the whole study.
+    """Return the content of one W&B run: the run of `line`, or of the whole study if `line` is None.
 
-    `identity` is a JSON value that identifies the study. `rows` is a dict from sort key to history row.
-    Fields that are equal in all records are added to `config`.
+    `identity` is a JSON value that identifies the study. `rows` maps a sort key to each history row. Fields
+    that are equal in all records are added to `config`.
     """
     newest = newest_by_replicate(records).values()
     series = digest_of([identity, line] if line else identity)
@@ -140,7 +141,7 @@ def _make_run(
 
 
 def _config_fields(record: Record) -> Fields:
-    """Return the W&B config of a record, with its case and a part of its environment."""
+    """Return the fields of a record for a W&B config: its case fields, and a part of its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     fields = {name: environment.get(name) for name in _ENVIRONMENT_FIELDS}
@@ -154,7 +155,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to one that W&B can store, for example NaN to None and a list to JSON text."""
+    """Convert a value for storage in W&B. For example, NaN becomes None, and a list becomes JSON text."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
@@ -163,5 +164,5 @@ def _encode(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 digest of a value that JSON can represent."""
+    """Return the first 16 hexadecimal digits of the SHA-256 digest of a JSON-compatible value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Make all figures of a report with over_devices.py and over_sizes.py, in the order of the HTML page."""
+"""Make all figures of a report (`make_figures`) with over_devices.py and over_sizes.py."""
 
 from scaling.analysis.findings import Findings
 from scaling.report.figures import over_devices, over_sizes
@@ -6,7 +6,7 @@ from scaling.report.figures.marks import Figure
 
 
 def make_figures(findings: Findings) -> list[Figure]:
-    """Return the figures of a report in the order of the HTML page, without figures that have no data."""
+    """Return the figures of a report in the order of the HTML page. Figures without data are omitted."""
     figures = [
         over_devices.draw_times(findings),
         *map(over_devices.draw_plan, findings.forecasts),

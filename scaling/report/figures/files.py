@@ -1,4 +1,4 @@
-"""Convert figures to JSON for the HTML page, or to SVG, PNG and PDF files with their provenance."""
+"""Convert figures to Vega-Lite JSON for the HTML page, or to SVG, PNG and PDF files with their provenance."""
 
 import json
 import textwrap
@@ -33,7 +33,7 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {  # from format to function that 
 
 
 def page_specs(figures: Iterable[Figure]) -> str:
-    """Return the Vega-Lite specifications of figures as JSON text for a script element of the HTML page."""
+    """Return JSON text with the Vega-Lite specifications of figures, for a script element of a page."""
     panels = {figure.name: [_page_panel(panel) for panel in figure.panels] for figure in figures}
     return to_script_json({"config": CONFIG | {"legend": {"disable": True}}, "figures": panels})
 
@@ -46,7 +46,7 @@ def _page_panel(panel: Panel) -> Spec:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON text for an HTML script element, with theme colors as CSS variables."""
+    """Convert a value to JSON text for an HTML script element. Theme colors become CSS variables."""
     themed = _map_strings(value, lambda text: to_css_variable(clean_text(text)))
     text = json.dumps(themed, ensure_ascii=False, separators=(",", ":"))
     # No tag in the text may end the element.
@@ -89,7 +89,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
 
 
 def describe_provenance(findings: Findings) -> str:
-    """Return the study, devices, dates and git commits of the results as text, separated by ' · '."""
+    """Return one line of text with the study, devices, dates and git commits, separated by ' · '."""
     records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
     machines = sorted({_describe_machine(record.environment) for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
@@ -106,7 +106,7 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def write_figures(figures: Iterable[Figure], findings: Findings, folder: Path, extension: str) -> list[Path]:
-    """Write figures to image files with the given extension (a key of ENCODERS), and return the paths."""
+    """Write each figure to an image file, and return the paths. `extension` is a key of ENCODERS."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
         svg = vl_convert.vegalite_to_svg(file_spec(figure, provenance))

@@ -1,4 +1,4 @@
-"""Define `Figure` and `Panel`, and build Vega-Lite layers: axes, lines, markers, error bars and labels."""
+"""Define `Figure` and `Panel`, and build Vega-Lite charts: axes, lines, markers, error bars and labels."""
 
 import math
 import re
@@ -26,7 +26,7 @@ _ISOLATED = (
 
 
 class Panel(NamedTuple):
-    """A Vega-Lite chart with several layers, which is one panel of a figure."""
+    """One panel of a figure: a Vega-Lite chart with several layers."""
 
     title: tuple[str, ...]
     chart: Spec
@@ -50,7 +50,7 @@ def make_figure(
 ) -> Figure | None:
     """Return a figure with the given panels, or None if `panels` is empty.
 
-    `problems` is the number of problems that have results, which may exceed the number of panels.
+    `problems` is the number of problems with results. If it exceeds MAX_PANELS, the caption says so.
     """
     if problems > MAX_PANELS:
         caption += f" {MAX_PANELS} of {problems} problems are drawn; the tables have all."
@@ -59,7 +59,7 @@ def make_figure(
 
 
 def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
-    """Return the lines of a panel title, with the function of `subject` and `details`.
+    """Return the lines of a panel title: the function of `subject`, and then `details`.
 
     If a workload was measured in several environments, the last line is the environment.
     """
@@ -80,7 +80,7 @@ def timing_row(line: str, timing: Timing, *remarks: str, **fields: Any) -> Row:
 
 
 def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
-    """Return all values of a field that are not None, and the bounds of their intervals."""
+    """Return a list with all values of `field` and the bounds of their intervals. None is omitted."""
     names = (field, f"{field}_low", f"{field}_high")
     values = (row[name] for row in rows if row.get(field) is not None for name in names)
     return [value for value in values if value is not None]
@@ -89,7 +89,8 @@ def values_with_bounds(rows: Iterable[Row], field: str) -> list[float]:
 def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
     """Return a logarithmic axis that covers all positive `values`.
 
-    If `unit` is given, tick labels have SI prefixes. If `counts` is true, each of up to 24 values has a tick.
+    If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values,
+    each value has a tick. Otherwise the ticks are round numbers.
     """
     positive = sorted({value for value in values if value > 0})
     margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
@@ -102,7 +103,7 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str = "", co
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
-    """Return at most nine round numbers between `low` and `high` for a logarithmic axis."""
+    """Return the ticks of a logarithmic axis: at most nine round numbers between `low` and `high`."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     for mantissas in ((1.0, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1,)):
         ticks = [mantissa * 10.0**exponent for exponent in exponents for mantissa in mantissas]
@@ -124,7 +125,7 @@ def _axis(field: str, title: str, scale: Spec, axis: Spec) -> Spec:
 def make_chart(
     rows: Sequence[Row], x: Spec, y: Spec, styles: Sequence[LineStyle], layers: Iterable[Spec]
 ) -> Spec:
-    """Return a Vega-Lite chart whose layers share data rows, axes, colors and tooltips."""
+    """Return a Vega-Lite chart with the given layers. They share data rows, axes, colors and tooltips."""
     encoding = {
         "x": x, "y": y, "color": _line_channel(styles, [style.colour for style in styles]),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -141,32 +142,33 @@ def _line_channel(styles: Sequence[LineStyle], values: Sequence[Any]) -> Spec:
 def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -> Spec:
     """Return a layer of a Vega-Lite chart with the given mark, data rows and encoding channels.
 
-    `mark` contains the mark type and its properties. Rows and channels are by default those of the chart.
+    `mark` is a dict with the mark type and its properties. By default, the layer uses the rows and channels
+    of the chart.
     """
     data = {} if rows is None else {"data": {"values": rows}}
     return {"mark": {"clip": True} | mark, "encoding": channels} | data
 
 
 def draw_lines(styles: Sequence[LineStyle], rows: Sequence[Row] | None = None, **options: Any) -> Spec:
-    """Return a layer with a line for each value of the field `line`, and the mark properties `options`."""
+    """Return a layer with one line for each value of the field 'line'. `options` are mark properties."""
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     return make_layer({"type": "line", "strokeWidth": 1.8} | options, rows, strokeDash=dash)
 
 
 def draw_points(styles: Sequence[LineStyle]) -> Spec:
-    """Return a layer of hollow markers."""
+    """Return a layer of hollow markers, with the marker shapes in `styles`."""
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
     return make_layer({"type": "point"}, shape=shape)
 
 
 def draw_intervals(field: str, mark: str = "rule", **options: Any) -> Spec:
-    """Return a layer of error bars from '<field>_low' to '<field>_high', or of bands if `mark` is 'area'."""
+    """Return a layer of error bars from '<field>_low' to '<field>_high'. If `mark` is 'area', draw bands."""
     bounds: Spec = {"y": {"field": f"{field}_low"}, "y2": {"field": f"{field}_high"}}
     return make_layer({"type": mark, "strokeWidth": 2} | options, **bounds)
 
 
 def draw_series(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, intervals and markers, with labels for two to four lines of different modes."""
+    """Return layers of lines, error bars and markers. Two to four lines of different modes have labels."""
     layers = [draw_lines(styles), draw_intervals(y["field"]), draw_points(styles)]
     last_rows = {row["line"]: row for row in rows if row.get(y["field"]) is not None}
     if 1 < len(set(map(_mode_of_line, last_rows))) == len(last_rows) <= _MAX_LABELS:
@@ -180,7 +182,7 @@ def _mode_of_line(line: str) -> str:
 
 
 def _label_line_ends(rows: Iterable[Row], y: Spec) -> list[Row]:
-    """Return a copy of `rows` with AD modes as labels, which are moved up where they would overlap."""
+    """Return copies of `rows` with the AD mode as label. A label that would overlap another is moved up."""
     field, domain = y["field"], y["scale"]["domain"]
     to_position, to_value = (math.log, math.exp) if domain[0] else (float, float)
     least_distance = _LABEL_HEIGHT * (to_position(domain[1]) - to_position(domain[0]))
@@ -204,6 +206,6 @@ def draw_ideal(values: Mapping[int, float], x: Spec, y: Spec) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row] | None = None, color: Spec | None = None, **options: Any) -> Spec:
-    """Return a layer that writes the field `label`, with `options` as mark properties."""
+    """Return a layer that writes the text in the field 'label' of each row. `options` are mark properties."""
     channels = {"text": {"field": "label"}} | ({"color": color} if color else {})
     return make_layer({"type": "text", "align": "right", "clip": False} | options, rows, **channels)

@@ -1,4 +1,4 @@
-"""Draw scaling curves against device count: time, speed-up, efficiency, fitted laws and planned times."""
+"""Draw scaling curves against device count: time, speed-up, efficiency, fitted laws and predicted times."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Draw time and speed-up for the largest problem of each function, or return None without curves."""
+    """Draw time and speed-up of strong scaling against device count, or return None if there is no curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
         "Which mode is fastest on how many devices; lower is faster. Speed-up: every mode against one and "
@@ -64,7 +64,7 @@ def draw_times(findings: Findings) -> Figure | None:
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Draw speed-up and efficiency against device count, or return None if there is no curve.
 
-    `kind` is "strong" or "weak". The curves are selected from `curves`, by default from `findings.curves`.
+    Only curves of this `kind` ("strong" or "weak") are drawn. `curves` is by default `findings.curves`.
     """
     selected = [curve for curve in curves or findings.curves if curve.kind == kind]
     baselines = " or ".join(dict.fromkeys(curve.baseline for curve in selected if len(curve.points) > 1))
@@ -80,9 +80,9 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 def _draw_curves(
     name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
 ) -> Figure | None:
-    """Draw one panel per field for the largest problem of each function, or return None without panels.
+    """Draw one panel per field for the largest problem of each function, or return None if there is no panel.
 
-    A field is 'seconds' or a ratio of a `CurvePoint`, such as 'speedup'.
+    A field is the quantity on the y-axis: 'seconds', or a ratio of a `CurvePoint` such as 'speedup'.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
@@ -117,7 +117,7 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return the value of `field` on each device count for ideal scaling from the first point of `curves`."""
+    """Return {device count: value of `field`} for ideal scaling that starts at the fewest devices."""
     first = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / first.devices for count in device_counts if count >= first.devices}
     if field == "seconds":
@@ -138,7 +138,7 @@ def _value_axis(curve: Curve, field: str, values: Sequence[float], device_counts
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a data row for each curve point, in which ratios with too wide intervals are None."""
+    """Return a data row for each curve point. A ratio is None if it is unknown or too uncertain."""
     rows = []
     for curve in curves:
         for point in curve.points:
@@ -154,7 +154,10 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return data rows with the 'speedup' or 'efficiency' (`field`) of a fitted law on 12 device counts."""
+    """Evaluate a fitted scaling law at 12 device counts, and return one data row for each.
+
+    `field` is 'speedup' or 'efficiency'.
+    """
     baseline, rows = curve.points[0], []
     # The values are relative to the measured time of the baseline.
     scale = baseline.seconds / law.seconds / (baseline.devices if curve.kind == "weak" else 1)
@@ -165,7 +168,7 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
 
 
 def draw_plan(forecast: Forecast) -> Figure | None:
-    """Draw predicted time against device count for the largest problems, or return None without any curve."""
+    """Draw predicted time against device count, or return None if there is no curve."""
     problems = curves_of_largest_problems(forecast.curves, mixed=True)
     groups = [_limit_curves(group) for group in problems[: marks.MAX_PANELS]]
     styles = _curve_styles(groups)

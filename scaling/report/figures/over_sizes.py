@@ -1,4 +1,4 @@
-"""Draw time against problem size, and maps with the fastest AD mode for each size and device count."""
+"""Draw time against problem size, and maps of the fastest AD mode for each size and device count."""
 
 from collections.abc import Iterable, Sequence
 
@@ -42,9 +42,9 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return size sweeps in the order of their panels, with the most AD methods and timings first.
+    """Sort size sweeps in the order of their panels: sweeps with the most AD methods and timings first.
 
-    Sweeps of different functions alternate, and sweeps of function values come last.
+    Sweeps of different functions alternate. Sweeps of function values without derivatives come last.
     """
     ranked = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
@@ -54,7 +54,7 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Draw maps of the fastest AD mode over size and device count, or return None if no size was varied."""
+    """Draw maps of the fastest AD mode per size and device count, or return None if no size was varied."""
     maps = sorted(findings.fastest_mode_maps, key=lambda mode_map: -len(mode_map.cells))
     drawn = interleave_groups(maps, lambda mode_map: mode_map.family_key)[: marks.MAX_PANELS]
     cases = {cell.method.name: cell.case for mode_map in drawn for cell in mode_map.cells.values()}
@@ -90,13 +90,13 @@ def _draw_map(mode_map: FastestModeMap, styles: Sequence[LineStyle]) -> Spec:
 
 
 def _band_axis(field: str, title: str, names: Sequence[str]) -> Spec:
-    """Return a categorical axis with one band per name."""
+    """Return a categorical axis with one band for each name."""
     axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
     return {"field": field, "title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis}
 
 
 def _draw_crossovers(mode_map: FastestModeMap) -> Spec:
-    """Return a layer with a horizontal line above each size after which the fastest mode changes."""
+    """Return a layer with a horizontal line for each crossover, where the fastest mode changes with size."""
     rows = [
         {"devices": f"{crossover.devices:,}", "size": f"{crossover.below:,}", "sure": not crossover.doubts}
         for crossover in mode_map.crossovers

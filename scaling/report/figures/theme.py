@@ -1,4 +1,4 @@
-"""Define the colors (light and dark), marker shapes and dash patterns that identify AD modes in figures."""
+"""Define the style of figures: light and dark colors, and the color, marker and dash pattern of each line."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """The name and style of a line, or of a filled area without marker shape and dash pattern."""
+    """The name and style of a line or a filled area. An area has no marker shape and no dash pattern."""
 
     name: str
     colour: str
@@ -63,9 +63,9 @@ class LineStyle(NamedTuple):
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the line styles of a figure, sorted by line name.
+    """Return a style for each line of a figure, sorted by line name.
 
-    `cases` is a dict from line name to a case with the AD mode of the line.
+    `cases` maps each line name to a case with the AD mode of the line.
     """
     styles, used_styles = [], Counter[str]()
     for name, case in sorted(cases.items()):
@@ -78,7 +78,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(colour: str) -> str:
-    """Return the CSS variable of a theme color, such as 'var(--x0072b2)', or any other text unchanged."""
+    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Other text is unchanged."""
     return f"var(--x{colour[1:]})" if colour in _DARK_COLOURS else colour
 
 
