@@ -14,6 +14,7 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from tests.support import loaded, pairs, tiers
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
+from tests.support.preflight import call_main, preflight_in_this_process  # noqa: F401  # fixtures
 from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
 # In this process, where compiling costs more than computing: half the time of compiling.

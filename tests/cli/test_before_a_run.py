@@ -10,11 +10,10 @@ from scaling.cli import run as running
 from scaling.core.case import Refusal
 from scaling.plan import plan_study
 from scaling.study import preflight, variants
-from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, preflight_in_this_process):  # noqa: F811
+def call(tmp_path, monkeypatch, preflight_in_this_process):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["scaling"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")

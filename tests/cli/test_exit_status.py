@@ -14,7 +14,6 @@ from scaling.core.case import Case
 from scaling.core.record import Writer
 from scaling.results.store import load
 from scaling.study.completion import complete
-from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "mode=jacrev", "results=here"]
 SMALL = ["sampling.seconds=0.01", "sampling.most=7", "sampling.warm_up=0.001"]

@@ -1,6 +1,7 @@
 """Tests of repeated runs: a complete study starts no preflight process and does not rewrite an up-to-date report."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -11,18 +12,29 @@ from scaling.core.record import Writer
 from scaling.report import write_report
 from scaling.study import preflight
 from scaling.study.grid import GridCell
-from tests.support.commands import command_environment
+from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
 
 MAX_LOADED = 70  # modules of the package
 STUDY = "{grids: [{workload: linear, points: [6, 12], api: jit}]}"
+ARGUMENTS = ("run", "--config-dir", "my_conf", "study=mine", *QUICK, "bind=false", "results=out")
+
+
+@pytest.fixture(scope="module")
+def folder_of_completed(loaded_command, tmp_path_factory):
+    """Run a study to completion once and return its folder."""
+    folder = tmp_path_factory.mktemp("completed")
+    (folder / "my_conf" / "study").mkdir(parents=True)
+    (folder / "my_conf" / "study" / "mine.yaml").write_text(STUDY)
+    done = loaded_command.run([str(COMMAND), *ARGUMENTS], folder, command_environment(), COMMAND_TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture
-def completed(scaling_command, write_study):
-    """Run a study to completion and return the arguments of its command."""
-    arguments = [*write_study(STUDY, name="mine"), "bind=false", "sampling.seconds=0.01", "results=out"]
-    assert scaling_command(arguments).returncode == 0
-    return arguments
+def completed(folder_of_completed, tmp_path):
+    """Copy the folder of the completed study and return the arguments of its command."""
+    shutil.copytree(folder_of_completed, tmp_path, dirs_exist_ok=True)
+    return [*ARGUMENTS]
 
 
 def report_mtimes(folder):
@@ -87,7 +99,7 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
     assert not write_report.find_current(folder, digest)
 
 
-def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(completed, tmp_path, monkeypatch):
+def test_preflight_results_are_cached_per_case_for_built_in_workloads_only(monkeypatch):
     cells = [GridCell(Case("linear", points=6, api="jit"), "strong")]
     assert preflight.cache_key([GridCell(Case("mine.own", points=6), "strong")]) is None
     assert preflight.cache_key([GridCell(Case("linear", points=6, engine="numpy"), "strong")]) is None

@@ -82,7 +82,7 @@ def test_an_invalid_setting_is_rejected_by_name(field, value, message):
 
 
 @pytest.mark.parametrize("time", ["2:00:00", "02:00:00", "120", "2h", "120:00"])
-def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
+def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main, monkeypatch):
     """YAML 1.1 reads 2:00:00 as the number 7200."""
     (tmp_path / "my_conf" / "cluster").mkdir(parents=True)
     (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(
@@ -97,7 +97,8 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
         "points=16",
         "dry_run=true",
     ]
-    done = scaling_command(["run", *arguments], env={"PATH": "/nowhere"})
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = call_main(["run", *arguments])
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --time=120\n" in done.stdout
 

@@ -84,18 +84,16 @@ def test_an_error_of_a_thousandth_is_detected_at_every_size(
         assert check.verdict(derivative, result, "cpu").reason == "wrong_answer", kind
 
 
-def many_shifted_reads(x):
-    """Return a function that XLA compiles slowly on a CPU: each step reads shifted elements of the last."""
-    for _ in range(2):
-        rate = (jnp.roll(x, -1) - jnp.roll(x, 2)) * jnp.roll(x, 1) - x
-        x = x + 0.01 * (rate + jnp.sin(jnp.roll(rate, 1)))
-    return x
+def shifted_reads(x):
+    """Return a function that reads shifted elements: XLA compiles several such steps slowly on a CPU."""
+    rate = (jnp.roll(x, -1) - jnp.roll(x, 2)) * jnp.roll(x, 1) - x
+    return x + 0.01 * (rate + jnp.sin(jnp.roll(rate, 1)))
 
 
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 def test_an_error_is_detected_in_a_function_that_takes_long_to_compile(mode, compute_result, monkeypatch):
     monkeypatch.setattr(evaluations, "_SLOW_COMPILATION", 0.0)
-    derivative, got = compute_result(Workload(many_shifted_reads, {"x": normal(8)}, wrt="x"), mode=mode)
+    derivative, got = compute_result(Workload(shifted_reads, {"x": normal(8)}, wrt="x"), mode=mode)
     wrong = got.copy()
     wrong[1, 2, 3] *= 1.001
     assert check.verdict(derivative, got, "cpu").reason is None
@@ -213,7 +211,7 @@ def test_a_derivative_of_an_oscillation_shorter_than_all_steps_is_not_called_wro
 
 @pytest.mark.parametrize("factor", [1.2, 1.4])
 def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, compute_result):
-    for n in (1, 2, 3, 8, 200):
+    for n in (1, 3, 200):
         built = Workload(lambda x: jnp.sin(x) * x, {"x": uniform(n, low=0.2)}, wrt="x")
         derivative, got = compute_result(built, dtype="bfloat16")
         right, wrong = (check.verdict(derivative, result, "cpu").reason for result in (got, got * factor))
@@ -389,7 +387,7 @@ def test_kinks_close_to_a_point_are_not_errors_and_do_not_hide_a_wrong_rule(fact
         return jnp.mean(jnp.sin(jnp.sum(x, axis=-1)))
 
     monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)  # compares a sample
-    points = {"x": uniform(256, 40), "w": normal(5, 40, 40, deviation=40**-0.5)}
+    points = {"x": uniform(64, 20), "w": normal(3, 20, 20, deviation=20**-0.5)}
     record = measure(
         Workload(loss, points, wrt="w"), monkeypatch, points=1, target="hvp", mode="fwd_over_rev"
     )

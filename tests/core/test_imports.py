@@ -22,25 +22,33 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 sampling = Sampling(least=1, most=1, warm_up=0.0)
-case = Case(**json.loads(sys.argv[1]))
-record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devices()[:1], "cpu", sampling)
-assert record.status == "ok", record.text
-print(json.dumps([name for name in sys.modules if name.startswith("scaling.")]))
+for fields in json.loads(sys.argv[1]):
+    record = Record(Case(**fields), "failed", {"digest": "test"})
+    record = run_case.run_case(record, jax.devices()[:1], "cpu", sampling)
+    assert record.status == "ok", record.text
+    print(json.dumps([name for name in sys.modules if name.startswith("scaling.")]))
 """
 LOADED_BY_ALL = {f"scaling.options.{name}" for name in ("host_monitor", "hlo", "program_stats")}
 
 
-def loaded_options(**fields):
-    """Return the modules of options and peers that a case loads in a fresh process, except LOADED_BY_ALL."""
-    case = non_default_fields(completion.complete(Case(**fields)))
+CASES = {  # the module of options or peers that only this case loads
+    None: {},
+    "scaling.options.autochunk": {"chunk": "auto"},
+    "scaling.options.host_offload": {"storage": "host", "block": 2},
+    "scaling.options.coloring": {"seeds": "colored", "reduce": "whole"},
+    "scaling.peers.numpy": {"engine": "numpy", "mode": "finite_difference"},
+}
+
+
+def modules_by_case():
+    """Return the modules that are loaded after each of CASES, which run in turn in a new process."""
+    common = {"workload": "rbf", "points": 4, "api": "jit", "dtype": "float32"}
+    cases = [non_default_fields(completion.complete(Case(**common | fields))) for fields in CASES.values()]
     process = subprocess.run(
-        [sys.executable, "-c", RUN, json.dumps(case)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", RUN, json.dumps(cases)], capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr
-    modules = {
-        name for name in json.loads(process.stdout) if name.startswith(("scaling.options.", "scaling.peers."))
-    }
-    return modules - LOADED_BY_ALL
+    return [{*json.loads(line)} - LOADED_BY_ALL for line in process.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.stem)
@@ -58,17 +66,9 @@ def test_the_core_imports_only_jax_numpy_and_itself(path):
             assert is_core or name.partition(".")[0] in ALLOWED, f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize(
-    ("fields", "option"),
-    [
-        ({}, None),
-        ({"chunk": "auto"}, "scaling.options.autochunk"),
-        ({"storage": "host", "block": 2}, "scaling.options.host_offload"),
-        ({"seeds": "colored", "reduce": "whole"}, "scaling.options.coloring"),
-        ({"engine": "numpy", "mode": "finite_difference"}, "scaling.peers.numpy"),
-    ],
-    ids=str,
-)
-def test_a_case_loads_only_the_options_that_it_uses(fields, option):
-    loaded = loaded_options(workload="rbf", points=4, **{"api": "jit", "dtype": "float32"} | fields)
-    assert (option in loaded) if option else not loaded
+def test_a_case_loads_only_the_options_that_it_uses():
+    before, *loaded = modules_by_case()
+    assert not [name for name in before if name.startswith(("scaling.options.", "scaling.peers."))]
+    for option, modules in zip([*CASES][1:], loaded, strict=True):
+        assert option in modules - before
+        before = modules

@@ -141,8 +141,11 @@ def test_a_changed_setting_of_a_tool_keeps_the_environment_and_a_changed_depende
     assert subprocess.run(source, cwd=clone, capture_output=True).returncode == 0
     assert path.exists()
     pyproject.write_text(pyproject.read_text().replace('"numpy', '"numpy >= 1", "numpy', 1))
-    offline = os.environ | {"PIP_NO_INDEX": "1"}
-    process = subprocess.run(source, cwd=clone, env=offline, capture_output=True, text=True)
+    makes_none = clone / "python"
+    makes_none.write_text('#!/bin/sh\n[ "$1" = -c ] && echo "$0"\n')
+    makes_none.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(makes_none)}
+    process = subprocess.run(source, cwd=clone, env=environment, capture_output=True, text=True)
     assert "install your extras" in process.stdout and not path.exists()
 
 

@@ -3,20 +3,14 @@
 Most tests call `cli.main` in this process; a few start the command.
 """
 
-import logging
 import os
 import re
-import signal
-import subprocess
-import sys
 
 import pytest
 
 import scaling
-from scaling.cli import main
 from scaling.core.case import Refusal
 from tests.support import machines
-from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.thin(12, "thorough"), pytest.mark.thin(2, "contract")]
 
@@ -178,24 +172,6 @@ def check_rejected(done, pattern, folder):
     assert re.search(pattern, lines[0]), lines[0]
     assert lines[0].startswith("scaling: ")
     assert not (folder / "results").exists() and not (folder / "None").exists()
-
-
-@pytest.fixture
-def call_main(tmp_path, monkeypatch, capsys, preflight_in_this_process):  # noqa: F811
-    """Call the command's main function in the test's folder; this saves half a second of startup."""
-
-    def run_main(arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["scaling"])
-        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        # Hydra closes existing logging handlers; closing absl's would close the standard error of pytest.
-        monkeypatch.setattr(logging, "shutdown", lambda *_: None)
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # keep the signal handlers of pytest
-        status = main.main(arguments)
-        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
-
-    return run_main
 
 
 NEEDS_COMPILER = (

@@ -22,7 +22,6 @@ from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan_study
 from scaling.workers import supervise
-from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.thin(40, "thorough"), pytest.mark.thin(4, "contract")]
 
@@ -802,7 +801,7 @@ def time_limit():
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):  # noqa: F811
+def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):
     """Call the command's main function in the test's folder, in this process; starting a worker is an error."""
 
     def fail(*_, **__):
