@@ -82,7 +82,7 @@ def test_an_invalid_setting_is_rejected_by_name(field, value, message):
 
 
 @pytest.mark.parametrize("time", ["2:00:00", "02:00:00", "120", "2h", "120:00"])
-def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main, monkeypatch):
+def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main):
     """YAML 1.1 reads 2:00:00 as the number 7200."""
     (tmp_path / "my_conf" / "cluster").mkdir(parents=True)
     (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(
@@ -97,8 +97,7 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, call_main, monkeypatch
         "points=16",
         "dry_run=true",
     ]
-    monkeypatch.setenv("PATH", "/nowhere")
-    done = call_main(["run", *arguments])
+    done = call_main(["run", *arguments], env={"PATH": "/nowhere"})
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --time=120\n" in done.stdout
 
@@ -281,10 +280,10 @@ def test_a_cluster_file_without_a_name_is_rejected_with_the_missing_line():
         from_config({"partition": "gpu"})
 
 
-def test_an_unknown_key_is_rejected_with_the_keys_of_that_kind_of_cluster(scaling_command, tmp_path):
+def test_an_unknown_key_is_rejected_with_the_keys_of_that_kind_of_cluster(call_main, tmp_path):
     (tmp_path / "my" / "cluster").mkdir(parents=True)
     (tmp_path / "my" / "cluster" / "ours.yaml").write_text("defaults: [slurm]\nqueue: gpu\n")
     for options in (["cluster=slurm", "cluster.queue=gpu"], ["--config-dir", "my", "cluster=ours"]):
-        done = scaling_command(["run", *options, "dry_run=true"])
+        done = call_main(["run", *options, "dry_run=true"])
         assert done.returncode == 2 and "choose from name, partition, account, qos, " in done.stderr
         assert "hosts" not in done.stderr and "shell" not in done.stderr

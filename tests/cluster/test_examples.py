@@ -37,10 +37,10 @@ def test_there_is_an_example_for_each_kind_of_site():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_dry_run_of_an_example_without_slurm_prints_its_golden_scripts(name, tmp_path, scaling_command):
+def test_a_dry_run_of_an_example_without_slurm_prints_its_golden_scripts(name, tmp_path, call_main):
     nodes = ["nodes=4"] if name == "lab" else []
     command = [*STUDY, f"cluster=examples/{name}", "dry_run=true", *(f"cluster.{node}" for node in nodes)]
-    done = scaling_command(command, env=WITHOUT_SLURM)
+    done = call_main(command, env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr) == (0, "")
     assert not list(tmp_path.glob("here/**"))
     path = GOLDEN / f"{name}.sbatch"
@@ -60,31 +60,27 @@ def test_an_example_requests_time_gpus_and_cpus_and_sets_the_nccl_interface(name
         assert "wckey" not in script
 
 
-def test_a_dry_run_at_another_site_with_slurm_prints_the_same_scripts(tmp_path, scaling_command):
+def test_a_dry_run_at_another_site_with_slurm_prints_the_same_scripts(tmp_path, call_main):
     """sinfo lists nodes without the partition of the example."""
     (tmp_path / "bin").mkdir()
     sinfo = tmp_path / "bin" / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 'main|n1|1|2|(null)|main*|2|(null)'\n")
     sinfo.chmod(0o755)
     arguments = [*STUDY, "cluster=examples/lab", "cluster.nodes=4", "dry_run=true"]
-    done = scaling_command(arguments, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    done = call_main(arguments, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     assert "unknown cluster.partition 'gpu': choose from main" in done.stderr
-    rejected = scaling_command(
-        [*arguments, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
-    )
+    rejected = call_main([*arguments, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     assert rejected.returncode == 2
 
 
-def test_a_dry_run_without_slurm_requires_the_devices_per_node(scaling_command):
-    done = scaling_command(
-        [*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM
-    )
+def test_a_dry_run_without_slurm_requires_the_devices_per_node(call_main):
+    done = call_main([*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "set cluster.per_node, such as cluster.per_node=4" in done.stderr
 
 
-def test_a_submission_without_slurm_is_rejected(scaling_command, tmp_path):
-    done = scaling_command([*STUDY, "cluster=examples/lab"], env=WITHOUT_SLURM)
+def test_a_submission_without_slurm_is_rejected(call_main, tmp_path):
+    done = call_main([*STUDY, "cluster=examples/lab"], env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "sinfo is not installed on this host" in done.stderr and not (tmp_path / "here").exists()
