@@ -510,7 +510,7 @@ def test_evaluating_a_reference_leaves_no_other_dtype_in_the_caches_of_jax():
         lambda x: 1 - jnp.cos(x / 100),
     ],
 )
-@pytest.mark.default
+@pytest.mark.sample(3)
 def test_a_correct_derivative_that_cancels_at_many_points_passes(function, monkeypatch):
     assert measure(Workload(function, {"x": normal(6)}, wrt="x"), monkeypatch, points=100).status == "ok"
 
