@@ -16,8 +16,8 @@ FAKE_TOOL = """#!/bin/sh
 [ "$2" != tests.support.tiers ] || { echo "slurm: none answers"; exit; }
 echo "$(basename "$0")" "$@" >> called
 """
-TWO_WORKERS = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
-FOUR_WORKERS = TWO_WORKERS.replace("2", "4")
+THREE_WORKERS = "-m pytest -n 3 --dist loadfile --no-loadscope-reorder -m"
+FOUR_WORKERS = THREE_WORKERS.replace("3", "4")
 ANY_TIER = " or ".join(TIERS)
 
 
@@ -57,7 +57,7 @@ def test_untracked_files_are_not_linted_and_do_not_stop_the_tests(clone):
         "ruff check ours.py with a space.py",
         "ruff format --check ours.py with a space.py",
         "mypy",
-        f"python {TWO_WORKERS} default or not ({ANY_TIER}) -k some",
+        f"python {THREE_WORKERS} default or not ({ANY_TIER}) -k some",
     ]
 
 
@@ -86,12 +86,12 @@ def test_all_runs_the_possible_tiers_and_names_the_others(clone):
     assert "slurm: none answers" in printed
 
 
-def test_the_tests_of_the_default_run_can_be_left_out(clone):
-    assert run_script(clone, "--not-default", "process")[0][3:] == [
+def test_the_default_run_can_be_left_out(clone):
+    assert run_script(clone, "--not-default", "process")[0] == [
         f"python {FOUR_WORKERS} ((process) and not default and not contract) and not (slurm or quiet)"
     ]
     commands, _ = run_script(clone, "--not-default")
-    assert commands[3] == (
+    assert commands[0] == (
         f"python {FOUR_WORKERS} ((not (slurm or none)) and not default) and not (slurm or quiet)"
     )
 
