@@ -22,12 +22,15 @@ SMALL = [
 ]  # fewer samples
 FEW = [
     "replicates=1",
-    'where=\'mode in ["jacfwd", "jacrev"]\'',
-]  # one pair of processes in a comparison, two modes
+    "where='mode == \"jacrev\"'",
+]  # one pair of processes in a comparison, one mode
 NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
-PLANNED = ['where=\'workload == "linear" and mode == "jacrev"\'']  # some cases of the plan
-SMALLER = {"points=1000": "points=300", "memory_limit=500MB": "memory_limit=20MB"}  # of a run
-SMALLEST = ["where='workload == \"poisson\"'"]  # some cases of the study of the figure
+PLANNED = ['where=\'workload == "linear" and mode == "jacrev" and devices == 8960\'']  # one case of the plan
+SMALLER = {"points=1000": "points=60", "memory_limit=500MB": "memory_limit=4MB"}  # of a run
+SMALLEST = {  # some cases of a study
+    "study=speedup": ['where=\'workload == "poisson" and mode != "jacrev"\'', "points=65536"],
+    "workload=spring": ["points=1024"],
+}
 SUBMITTED = ["where='workload == \"linear\" and points > 8'"]  # some cases of the study for Slurm
 
 
@@ -71,7 +74,7 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
         arguments = [SMALLER.get(argument, argument) for argument in arguments]
         arguments += SMALL + (FEW if any(argument.startswith("versus=") for argument in arguments) else [])
         arguments += NO_PEAKS if "study=linear" in arguments else []
-        arguments += SMALLEST if "study=speedup" in arguments else []
+        arguments += [word for name in SMALLEST.keys() & {*arguments} for word in SMALLEST[name]]
         arguments += ["wait=true", *SUBMITTED] if tier_of(command) == "slurm" else []
     done = scaling_command(arguments, cwd=readme_folder)
     expected = (0, 1) if arguments[0] == "compare" else (0,)  # a difference may appear by chance
