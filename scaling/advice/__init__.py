@@ -1,1 +1,1 @@
-"""`scaling.advise`: find the fastest AD mode, chunk, block, coloring and device count for one function."""
+"""Implement `scaling.advise`: find the fastest AD mode, chunk, block, coloring and device count."""

@@ -1,4 +1,4 @@
-"""Class `Advice`: the result of `scaling.advise`, with a ranking, an explanation, a table and code."""
+"""Define `Advice`, the result of `scaling.advise`: ranked methods, a summary, a table and code to paste."""
 
 import functools
 import statistics
@@ -24,7 +24,7 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")  # modes that the advice i
 
 @dataclass(frozen=True)
 class Advice:
-    """The recommended way to differentiate one function, printed as a summary and the code."""
+    """A ranking of the ways to differentiate a function. `str` gives a summary and the recommended code."""
 
     cases: tuple[Case, ...]  # candidates, which compute the same derivative, the best one first
     excluded: Mapping[Case, str]  # case that cannot run on these devices -> reason
@@ -40,14 +40,14 @@ class Advice:
         object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
 
     def _rank(self, case: Case) -> tuple[Any, ...]:
-        """Return the sort key of a candidate, which ranks measured times before predicted ones."""
+        """Return the sort key of a candidate: measured before predicted candidates, fast before slow ones."""
         seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
         is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
         return seconds is None, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
 
     @property
     def best(self) -> Case:
-        """Return the recommended case, or raise `Refusal` with the reason if there is none."""
+        """Return the recommended case. Raise `Refusal` with the reason if no case can be recommended."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -67,19 +67,19 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a DataFrame with one row per candidate, best first, followed by the excluded cases."""
+        """Return a DataFrame with one row per case: the candidates, best first, then the excluded cases."""
         import pandas
 
         return pandas.DataFrame(self.rows)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `table` as dicts from column name to value, which may be None."""
+        """Return the rows of `table` as a list of {column name: value}. Unknown values are None."""
         return [self._row(case) for case in (*self.cases, *self.excluded)]
 
     @property
     def code(self) -> str:
-        """Return Python code that computes the derivative, or a `scaling run` command for a workload."""
+        """Return Python code that computes the derivative. For a workload, return a `scaling run` command."""
         if self.problem is not None:
             coloring = self.coloring if self.best.mode == candidates.CODED else None
             return plain_code.write_code(self.problem, self.best, coloring)
@@ -93,10 +93,11 @@ class Advice:
     def jacobian(self) -> Callable[..., Any]:
         """Return a jitted function that computes the derivative at each point by the recommended method.
 
-        The arguments are the inputs, in the order of the function's parameters. The result is the same pytree
-        as that of `jax.vmap(jax.jacfwd(function))` or, for target=hessian, `jax.vmap(jax.hessian(function))`.
-        For target=hvp and target=gauss_newton, the last argument contains one direction per point. Directions
-        and results then have the structure of the differentiated inputs, with a leading axis of points.
+        Its arguments are the inputs of `problem.function`, in the order of the parameters. Its result is the
+        same pytree as that of `jax.vmap(jax.jacfwd(function))` or, for target=hessian, that of
+        `jax.vmap(jax.hessian(function))`. For target=hvp and target=gauss_newton, the last argument contains
+        one direction per point. Directions and results then have the structure of the differentiated inputs,
+        with a leading axis of points. Raise `Refusal` if `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
@@ -105,7 +106,7 @@ class Advice:
         return plain_code.execute_code(self.problem, self.code)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the measured median or, without a measurement, the predicted time of a call in seconds.
+        """Return the time of a call in seconds: the measured median, or else the predicted time.
 
         Return None if the time is unknown.
         """
@@ -119,7 +120,7 @@ class Advice:
         return (self.fields.get(case, {}).get("predicted") or {}).get("seconds")
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is excluded or failed, or why its prediction may be wrong, otherwise None."""
+        """Return why a case failed, was not run or has a doubtful prediction, or None if nothing is wrong."""
         record = self.records.get(case)
         text = record.text if record else self.fields.get(case, {}).get("text")
         if self.records and not record:
@@ -130,7 +131,7 @@ class Advice:
         return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
-        """Return the method and the layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
+        """Return text that describes the method of a candidate, such as 'jacrev, 128 seeds at a time'."""
         method, is_coded = case.mode, case.mode == candidates.CODED
         if self._is_gauss_newton:
             method = "the explicit Jacobian" if is_coded else "jvp, then vjp"
@@ -201,7 +202,7 @@ class Advice:
         return f"takes {format_number(seconds / best_seconds)} times as long ({how})"
 
     def _row(self, case: Case) -> dict[str, Any]:
-        """Return the row of a case in `table`."""
+        """Return the row of a case in `table` as {column name: value}."""
         fields, record = self.fields.get(case, {}), self.records.get(case)
         predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
         low, high = median_interval(samples) or (None, None)

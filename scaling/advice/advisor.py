@@ -1,6 +1,7 @@
-"""Implement `scaling.advise` and `mode=auto`: call candidates.py, prediction.py and measurement.py.
+"""Implement `scaling.advise` and `mode=auto`: list candidates, predict their times, and measure them.
 
 Candidates are cases that compute the same derivative with different modes, chunks, blocks and device counts.
+candidates.py lists, prediction.py compiles and measurement.py measures the candidates.
 """
 
 import dataclasses
@@ -44,13 +45,13 @@ def advise(
 
     Args:
         function: a JAX function of one point that returns an array or a pytree of arrays.
-        points: a dict from parameter name to an array or a pytree of arrays with a leading axis of points. A
-            `jax.ShapeDtypeStruct` can replace an array.
-        shared: a dict from parameter name to an array or a pytree of arrays that all points share, or None.
+        points: the inputs that differ between points: {parameter name: array or pytree of arrays}. Each array
+            has a leading axis of points. A `jax.ShapeDtypeStruct` can replace an array.
+        shared: the inputs that all points share: {parameter name: array or pytree of arrays}, or None.
         wrt: the names of the differentiated parameters, joined by "+". None selects the first of `points`.
-        target: "jacobian" (the gradient of a scalar function), "hessian", "hvp" (the product of the Hessian
+        target: "jacobian" (for a scalar function, the gradient), "hessian", "hvp" (the product of the Hessian
             and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the Jacobian).
-        import_line: a line such as "from my_model import f", which the recommended code contains.
+        import_line: a line that imports `function` in the recommended code: "from my_model import f".
         options: arguments of `advise_case`, such as budget, devices, hardware or note.
     """
     problem = make_problem(function, points, shared, wrt, target, import_line)
@@ -118,7 +119,10 @@ def _warn_of_wrong_fusions() -> str:
 
 
 def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
-    """Raise `Refusal` if the budget is invalid, or if a number of devices is not available."""
+    """Raise `Refusal` if the budget is invalid, a device count is not available, or a compiler is missing.
+
+    `hardware` is another machine to compile for, or None for this machine.
+    """
     if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 <= float(budget) < math.inf:
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()
@@ -136,9 +140,10 @@ def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | Non
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return the candidate with the shortest predicted time for a case with mode=auto.
+    """Return a copy of `case` (mode=auto) with the AD mode and options that are predicted to be fastest.
 
-    Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate fits into memory.
+    Raise `CaseEnded` if conf/hardware has no model of the machine, or if no time can be predicted, for
+    example because no candidate fits into memory.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     cases, excluded, derivative = candidates.list_candidates(base)

@@ -1,4 +1,4 @@
-"""List the candidate cases of `scaling.advise`: AD modes, layouts, chunks, blocks and a Jacobian coloring."""
+"""List the cases that `scaling.advise` compares (AD modes, chunks, blocks, devices), and find a coloring."""
 
 import dataclasses
 import itertools
@@ -33,10 +33,10 @@ _MOST_COLORED_OPERATIONS = 10**8  # largest number of operations of such a funct
 def list_candidates(
     base: Case, devices: Sequence[int] | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], Derivative]:
-    """Return the cases to compare, a dict from each excluded case to the reason, and the derivative.
+    """Return (cases to compare, {excluded case: reason}, derivative that the cases compute).
 
-    The AD mode of `base` is ignored. `devices` contains the device counts (None: that of `base`).
-    `may_split_seeds` allows partitioning of the seeds if there are more devices than points.
+    The AD mode of `base` is ignored. `devices` contains the device counts to compare, or is None for that of
+    `base`. `may_split_seeds` allows partitioning of the seeds if there are more devices than points.
     """
     base = completion.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -58,7 +58,10 @@ def list_candidates(
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
-    """Return a copy of `base` that partitions the points, or the seeds if there are too few points."""
+    """Return a copy of `base` that partitions its points over `devices` devices.
+
+    If there are fewer points than devices and `may_split_seeds` is true, partition the seeds instead.
+    """
     splits_seeds = devices > base.points and may_split_seeds
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
@@ -67,7 +70,7 @@ def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
 
 
 def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: Derivative) -> Iterator[Case]:
-    """Yield the cases of each AD mode and layout: without options, with batch=whole, a chunk or a block."""
+    """Yield cases for each AD mode and layout: a plain case, and others with batch=whole, chunk or block."""
     built = derivative.workload
     largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
     others = "+".join(name for name in built.names if name != largest)
@@ -84,7 +87,7 @@ def _enumerate_cases(layouts: Sequence[Case], modes: Sequence[str], derivative: 
 
 
 def _list_modes(derivative: Derivative) -> list[str]:
-    """Return the names of the AD modes to compare for the target and the reduction of a derivative."""
+    """Return the names of the AD modes that are worth comparing for a derivative."""
     built = derivative.workload
     if modes := _SECOND_ORDER_MODES.get(derivative.case.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or derivative.inputs <= _MOST_NESTED_FORWARD]
@@ -100,9 +103,10 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Coloring | None:
-    """Return a coloring of the Jacobian's columns (jacfwd) or rows (jacrev), whichever needs fewer seeds.
+    """Return a coloring of the Jacobian's columns or rows, whichever needs fewer seeds.
 
-    Return None if it saves less than half of the seeds, or if no sparsity pattern can be detected quickly.
+    `modes` contains "jacfwd" to try the columns, and "jacrev" to try the rows. Return None for a second
+    derivative, if coloring saves less than half of the seeds, or if detecting the pattern fails or is slow.
     """
     base = completion.complete(base)
     built = workload.build(base)
@@ -124,11 +128,11 @@ def find_coloring(base: Case, modes: Sequence[str] = ("jacfwd", "jacrev")) -> Co
 
 
 def sum_operations(jaxpr: Any) -> float:
-    """Return the number of arithmetic operations and transcendental functions in a jaxpr, or 0 if unknown."""
+    """Return the number of operations in a jaxpr, including transcendental functions, or 0 if unknown."""
     return float(sum(count or 0 for count in program_stats.count_operations(jaxpr))) if jaxpr else 0.0
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case with this AD mode, no other options, and the fewest devices, or None."""
+    """Return the case with AD mode `mode`, no other option and the fewest devices, or None if none exists."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

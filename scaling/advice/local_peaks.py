@@ -1,7 +1,7 @@
-"""Find the `Hardware` of this machine for `scaling.advise`: read conf/hardware, or measure the CPU's peaks.
+"""Find the hardware model of this machine: read conf/hardware, or measure the peak rates of a CPU.
 
-The model of a GPU is read from conf/hardware. The peaks of a CPU are measured with few samples, and stored as
-records in the user's cache folder. plan/calibration.py converts them to a hardware model.
+The model of a GPU or TPU is read from conf/hardware. The peaks of a CPU are measured with few samples, and
+stored as records in the user's cache folder. plan/calibration.py converts them to a hardware model.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def read_hardware(name: str) -> Hardware:
 def find_model() -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its GPU or TPU.
 
-    The model of a CPU has no rates.
+    The model of a CPU has no rates. `add_rates` adds them.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
@@ -63,10 +63,10 @@ def find_model() -> Hardware | None:
 
 
 def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Sequence[int] | None) -> Hardware:
-    """Return `model` with the measured peak rates of this CPU that limit the compiled cases.
+    """Return a copy of `model` with the peak rates of this CPU, measured now or read from the cache.
 
-    `fields` contains the record fields of each case. `cores` are the CPU cores of this process. Raise
-    `Refusal` if the rates cannot be measured.
+    `fields` contains the record fields of each compiled case. Only peaks that limit these cases are measured.
+    `cores` are the CPU cores of this process. Raise `Refusal` if the rates cannot be measured.
     """
     peaks = _load_or_measure(_needed_peaks(fields), cores)
     try:
@@ -77,7 +77,7 @@ def add_rates(model: Hardware, fields: Mapping[Case, RecordFields], cores: Seque
 
 
 def _needed_peaks(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the peak benchmarks whose results affect the predicted times of the compiled cases."""
+    """Return the peak benchmarks (cases) whose results affect the predicted times of the compiled cases."""
     kernels = [kernel for each in fields.values() for kernel in each.get("kernels", ())]
     messages = [message for each in fields.values() for message in each.get("messages", ())]
     work = {name for kernel in kernels if not kernel.get("operations") for name in kernel}
@@ -118,6 +118,6 @@ def _load_or_measure(cases: Iterable[Case], cores: Sequence[int] | None) -> list
 
 
 def _peak_key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of an environment that the measured peaks depend on, as a key of the cache."""
+    """Return the cache key of measured peaks: the values of an environment that the peaks depend on."""
     cores, versions = fields["cores"] or (), fields["versions"]
     return fields["device_kind"], fields["xla_flags"], versions["jaxlib"], len(cores)

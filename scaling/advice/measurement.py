@@ -1,9 +1,9 @@
-"""Measure the candidates of `scaling.advise` in rounds within a time budget, and drop the slower ones.
+"""Measure the candidates of `scaling.advise` in rounds within a time budget, and drop slow candidates.
 
 Each round takes a few samples of every remaining candidate. A candidate is dropped if it is significantly
-slower than the fastest, or more than twice as slow. After the first round, whose samples may be disturbed by
-another process, it is dropped only if it is more than four times as slow. `run_case` checks each derivative
-before its first samples.
+slower than the fastest, or more than twice as slow. After the first round, it is dropped only if it is more
+than four times as slow, because another process may have disturbed the samples. `run_case` checks each
+derivative before its first samples.
 """
 
 import statistics
@@ -37,11 +37,11 @@ def measure_candidates(
     cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
-    """Measure cases until the fastest is known or `budget` seconds are spent, and return their records.
+    """Measure candidates until the fastest is known or `budget` seconds are spent, and return {case: record}.
 
-    `fields` maps each case to its record fields. `stages` maps compiled cases to their programs. `cores` are
-    the CPU cores of this process. `note` is called with lines of progress text. A case that was not run has
-    no record in the result.
+    `fields` maps each candidate to its record fields. `stages` maps compiled cases to their programs. `cores`
+    are the CPU cores of this process. `note` is called with lines of progress text. A case that was not run
+    is not in the result.
     """
     deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
     ordered = _order_by_prediction(fields)
@@ -65,7 +65,7 @@ def measure_candidates(
 
 
 def _order_by_prediction(fields: Mapping[Case, RecordFields]) -> list[Case]:
-    """Return the cases that are worth measuring, in the order in which to measure them."""
+    """Return the cases to measure, in the order of measurement. Omit cases with a long predicted time."""
     planned = {case: each for case, each in fields.items() if each["status"] == "planned"}
     seconds = {case: _predicted_seconds(each) for case, each in planned.items()}
     most = _MOST_PREDICTED_RATIO * min(filter(None, seconds.values()), default=0.0)
@@ -83,7 +83,7 @@ def _predicted_seconds(fields: RecordFields) -> float:
 
 
 def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
-    """Sample all candidates in rounds, until the deadline or until the fastest is known."""
+    """Take samples of the candidates in rounds, until the fastest is known or the deadline has passed."""
     active = [case for case, attempt in attempts.items() if not attempt.ended]
     is_first = True
     while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
@@ -95,9 +95,10 @@ def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callabl
 
 
 def _keep_undecided(records: Mapping[Case, Record], is_first: bool = False) -> list[Case]:
-    """Return the fastest case and all that may be as fast, or [] if any of them is good enough.
+    """Return the cases to measure again: the fastest case, and all cases that may be as fast.
 
-    If `is_first`, the records contain one round of samples, which only excludes much slower cases.
+    Return [] if no other case may be as fast, or if all such cases take at most 3 % longer. If `is_first`,
+    `records` contains the first round of samples, and only much slower cases are excluded.
     """
     if not records:
         return []
@@ -112,7 +113,7 @@ def _keep_undecided(records: Mapping[Case, Record], is_first: bool = False) -> l
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a case is at most twice as slow as `best`, and not significantly slower (95 %)."""
+    """Return whether a case is not significantly slower (95 %) than `best`, and at most twice as slow."""
     ratio = ratio_interval(record.seconds, best.seconds)
     is_near = statistics.median(record.seconds) <= _MOST_MEASURED_RATIO * statistics.median(best.seconds)
     return is_near and (ratio is None or ratio[1] <= 1)
@@ -125,7 +126,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how many of the `others` may be as fast as the measured candidate `best`."""
+    """Return text that states how many cases in `others` may be as fast as the measured candidate `best`."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not others:
         text = "no other candidate was measured"

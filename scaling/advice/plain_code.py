@@ -1,4 +1,4 @@
-"""Write the Python code that `scaling.advise` prints: the derivative of a function, with JAX and NumPy only.
+"""Write the Python code that `scaling.advise` prints: a derivative function that uses only JAX and NumPy.
 
 The code defines one function with the name of the target, such as `jacobian` or `hvp`, for a batch of points.
 `Advice.jacobian` executes the code, and describes its arguments and its result.
@@ -131,15 +131,15 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 
 
 def _name_in_code(problem: Problem) -> str:
-    """Return the name of the differentiated function, or "function" if the code reserves that name."""
+    """Return the name of the user's function in the code: its own name, or "function" if that is reserved."""
     return "function" if problem.name in _RESERVED_NAMES else problem.name
 
 
 def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: str) -> tuple[str, str]:
-    """Return the code of a function for the derivatives of a batch: (definitions, expression).
+    """Return (definitions, expression): code of a function that computes the derivatives at all points.
 
-    `has_points_axis` states for each argument whether it has a leading axis of points. `derivative` is an
-    expression for the derivative at one point.
+    The expression uses the definitions. `has_points_axis` states for each argument whether it has a leading
+    axis of points. `derivative` is an expression for a function that computes the derivative at one point.
     """
     definitions = ""
     function = f"jax.vmap({derivative}, {tuple(0 if axis else None for axis in has_points_axis.values())})"
@@ -160,7 +160,10 @@ def _write_batch(case: Case, has_points_axis: Mapping[str, bool], derivative: st
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return the code of a function of `names` for the derivative at one point: (definitions, expression)."""
+    """Return (definitions, expression): code of a function that computes the derivative at one point.
+
+    The expression uses the definitions. `names` are the parameters of the function.
+    """
     is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
     argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
@@ -188,7 +191,7 @@ def _write_derivative(
 
 
 def _write_product(problem: Problem, case: Case) -> str:
-    """Return the body of the function `derivative` that multiplies the Hessian or J^T J by a direction v."""
+    """Return code for the body of a function that multiplies the Hessian or J^T J by a direction v."""
     structs = problem.input_structs(), problem.output_structs()
     inputs, outputs = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in structs)
     by_shape = problem.transforms[0 if inputs <= outputs else -1]  # the only one, if there is one
@@ -196,7 +199,7 @@ def _write_product(problem: Problem, case: Case) -> str:
 
 
 def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
-    """Return the code of a function `derivative` that computes a Jacobian: (definitions it needs, body)."""
+    """Return (definitions, body): code of a function that computes a Jacobian in chunks or by a coloring."""
     is_reverse, definitions = case.mode in _REVERSE_MODES, ""
     seed, template = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)", _CHUNKED
     values: dict[str, Any] = {"chunk": case.chunk}
@@ -219,7 +222,7 @@ def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> 
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return code that defines `colors` (one per column or row) and `nonzero` (the sparsity pattern)."""
+    """Return code that defines two arrays: `colors` of the columns or rows, and `nonzero` (the pattern)."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

@@ -30,9 +30,9 @@ _FIRST_PLAIN, _FIRST_BLOCKED = 2, 1
 
 
 def start_compile_threads(cores: Sequence[int]) -> None:
-    """Start the compile threads of XLA on `cores`, and leave all other threads on their cores.
+    """Start the compile threads of XLA, bound to the CPU cores `cores`. Other threads keep their cores.
 
-    Call `jax.devices()` before, to start the threads that execute programs.
+    Call `jax.devices()` first to start the threads that execute programs. Otherwise, they are bound too.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
@@ -55,18 +55,18 @@ def predict_candidates(
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
 ) -> tuple[dict[Case, RecordFields], dict[Case, Stages]]:
-    """Compile cases for a machine, and return two dicts: their record fields, and their compiled programs.
+    """Compile cases, predict their times, and return ({case: record fields}, {case: compiled program}).
 
-    The field `predicted` contains the predicted time. A case that does not fit into memory or is not compiled
-    has another status than "planned", and the reason in `text`. The second dict is empty unless the machine
-    is a CPU. After Ctrl-C, the dicts contain only the cases that were compiled before.
+    The field `predicted` contains the predicted time. If a case does not fit into memory or is not compiled,
+    its `status` is not "planned", and `text` contains the reason. The second dict is empty unless the machine
+    is a CPU. After Ctrl-C, the dicts omit the cases that were not compiled yet.
 
     Args:
         model: the machine. If it is this CPU, the peak rates that limit the programs are measured.
         cores: the processor cores that this process is bound to, or None.
         compiling_cores: the processor cores that may compile. None selects all cores of this process.
         note: a function that is called with each line of progress text.
-        seconds: the time after which no compilation begins, except for the first candidates.
+        seconds: the time after which no compilation begins. The first candidates are always compiled.
     """
     fields, stages = _compile_candidates(cases, model, compiling_cores or usable_cores(), note, seconds)
     if model.platform == "cpu" and any(each["status"] == "planned" for each in fields.values()):
@@ -106,7 +106,11 @@ def _compile_candidates(
 
 
 def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> list[Case]:
-    """Return the cases in the order to compile them, from few to many operations."""
+    """Return the cases in the order of compilation: plain modes, then chunks and blocks, then `excess`.
+
+    In each group, cases with few operations (`work`) come first. The first chunk or block is moved forward,
+    to the position after the first two plain modes.
+    """
     is_plain = lambda case: not (case.block or case.chunk)  # noqa: E731
     # Chunks and blocks need about as many operations as their plain mode. Blocks are often faster.
     by_mode = {(case.mode, case.devices): operations for case, operations in work.items() if is_plain(case)}
@@ -122,7 +126,10 @@ def _order_to_compile(work: Mapping[Case, float], excess: Collection[Case]) -> l
 def _compile_in_threads(
     built: Sequence[BuiltCase], cores: Sequence[int], seconds: float
 ) -> Iterator[tuple[Case, RecordFields]]:
-    """Compile programs in threads, and yield (case, record fields) when each compilation ends."""
+    """Compile programs in threads, and yield (case, record fields) as each compilation finishes.
+
+    After `seconds`, no compilation begins, except for the first `_FIRST_PLAIN + _FIRST_BLOCKED` programs.
+    """
     deadline, skipped = time.monotonic() + seconds, {"status": "skipped", "reason": "no_time"}
     skipped["text"] = f"not compiled: no time was left after {seconds:.0f} s of compiling"
 
@@ -149,7 +156,7 @@ def _compile_in_threads(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return a dict from each case that needs too many operations to an explanation."""
+    """Return {case: explanation} for cases with over `_MOST_WORK` times the operations of another case."""
     # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)

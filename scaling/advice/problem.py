@@ -1,4 +1,4 @@
-"""Check the arguments of `scaling.advise` (`Problem`), and register its function as a temporary workload.
+"""Check the arguments of `scaling.advise` (`Problem`), and register the function as a temporary workload.
 
 A function that is defined in a notebook cannot be imported by name. Therefore a workload module is added to
 `sys.modules`, and removed when the candidate cases have been compiled and measured.
@@ -36,7 +36,7 @@ _leaf_name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
 
 @dataclass(frozen=True)
 class Problem:
-    """A function of one point (batch element) to differentiate, and the arrays or shapes of its inputs."""
+    """A function of one point (batch element) to differentiate, and its inputs for a batch of points."""
 
     function: Callable[..., Any]
     arguments: tuple[str, ...]  # names of the inputs, in the order of the parameters of the function
@@ -50,7 +50,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name that `import_line` imports, or else that of the function ("f" for a lambda)."""
+        """Return the name of the function, from `import_line` or from its `__name__` ("f" for a lambda)."""
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
@@ -66,12 +66,12 @@ class Problem:
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
     def input_structs(self) -> list[Any]:
-        """Return the shapes and dtypes of the differentiated inputs at one point, like `structs_at_point`."""
+        """Return the differentiated inputs at one point as `jax.ShapeDtypeStruct` pytrees."""
         structs = self.structs_at_point()
         return [structs[k] for k in self.argnums]
 
     def output_structs(self) -> Any:
-        """Return the result of the function at one point as a pytree of `jax.ShapeDtypeStruct`."""
+        """Return the shapes and dtypes of the result at one point as a `jax.ShapeDtypeStruct` pytree."""
         return jax.eval_shape(self.function, *self.structs_at_point())
 
     @functools.cached_property
@@ -93,7 +93,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Return the checked arguments of `scaling.advise`, or raise `Refusal` if one of them is invalid."""
+    """Check the arguments of `scaling.advise`, and return a `Problem`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     check_names("target", [target], TARGETS)
@@ -124,7 +124,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Check the inputs in the argument `group` ("points" or "shared"), and return them with dtypes of JAX."""
+    """Check `inputs`, and convert its arrays to JAX dtypes. `group` is its name, "points" or "shared"."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -156,7 +156,7 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of inputs in `wrt`, or raise `Refusal` if one is unknown or not floating point."""
+    """Split `wrt` into names of inputs. Raise `Refusal` if an input is unknown or not floating point."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -204,7 +204,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
     """Register a problem as a temporary workload, and yield a `Case` of this workload.
 
-    `whole_mode` computes the derivative of the whole batch with mode=vmap_grad, or is None.
+    `whole_mode` is a function that computes the derivative of the whole batch (mode=vmap_grad), or None.
     """
     by_name = lambda call: lambda **inputs: call(*_order_inputs(problem, inputs))  # noqa: E731
     directions: dict[str, Any] = {}  # an input for each differentiated input, a direction at each point
@@ -238,7 +238,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def name_user_function(text: str) -> str:
-    """Return a message in which the names of functions replace the names of their temporary workloads."""
+    """Replace the names of temporary workloads in a message by the names of the user's functions."""
     return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
@@ -250,17 +250,17 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return a new name that contains `kind`, for an additional input with the shape of the input `name`."""
+    """Return an unused name for a copy of the input `name`, such as "x_direction_" for kind "direction"."""
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
-    """Return a workload whose derivative in direction v is J^T J v, with J the Jacobian of a function f.
+    """Return a workload whose derivative in direction v is J^T J v, with J the Jacobian of the function f.
 
-    Its function is z -> J(x)^T f(z), where x is an additional input with the values of z. `whole_mode`
-    computes J^T J v for the whole batch, or is None.
+    `workload` evaluates f. The new workload evaluates z -> J(x)^T f(z), where x is an additional input with
+    the values of z. `whole_mode` is a function that computes J^T J v for the whole batch, or None.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -283,10 +283,10 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
-    """Return an `InputSpec` for each array of an input, with the values of the array.
+    """Convert each array of the input `name` to an `InputSpec` that produces the values of the array.
 
-    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. A `jax.ShapeDtypeStruct` gives
-    random floats or zero integers, which are the same in a copy of the input with another name.
+    `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0. For a `jax.ShapeDtypeStruct`,
+    the values are random floats or zero integers. A second input with the `InputSpec` has the same values.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
