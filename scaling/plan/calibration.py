@@ -21,10 +21,11 @@ _TARGET_OF_RATE = {  # field of `Rates` -> target of the peak benchmark
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of a CPU model with the rates of the last measured environment for each device count.
+    """Return a copy of the CPU model `hardware` with measured rates for each device count.
 
-    If `bound_only`, ignore timings of processes that were not bound to one core per device. Raise `Refusal`
-    if no device count has timings of both an array copy and a call of an empty function.
+    Use only timings of the environment that was measured last. If `bound_only`, ignore timings of processes
+    that were not bound to one core per device. Raise `Refusal` if no device count has timings of both an
+    array copy and a call of an empty function.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     last = max(benchmarks, key=lambda timing: timing.records[-1].started_at or "", default=None)
@@ -48,7 +49,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 
 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
-    """Return the rates of a device while `devices` devices work, or None if their timings are missing."""
+    """Return the rates of each device while `devices` devices work, or None if timings are missing."""
     # (target, dtype) -> list of (work, work per second), for matrix products at any precision
     speeds = defaultdict[tuple[str | None, str], list[tuple[float, float]]](list)
     latencies = defaultdict[str | None, dict[str, float]](dict)  # target -> api -> seconds

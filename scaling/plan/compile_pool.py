@@ -36,9 +36,9 @@ _Events = queue.Queue[tuple[Case, RecordFields | None] | BaseException | None]
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return the package name and version of the compiler for a machine.
+    """Return (package name, version) of the installed compiler for a machine.
 
-    Raise `Refusal` if no compiler or, for a GPU, no CUDA assembler ptxas is installed.
+    Raise `Refusal` if the compiler, or the CUDA assembler ptxas for a GPU, is not installed.
     """
     platform = hardware.platform
     compiler = _find_package(_COMPILERS[platform])
@@ -53,7 +53,7 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the name and version of the first installed package in `names`, or None if none is installed."""
+    """Return (name, version) of the first package in `names` that is installed, or None if there is none."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -61,7 +61,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def program_of(case: Case) -> Case:
-    """Return a case on one device with the program of each device of `case`, or `case` if they may differ."""
+    """Return a one-device case with the same program as each device of `case`, or `case` if none is known."""
     # The program of a user's workload may depend on the total number of points.
     is_built_in = case.workload in built_in("workloads")
     if is_built_in and case.split == "points" and case.points % case.devices == 0:
@@ -72,7 +72,7 @@ def program_of(case: Case) -> Case:
 def compile_cases(
     header: Mapping[str, Any], cases: Iterable[Case], size: int, seconds: float
 ) -> Iterator[tuple[Case, RecordFields | None]]:
-    """Compile cases in `size` worker processes, those with equal programs only once.
+    """Compile cases in `size` worker processes. Cases with equal programs are compiled only once.
 
     Yield (case, None) before the compilation of a case, and (case, record fields) when its result is known.
     Each worker receives `header` first. `seconds` is the timeout of each compilation. Raise `AllocationLost`
@@ -96,7 +96,11 @@ def compile_cases(
 def _compile_groups(
     header: Mapping[str, Any], groups: Iterator[list[Case]], seconds: float, events: _Events
 ) -> None:
-    """Compile groups of cases in a worker process, which is replaced if it dies, until no group remains."""
+    """Compile groups of cases with equal programs in a worker process, until no group remains.
+
+    If the worker dies, start a new one. Put each result into `events`, or the exception that ended the work,
+    and None at the end.
+    """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
     try:
@@ -112,9 +116,10 @@ def _compile_groups(
 
 
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
-    """Compile the first of several cases with the same program, and return whether the worker is alive.
+    """Compile the first of several cases with equal programs, and return whether the worker is still alive.
 
-    Remove the first case from the list, or all cases if the compilation succeeds.
+    Put the result into `events`. Remove the first case from `equal_cases`, or all cases if the compilation
+    does not fail.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

@@ -1,7 +1,7 @@
 """Run a compile worker: a process that compiles cases for other hardware and counts their operations.
 
 `python -m scaling.plan.compile_worker` reads JSON objects from standard input, one per line. The first object
-has the fields of a `Hardware` and the largest device count (`most`). Each later object is a request
+contains the fields of a `Hardware` and the largest device count (`most`). Each later object is a request
 {"case": fields}. The reply is an event "end" with record fields. compile_pool.py disables accelerators, so
 that the process uses no device memory.
 """
@@ -80,7 +80,7 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
-    """Return `count` JAX devices to compile for, which need not exist on this machine."""
+    """Return `count` JAX devices of the hardware to compile for. They need not exist on this machine."""
     platform, per_host = hardware.platform, hardware.per_host
     if platform == "cpu":
         return jax.devices("cpu")[:count]
@@ -97,7 +97,7 @@ def _absent_devices(hardware: Hardware, count: int) -> list[Any]:
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return a protocol buffer in text format with the given fields and nested mappings of fields."""
+    """Convert a mapping of fields, whose values may be mappings, to a protocol buffer in text format."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}" if isinstance(value, Mapping) else f"{name}: {dumps(value)}"
         for name, value in fields.items()
@@ -105,7 +105,7 @@ def _to_text_proto(fields: Mapping[str, Any]) -> str:
 
 
 class BuiltCase:
-    """A case and its derivative, whose program can be traced and compiled for other hardware."""
+    """A case that can be traced and compiled for other hardware, with its derivative and its devices."""
 
     def __init__(self, hardware: Hardware, case: Case) -> None:
         self.hardware, self.case = hardware, case
@@ -116,7 +116,10 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Return the jaxpr of the program, or None if it is too large. The case must not have chunk=auto."""
+        """Return the jaxpr of the program, or None if the program exceeds a limit of XLA or JAX.
+
+        The case must not have chunk=auto.
+        """
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )
@@ -163,7 +166,7 @@ class BuiltCase:
         return fields | {"status": "planned"}
 
     def _compile_stages(self, program: layout.Program, options: dict[str, Any] | None = None) -> Stages:
-        """Compile a program, and return its compilation stages.
+        """Compile a program with the XLA options `options`, and return its compilation stages.
 
         The field `compiled` is a `RejectedProgram` if the program does not fit into memory.
         """
@@ -186,7 +189,7 @@ class BuiltCase:
 
 
 class RejectedProgram:
-    """A program that does not fit into memory, with attributes of JAX's `CompiledMemoryStats`."""
+    """A program that does not fit into memory. Its sizes are named as in JAX's `CompiledMemoryStats`."""
 
     def __init__(self, program: layout.Program, devices: int, message: str) -> None:
         arguments = list(program.arguments.values())
@@ -204,12 +207,12 @@ class RejectedProgram:
             self.shortage = f"needs {format_bytes(used)}, a device has {format_bytes(available)}"
 
     def memory_analysis(self) -> "RejectedProgram":
-        """Return this object in place of the memory analysis of a JAX `Compiled` object."""
+        """Return this object, in place of the result of `memory_analysis` of a JAX `Compiled` object."""
         return self
 
 
 def _optimized_work(kernels: Sequence[KernelWork], steps: int) -> RecordFields:
-    """Return record fields with the kernels of a call, which executes the program `steps` times."""
+    """Return record fields that describe the kernels of a call. A call executes the program `steps` times."""
     executions: dict[KernelWork, float] = defaultdict(float)
     for kernel in kernels:
         executions[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps

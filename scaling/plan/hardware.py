@@ -1,4 +1,4 @@
-"""Define `Hardware`, the model of a machine, and validate the files conf/hardware/*.yaml.
+"""Define `Hardware`, a model of a machine (rates, memory, network), and validate conf/hardware/*.yaml.
 
 time_model.py predicts run times from the model. calibration.py adds the measured rates of a CPU.
 """
@@ -51,7 +51,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A model of a machine, from which run times are predicted (see conf/hardware/*.yaml)."""
+    """A model of a machine for the prediction of run times, as defined by a file conf/hardware/*.yaml."""
 
     name: str
     title: str
@@ -79,7 +79,7 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest device count up to `devices`, or else for the smallest."""
+        """Return the rates for the largest known device count up to `devices`, or else for the smallest."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
@@ -96,7 +96,7 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts in ascending order (powers of two if there are no slices)."""
+        """Return the available device counts in ascending order (without TPU slices, the powers of two)."""
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -111,7 +111,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware model that a configuration describes, or raise `Refusal` if a field is invalid."""
+    """Convert the content of conf/hardware/NAME.yaml to a `Hardware`. Raise `Refusal` if it is invalid."""
     valid_keys = {*_RULES, *_PLATFORM_RULES["gpu"], "platform", "sources", "ceilings"}
     check_names("key of hardware", config, sorted(valid_keys))
     platform: Any = config.get("platform")
@@ -132,7 +132,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in the configuration of a GPU or TPU, which apply to any number of devices."""
+    """Return the rates in the configuration of a GPU or TPU. They apply to any number of devices."""
     names = ("products", "arithmetic", "transcendental", "kernel_seconds")
     return Rates(
         **{name: config[name] for name in names}, devices=1, bandwidth=((0.0, config["bandwidth"]),),
@@ -172,7 +172,7 @@ def _is_range(value: Any, upper_limit: float = math.inf) -> bool:
 
 
 def _has_keys(keys: Sequence[str], is_valid: _IsValid) -> _IsValid:
-    """Return a predicate that is true for mappings with exactly the given keys and with valid values."""
+    """Return a function that tests whether a value is a mapping with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )

@@ -1,4 +1,4 @@
-"""Count the operations of the kernels in compiled HLO by kind, and estimate the overhead of CPU kernels.
+"""Count the operations of each kernel in compiled HLO by kind, and estimate the overhead of CPU kernels.
 
 The kernels are compiled for a CPU, GPU or TPU. Each element of a result counts once, although the loops of
 XLA may evaluate it several times. Among library calls, only matrix products, convolutions and common routines
@@ -88,12 +88,12 @@ class KernelWork:
 
     @property
     def flops(self) -> int:
-        """Return the total number of operations, without transcendental functions."""
+        """Return the total number of operations, not including transcendental functions."""
         return self.products + self.arithmetic + self.divisions + self.reductions
 
 
 def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = None) -> list[KernelWork]:
-    """Return the work of all kernels of a compiled program.
+    """Return the work of each kernel of a compiled program.
 
     For a CPU, `operations` is the result of `llvm_instructions.count_operations`. If the format of the
     program is unknown, return one kernel with an infinite number of executions.
@@ -105,12 +105,15 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def as_work(work: KernelWork | hlo.Message) -> dict[str, Any]:
-    """Return a dict of the fields of a kernel or collective, without values of 0 or "" and times=1."""
+    """Convert a kernel or collective to {field name: value}, without the fields that are 0, "" or times=1."""
     return {name: value for name, value in vars(work).items() if value and (name, value) != ("times", 1)}
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return `operations` with an entry for each fusion, because XLA compiles equal fusions once."""
+    """Return {kernel name: number of operations} with an entry for each fusion.
+
+    XLA compiles equal fusions once, so that `operations` contains an entry for only one of them.
+    """
     fusion_keys = dict[str, tuple[Any, ...]]()  # name of a fusion -> a value that is equal for equal fusions
     for instructions in computations.values():
         for fusion in instructions.values():
@@ -123,7 +126,7 @@ def _operations_by_name(computations: Computations, operations: Mapping[str, flo
 
 
 def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) -> KernelWork:
-    """Return the work of a kernel, given the result of `_operations_by_name` or None."""
+    """Return the work of a kernel. `operations` is the result of `_operations_by_name`, or None."""
     work, library = Counter[str](), ""
     for instruction in kernel.body.values():
         kind, amount = _count_instruction(instruction, kernel.body)
@@ -144,7 +147,8 @@ def _count_kernel(kernel: hlo.Kernel, operations: Mapping[str, float] | None) ->
 def _count_instruction(instruction: HloInstruction, instructions: Instructions) -> tuple[str, int]:
     """Return the work of an HLO instruction as (name of a field of `KernelWork`, number to add to it).
 
-    The name is "" if the work is unknown or 0. `instructions` is its computation, by name.
+    The name is "" if the work is unknown or 0. `instructions` contains the instructions of the computation
+    by name.
     """
     operands = [instructions[x] for x in instruction.operands if x in instructions]
     kind = instruction.opcode
@@ -210,7 +214,7 @@ def _count_product(instruction: HloInstruction, operands: Sequence[HloInstructio
 def _count_convolution(
     attributes: str, image: HloInstruction, kernel: HloInstruction, output: HloInstruction
 ) -> int:
-    """Return the number of multiplications and additions of a convolution."""
+    """Return the number of multiplications and additions of a convolution, or 0 if it is unknown."""
     labels = _CONVOLUTION_LABELS.search(attributes)
     if labels is None:
         return 0
@@ -241,10 +245,10 @@ def _library_name(instruction: HloInstruction) -> str:
 
 
 def _kernel_overhead(kernel: hlo.Kernel, loop_operations: float, arithmetic: int) -> int:
-    """Return the time to start a kernel and a library, in the unit of `KERNEL_START`.
+    """Return the time to start a CPU kernel and a library that it calls, in the unit of `KERNEL_START`.
 
-    `loop_operations` counts the operations in compiled loops, and is 0 if a library computes the result.
-    `arithmetic` counts the arithmetic operations in the HLO.
+    `loop_operations` is the number of operations in compiled loops, or 0 if a library computes the result.
+    `arithmetic` is the number of arithmetic operations in the HLO.
     """
     instruction, in_loop = kernel.instruction, kernel.in_loop
     if instruction.opcode == "fusion" and "__ynn_fusion" in instruction.attributes:
@@ -261,7 +265,7 @@ def _ynn_overhead(fused: Instructions) -> int:
 
 
 def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
-    """Return the overhead of the library call in a kernel in the unit of `KERNEL_START`, otherwise 0.
+    """Return the overhead of the library call in a kernel (0 without a call), in the unit of `KERNEL_START`.
 
     `arithmetic` is the number of arithmetic operations in the HLO.
     """
@@ -286,7 +290,7 @@ def _library_overhead(kernel: hlo.Kernel, arithmetic: int) -> int:
 
 
 def _routine_name(instruction: HloInstruction) -> str:
-    """Return the key in `ROUTINE_ELEMENTS` of the routine that a custom call executes, or ""."""
+    """Return the name of the routine that a custom call executes, or "" if `ROUTINE_ELEMENTS` lacks it."""
     match = _ROUTINE_TARGET.search(instruction.attributes)
     name = (match[1] or match[2]) if match else ""
     return name if name in ROUTINE_ELEMENTS else ""

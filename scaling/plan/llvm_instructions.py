@@ -1,4 +1,4 @@
-"""Count the operations of CPU kernels in the LLVM IR that XLA compiles them to.
+"""Count the operations of CPU kernels from the LLVM IR that XLA generates for them.
 
 XLA compiles each kernel to a function in LLVM IR. Unlike HLO, the optimized IR shows which loops are
 vectorized or unrolled, and which values are computed outside a loop. The number of executions of a basic
@@ -74,13 +74,13 @@ class Comparison(NamedTuple):
 
 
 def dump_options(folder: str) -> dict[str, str]:
-    """Return the XLA compiler options that write the LLVM IR of a program to `folder`."""
+    """Return XLA compiler options that make the compiler write the LLVM IR of a program to `folder`."""
     # jaxlib 0.11 needs `xla_dump_emitter_re`. It must not match MLIR, whose writing can abort the process.
     return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
 
 
 def count_operations(folder: Path) -> dict[str, float]:
-    """Return a dict from the name of each CPU kernel to the number of operations in one execution.
+    """Return {kernel name: number of operations in one execution} for the CPU kernels of a program.
 
     `folder` contains the LLVM IR of a program that was compiled with `dump_options`. An addition counts as n
     operations, where n is the number of float32 values in a vector register.
@@ -97,7 +97,7 @@ def count_operations(folder: Path) -> dict[str, float]:
 
 
 def _has_slow_masks() -> bool:
-    """Return whether this processor is an Intel CPU with AVX-512, see `_MASK_COST`."""
+    """Return whether this processor is an Intel CPU with AVX-512, where masks are slow (see `_MASK_COST`)."""
     with contextlib.suppress(OSError):
         description = Path("/proc/cpuinfo").read_text()
         return "GenuineIntel" in description and "avx512dq" in description
@@ -105,7 +105,7 @@ def _has_slow_masks() -> bool:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield the name of each function in LLVM IR, and a dict from block label to the lines of the block.
+    """Yield (function name, {block label: lines of the block}) for each function in a text of LLVM IR.
 
     The label of the first block is "".
     """
@@ -141,7 +141,7 @@ class LlvmFunction:
         self.trips = {header: self._count_trips(header) for header in self.loops}
 
     def count_instructions(self, bits: int, has_slow_masks: bool = False) -> float:
-        """Return the cost of all executed instructions, in units of an addition of two `bits`-bit vectors.
+        """Return the total cost of all executed instructions. Adding two vectors of `bits` bits costs 1.
 
         `has_slow_masks` states whether a mask of 64-bit comparisons costs `_MASK_COST`.
         """
@@ -153,14 +153,17 @@ class LlvmFunction:
         )
 
     def _operand_cost(self, line: str, has_slow_masks: bool) -> float:
-        """Return the additional cost, in additions, of a line that depends on how its operand is computed."""
+        """Return the additional cost (in additions) of a line that gathers an element or converts a mask.
+
+        The cost is 0 for any other line.
+        """
         if match := _VECTOR_INSERTION.search(line):
             return _GATHER_COST if self.definitions.get(match[1], "").startswith("load ") else 0
         match = _MASK_CONVERSION.search(line) if has_slow_masks else None
         return _MASK_COST if match and _WIDE_COMPARISON.match(self.definitions.get(match[1], "")) else 0
 
     def count_executions(self) -> dict[str, float]:
-        """Return a dict from block label to the number of executions of the block in one work group."""
+        """Return {block label: number of executions of the block in one work group}."""
         executions = defaultdict[str, float](float)
         executions[self.order[0]] = 1.0
         for label in self.order:
@@ -189,7 +192,7 @@ class LlvmFunction:
         return [count / len(targets) for _ in targets]
 
     def _count_taken(self, condition: str, count: float, executions: dict[str, float]) -> float:
-        """Return the estimated number of times that a condition holds in `count` executions of its block."""
+        """Estimate the number of times that a branch condition is true in `count` executions of its block."""
         comparison = self._find_comparison(condition)
         if comparison is None:
             return count / 2
@@ -205,7 +208,7 @@ class LlvmFunction:
         return count / 2
 
     def _find_comparison(self, condition: str) -> Comparison | None:
-        """Return the integer comparison that computes a condition, or None if its bound is not constant."""
+        """Return the comparison with a constant that computes the variable `condition`, or None otherwise."""
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
             return None
@@ -230,7 +233,10 @@ class LlvmFunction:
         return min(enclosing, key=lambda header: len(self.loops[header]), default=None)
 
     def _count_trips(self, header: str) -> int | None:
-        """Return the trip count of a loop (with several exits: the smallest), or None if it is unknown."""
+        """Return the trip count of the loop with the label `header`, or None if it is unknown.
+
+        If the loop has several exits, return the smallest of their trip counts.
+        """
         body, counts = self.loops[header], list[int]()
         for label in body:
             branch = _CONDITIONAL_BRANCH.match(self.blocks[label][-1])
@@ -244,7 +250,7 @@ class LlvmFunction:
         return min(counts, default=None)
 
     def _find_counters(self, value: str, header: str | None = None) -> Iterator[tuple[str, int, int]]:
-        """Yield (loop header, first, step) for each loop counter first + i * step that may be `value`.
+        """Yield (loop header, first value, step) for each loop counter that may be the variable `value`.
 
         Search the loop with the label `header`, or all loops if it is None.
         """
@@ -255,7 +261,7 @@ class LlvmFunction:
                 yield block, self._initial_value(phi) + offset, steps[0]
 
     def _find_phis(self, value: str, header: str | None) -> list[tuple[str, int]]:
-        """Return pairs (phi instruction, constant offset) whose sum may be equal to `value`.
+        """Return pairs (name of a phi instruction, constant) whose sum may be equal to the variable `value`.
 
         Search the loop with the label `header`, or all loops if it is None.
         """
@@ -275,7 +281,7 @@ class LlvmFunction:
         return phis
 
     def _initial_value(self, phi: str) -> int:
-        """Return the initial value of the loop counter `phi`, or the largest one if several are possible."""
+        """Return the initial value of the loop counter `phi`. If there are several, return the largest."""
         pending, visited = [phi], set[str]()
         while pending:
             visited.update(pending)
@@ -288,7 +294,7 @@ class LlvmFunction:
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return the labels of the blocks in reverse postorder, and the set of loop back edges."""
+    """Return (block labels in reverse postorder, back edges). A back edge is (last block, loop header)."""
     entry = next(iter(successors))
     finished, back_edges = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
@@ -308,7 +314,7 @@ def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tupl
 def _find_loops(
     order: Sequence[str], successors: dict[str, list[str]], back_edges: set[tuple[str, str]]
 ) -> dict[str, set[str]]:
-    """Return a dict from the header (first block) of each loop to the labels of all blocks in the loop."""
+    """Return {label of a loop header (first block): labels of all blocks in the loop} for all loops."""
     predecessors = defaultdict[str, list[str]](list)
     for label in order:
         for target in successors[label]:

@@ -51,7 +51,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study, and the hardware for which its cases are compiled to predict their run times."""
+    """The cases of a study to compile, and the hardware for which their run times are predicted."""
 
     name: str
     title: str | None
@@ -144,7 +144,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 def _expand_cases(
     config: Mapping[str, Any], name: str, hardware: Hardware, max_cases: int
 ) -> list[grid.GridCell]:
-    """Return the cases of a study, with devices=all only the device counts that divide the points evenly."""
+    """Return the cases of a study. With devices=all, omit device counts that do not divide the points."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -187,7 +187,7 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Yield the record fields of each case of a study, and None before the compilation of a case."""
+    """Yield (case, record fields) for each case of a study, and (case, None) before its compilation."""
     for checked, status, reason, text in study.rejected:
         yield checked, {"status": status, "reason": reason, "text": text}
     hardware, checked_cases = study.hardware, {checked.case: checked for checked in study.cases}
@@ -221,7 +221,7 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) -> list[str]:
-    """Return sentences with the predicted call times of a study, and the device-hours to measure it.
+    """Return sentences that state the predicted call times and the device-hours to measure a study.
 
     `findings` is the analysis of the results folder. `deadline` is the longest allowed time of a call in
     seconds, or None.
@@ -243,9 +243,9 @@ def plan_lines(study: PlannedStudy, findings: Findings, deadline: float | None) 
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, end: str) -> float:
-    """Return the predicted device-hours to measure the recorded cases in all replicates.
+    """Return the predicted device-hours to measure the cases of `records` in all replicates.
 
-    `end` selects the "low" or "high" limit of the predicted 95 % interval of each call time. Cases without a
+    `end` selects the limit of the 95 % interval of each predicted call time: "low" or "high". Cases without a
     prediction are omitted.
     """
     seconds, sampling = 0.0, settings.sampling

@@ -9,10 +9,10 @@ At each level of the network, a collective uses a ring or a tree, whichever is f
 libraries do. On a torus, all axes transfer simultaneously. Other network traffic is ignored. The cost of a
 collective is a NumPy array with two times in seconds: the latency, and the transfer time at full bandwidth.
 
-The uncertainty is estimated by a Monte Carlo simulation with random machines. Log-uniform random numbers are
-the fractions of the memory, arithmetic and network rates that a program reaches, and a factor on the call and
-kernel latencies. The time of each device has a random lognormal factor. A small fraction of the devices, the
-stragglers, is slower by a fixed factor.
+The uncertainty is estimated by a Monte Carlo simulation with random machines. On each of them, a program
+reaches log-uniform random fractions of the memory, arithmetic and network rates. The call and kernel
+latencies have a log-uniform random factor. The time of each device has a lognormal random factor. A small
+fraction of the devices, the stragglers, is slower by a fixed factor.
 
 Sources: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009; R. Thakur,
 R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005;
@@ -45,11 +45,11 @@ Work = dict[str, float]
 
 
 class UnknownTime(Exception):
-    """An exception whose message states why a time cannot be predicted."""
+    """The exception that is raised if a time cannot be predicted. Its message states the reason."""
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return `fields` with the predicted time of a call, or with the reason why there is no prediction."""
+    """Return `fields` with the predicted time of a call (`predicted`), or with the reason for its absence."""
     if fields["status"] != "planned":
         return fields
     try:
@@ -63,9 +63,10 @@ def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordField
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> dict[str, Any]:
-    """Return the record field `predicted`, or raise `UnknownTime` if the time cannot be predicted.
+    """Predict the time of a call, and return the record field `predicted`.
 
-    `kernels` and `messages` are the kernels and the collectives of the compiled program. The result contains:
+    `kernels` and `messages` are the kernels and the collectives of the compiled program. Raise `UnknownTime`
+    if the time cannot be predicted. The result contains:
 
         seconds, low, high    the predicted time of a call in seconds, and its 95 % interval
         call                  the time to dispatch the call and to launch the kernels
@@ -93,10 +94,11 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return the parts of the predicted time on `DRAWS` random machines, and `bound` as in `estimate`.
+    """Predict the time of a call on `DRAWS` random machines, and return ({part: seconds}, bound).
 
-    The parts are a dict from name to an array of shape (DRAWS,) in seconds. The random machines are the same
-    for all programs. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "call", "compute", "communication" and "waiting", each with an array of shape (DRAWS,).
+    `estimate` describes the parts and the bound. The random machines are the same for all programs. Raise
+    `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -124,17 +126,17 @@ def draw_time_parts(
 
 
 def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Draw `DRAWS` log-uniform random numbers between two bounds."""
+    """Return `DRAWS` log-uniform random numbers between two bounds."""
     return np.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the time of one execution of each kernel at the full rates, and the numbers of executions.
+    """Return ({part: seconds}, executions): the time parts and the number of executions of each kernel.
 
-    The times are a dict of arrays of shape (kernels,) in seconds, with the keys "memory", "overhead" and the
-    kinds of operations. The numbers have the shape (kernels,).
+    The parts are "memory", "overhead" and the kinds of operations. Their times are those of one execution at
+    the full rates. The times of a part, and the numbers of executions, are arrays of shape (kernels,).
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -189,7 +191,8 @@ def collective_cost(
     """Return the predicted (latency, transfer time) in seconds of a collective.
 
     `kind` is the HLO opcode, a key of `PARTS_OF_ALL_REDUCE`. `nbytes` is the size of the input or output of a
-    device, whichever is larger. `levels` are the network levels, innermost first. `shape` is that of a torus.
+    device, whichever is larger. `levels` are the network levels, innermost first. `shape` is the shape of the
+    torus in chips, or () without a torus.
     """
     cost, joined = np.zeros(2), 1  # `joined` devices act as one on a level, with 1 / `joined` of the bytes
     for level in levels:
@@ -204,7 +207,7 @@ def collective_cost(
 
 
 def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
-    """Return the (latency, transfer time) in seconds of an all-reduce on a ring or tree, the faster one."""
+    """Return (latency, transfer time) in seconds of an all-reduce on a ring or tree, whichever is faster."""
     steps, depth = 2 * (devices - 1), math.ceil(math.log2(devices))
     ring = np.array([steps * level.latency, steps / devices * nbytes / level.bandwidth])
     tree = np.array([2 * depth * level.latency, 2 * nbytes / level.bandwidth])
@@ -212,7 +215,7 @@ def _ring_or_tree_cost(nbytes: float, devices: int, level: Level) -> np.ndarray:
 
 
 def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarray:
-    """Return the (latency, transfer time) in seconds of an all-reduce on a torus of chips."""
+    """Return (latency, transfer time) in seconds of an all-reduce on a torus of chips."""
     hops, links, chips = 0, 0, math.prod(shape)
     for length in (length for length in shape if length > 1):
         is_ring = length % level.wraps == 0
