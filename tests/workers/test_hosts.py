@@ -27,7 +27,7 @@ def command(tmp_path, write_study):
     shell.write_text(SHELL)
     shell.chmod(0o755)
 
-    def build(hosts="[a,b]", more="workload: residual, mode: [jacfwd, jacrev]"):
+    def build(hosts="[a,b]", more="workload: residual, mode: jacfwd"):
         study = write_study(f"{{{more}, points: 64, devices: [1, 2]}}")
         return [
             *study,
