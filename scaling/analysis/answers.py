@@ -1,4 +1,4 @@
-"""Describe the recommended AD mode and device count of each function (`FastestAnswer`), and its speed-up."""
+"""Describe the fastest AD mode, recommended devices and speed-up of each function (`FastestAnswer`)."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ _MOST_NAMES = 3  # the largest number of modes named in a sentence
 
 
 class FastestAnswer(NamedTuple):
-    """The fastest AD mode on the recommended devices for the largest problem of a function, as text."""
+    """The fastest AD mode and the recommended device count for the largest problem of a function, as text."""
 
     problem: str  # the result of `problem_name`, such as 'mlp width=8 points=64'
     mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
@@ -38,13 +38,13 @@ class FastestAnswer(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """Return one sentence with the fastest mode and its time, without a period."""
+        """Return the fastest mode and its time as one sentence without the final period."""
         time = f"{self.mode}{' is fastest' if self.is_fastest else ''}, {self.time} on {self.layout}"
         return f"{self.problem}: {'; '.join(filter(None, [time, self.ratio, self.certainty]))}"
 
     @property
     def sentence(self) -> str:
-        """Return the headline and the sentences in `parts` as a paragraph."""
+        """Return `headline` and the sentences in `parts` as one paragraph."""
         return f"{'. '.join([self.headline, *self.parts])}."
 
 
@@ -54,7 +54,7 @@ def measured_answers(findings: Findings) -> list[FastestAnswer]:
 
 
 def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> FastestAnswer:
-    """Return the answer for one problem from its rows (one per device count), which are sorted by time."""
+    """Return the answer for one problem. `rows` has one row per device count and is sorted by time."""
     fastest, doubt = recommend_row(rows)
     first, recommended = fastest.first, ""
     mode, layout, ratio = name_with_blocks(first), f"{first.devices_text}, {fastest.call}", ""
@@ -75,7 +75,10 @@ def _describe_problem(findings: Findings, rows: Sequence[FastestMethod]) -> Fast
 
 
 def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
-    """Return a sentence on the modes that have no time for the problem and devices of `fastest`, or []."""
+    """Return a list with one sentence that names the AD modes without a time, or [] if there are none.
+
+    Only modes that failed or ran out of memory for the problem and device count of `fastest` are named.
+    """
     lost = [
         record
         for record in findings.newest_records
@@ -93,7 +96,7 @@ def _list_untimed(findings: Findings, fastest: FastestMethod) -> list[str]:
 
 
 def _describe_by_hand(ratio: Estimate) -> str:
-    """Return a sentence on the time of the derivative by hand, divided by that of the fastest mode."""
+    """Return a sentence on `ratio`: the time of a handwritten derivative over that of the fastest mode."""
     faster = "a faster derivative" if (ratio.high or math.inf) < 1 else "the derivative"
     is_tied = ratio.is_determined and (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
     text = format_time_ratio(f"{faster} by hand", *ratio).capitalize()
@@ -101,7 +104,7 @@ def _describe_by_hand(ratio: Estimate) -> str:
 
 
 def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
-    """Return the name and the suffix of a problem, such as 'mlp width=8 points=64 [oversubscribed]'."""
+    """Return the name of a problem with its suffix, such as 'mlp width=8 points=64 [oversubscribed]'."""
     return f"{findings.family(timing)} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
@@ -121,9 +124,10 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(
     findings: Findings, rows: Sequence[FastestMethod], recommended: Timing, doubt: str
 ) -> list[str]:
-    """Return sentences on the speed-up and on device counts other than the recommended one.
+    """Return sentences that state the speed-up and the efficiency, and compare the device counts.
 
-    `rows` is sorted by time, with one row per device count. `doubt` is why no count is recommended, or ''.
+    `rows` has one row per device count and is sorted by time. `doubt` is the reason why no device count can
+    be recommended, or ''.
     """
     first, *others = [row.first for row in rows]
     if not others:

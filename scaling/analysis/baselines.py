@@ -1,4 +1,4 @@
-"""Compare times with machine peaks and handwritten code (`Baseline`), and find causes of lost efficiency.
+"""Compare times with peak rates and handwritten code (`Baseline`), and find the causes of lost efficiency.
 
 Memory traffic includes only the inputs and the result, so that the fraction of the memory bandwidth is
 underestimated. All communication counts as a loss, because its overlap with computation is unknown. The
@@ -30,7 +30,7 @@ _PEAKS = {  # target -> (name in the output, record field with the counted work)
 
 
 class Bound(NamedTuple):
-    """The peak rate that gives the largest lower bound on the time of a program."""
+    """The machine peak that limits a program: its rate gives the largest lower bound on the time."""
 
     name: str  # "memory", "arithmetic", "transcendentals" or "communication"
     fraction: float  # (lower bound on the time) / (measured time)
@@ -47,7 +47,7 @@ class Baseline(NamedTuple):
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return a `Baseline` for each timing except measurements of machine peaks."""
+    """Return a `Baseline` for each timing that is not a measurement of a machine peak."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: t.comparison_key)
     rates, baselines = measured_rates(timings), []
@@ -70,7 +70,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return all measured peak rates, with the keys and values that the comment at `Rates` describes."""
+    """Return a dict from (target, dtype, precision, machine) to measured (work, work per second) pairs."""
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:
         if timing.case.kind == "ceiling":
@@ -81,7 +81,7 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
-    """Return the time in seconds that the work `amount` takes at the peak rate, or None if it is unknown."""
+    """Return `amount` / (peak rate of `target`) in seconds, or None if the amount or the rate is unknown."""
     if not amount:
         return amount  # no work takes no time, even if the rate is unknown
     dtype_and_precision = machine_peaks.peak_dtype_and_precision(target, timing.case)
@@ -101,7 +101,7 @@ def _machine_key(timing: Timing) -> tuple:
 
 
 class EfficiencyBreakdown(NamedTuple):
-    """The losses of efficiency on one device count by cause, which sum to 1 - efficiency."""
+    """The efficiency that is lost to each cause on one device count. The losses sum to 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if the bytes were not counted or no all-reduce was timed
@@ -111,7 +111,7 @@ class EfficiencyBreakdown(NamedTuple):
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Return the losses of efficiency by cause for each device count above one.
+    """Return an `EfficiencyBreakdown` for each device count above one.
 
     `peaks` contains timings of machine peaks, such as an all-reduce. Device counts with a time as short as an
     empty call are omitted. Return () if there is no time on one device.
@@ -136,7 +136,7 @@ def _break_down(point: CurvePoint, base: Timing, rates: Rates) -> EfficiencyBrea
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean time that a process waits for the slowest one in seconds, or None if it is unknown."""
+    """Return the mean time in seconds that a process waits for the slowest process, or None if unknown."""
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
         for record in timing.records

@@ -1,4 +1,4 @@
-"""Derive names and keys from cases (`Method`, `Subject`) and environments, and group items by key."""
+"""Define `Method` and `Subject` (names and keys of a case), and compare the environments of records."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """A differentiation method (an AD mode with its options), independent of the devices."""
+    """A differentiation method: an AD mode with its options, independent of the devices."""
 
     mode: str
     batch: str
@@ -55,7 +55,7 @@ class Method(NamedTuple):
 
 
 def join_words(*words: object) -> str:
-    """Join the words with commas, without empty words, None, False and 0."""
+    """Join the words with commas, and omit empty strings, None, False and 0."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -65,7 +65,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 @functools.lru_cache(maxsize=32_768)  # cases are compared in many ways, and each copy is checked
 def with_fields(case: Case, **fields: Any) -> Case:
-    """Return a copy of a case in which the given fields have other values."""
+    """Return a copy of a case with the new field values in `fields`."""
     return dataclasses.replace(case, **fields)
 
 
@@ -80,7 +80,7 @@ def method_of(case: Case) -> Method:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return a dict from each key to the first item with the least cost."""
+    """Return {key: the item of this key with the smallest cost}. The first of equal items is kept."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}
 
 
@@ -98,22 +98,22 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case with one device and no mesh, which identifies its scaling curve.
+    """Return the key of a scaling curve: a copy of a case on the curve, with one device and no mesh.
 
-    If `kind` is "weak", the copy has the number of points per device.
+    `kind` is "strong" or "weak". If it is "weak", the copy has the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether a case is a JAX mode to rank, which excludes handwritten code and mode=auto."""
+    """Return whether a case is ranked. Other AD systems, handwritten code and mode=auto are not ranked."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A case in one environment, as the base class of timings, curves and rankings."""
+    """A case in one environment. This is the base class of timings, curves and rankings."""
 
     case: Case
     environment: str  # the digest of hardware and software; only times with equal digests are compared
@@ -131,7 +131,7 @@ class Subject:
 
     @property
     def all_sizes(self) -> dict[str, int]:
-        """Return a dict from name to value of all problem sizes, including the number of points."""
+        """Return {name: value} for all problem sizes, including the number of points."""
         return {"points": self.case.points, **self.case.sizes}
 
     @property
@@ -140,16 +140,19 @@ class Subject:
         return math.prod(self.all_sizes.values())
 
     def rank_among_problems(self, device_counts: int) -> tuple[int, int]:
-        """Return a key that is largest for problems with enough device counts, then for large problems."""
+        """Return a sort key of a problem that was measured on `device_counts` different device counts.
+
+        The largest key is preferred. It compares device counts (at most `ENOUGH_COUNTS`), then volumes.
+        """
         return min(device_counts, ENOUGH_COUNTS), self.volume
 
     @property
     def family(self) -> str:
-        """Return the name of the differentiated function, such as 'rbf grad float64', without float32."""
+        """Return the name of the differentiated function, such as 'rbf grad float64'. It omits float32."""
         return self.name_family("float32")
 
     def name_family(self, omitted: str) -> str:
-        """Return the name of the differentiated function, without the data type if it is `omitted`."""
+        """Return the name of the differentiated function. It omits the data type if this is `omitted`."""
         case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
         dtype = "" if case.dtype == omitted else case.dtype
         precision = "" if case.precision == "highest" else f"{case.precision} precision"
@@ -174,7 +177,7 @@ class Subject:
 
     @property
     def program_name(self) -> str:
-        """Return the method and the call as text, such as 'jacrev (vmap), shard_map, points split'."""
+        """Return `method` and `call` as text, such as 'jacrev (vmap), shard_map, points split'."""
         return f"{self.method.name}, {self.call}"
 
     @property
@@ -184,23 +187,23 @@ class Subject:
 
     @property
     def family_key(self) -> tuple:
-        """Return the key of the differentiated function, without its sizes, in one environment."""
+        """Return a key that is equal for all problem sizes of one function in one environment."""
         function = (getattr(self.case, name) for name in VIEWS["problem"] if name not in ("sizes", "points"))
         return self.environment, self.honest, *function
 
     @property
     def problem_key(self) -> tuple:
-        """Return the key of the problem (a function with fixed sizes) in one environment."""
+        """Return a key that is equal for all cases of one problem (function and sizes) in one environment."""
         return self.environment, self.honest, problem(self.case)
 
     @property
     def comparison_key(self) -> tuple:
-        """Return the key of the problem, device count and environment within which methods are compared."""
+        """Return a key that is equal for methods to compare: same problem, device count and environment."""
         return *self.problem_key, self.case.devices
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of an environment as (name, text) pairs, with commas between items of lists."""
+    """Return the facts of an environment as (name, text) pairs. Commas separate the items of a list."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):
@@ -232,7 +235,7 @@ def describe_environments(records: Iterable[Record]) -> str:
 
 
 def _study_facts(records: Iterable[Record]) -> dict[str, str]:
-    """Return a dict from each fact that does not depend on the case to its texts, joined by 'or'."""
+    """Return {name: text} for the facts that do not depend on the case. 'or' joins different texts."""
     facts = set[tuple[str, str]]()
     for record in records:
         for name in record.environment.keys() - OF_THE_CASE:

@@ -69,7 +69,7 @@ class Curve(Subject):
 
     @property
     def name(self) -> str:
-        """Return the name of the curve, without the case fields that vary on the curve."""
+        """Return the name of the curve. It omits the case fields that vary along the curve."""
         return curve_name(self.kind, self.case)
 
     @property
@@ -84,7 +84,7 @@ class Curve(Subject):
 
     @property
     def timings(self) -> list[Timing]:
-        """Return the timing on each device count."""
+        """Return the timings of all points, in ascending order of device count."""
         return [point.timing for point in self.points]
 
     @property
@@ -125,7 +125,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence for each series of timings whose work per device is not constant, with the reason."""
+    """Return one sentence per rejected weak scaling curve: why its work per device is not constant."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -135,9 +135,10 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 
 
 def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return one list of timings for each scaling curve, sorted by device count.
+    """Return one list of timings for each scaling curve of the given kind, sorted by device count.
 
-    For weak scaling, a case is omitted if the points do not divide evenly over the devices.
+    Only the fastest mesh on each device count is kept. For weak scaling, a case is omitted if its points do
+    not divide evenly over its devices.
     """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, curve_case(t.case, kind))).values()
@@ -145,7 +146,7 @@ def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
-    """Return the timing of the fastest device mesh for each program and device count."""
+    """For each program and device count, return the timing with the fastest device mesh."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, with_fields(t.case, mesh=None)))
     return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
 
@@ -175,8 +176,8 @@ def build_curve(
 ) -> Curve:
     """Return the scaling curve of one program from timings in ascending order of device count.
 
-    `ratio` divides one time by another. `plain_jit` maps each `Timing.problem_key` to the fastest timing with
-    api=jit on one device.
+    `ratio(a, b)` returns the time of a divided by the time of b. `plain_jit` maps each `Timing.problem_key`
+    to the fastest timing with api=jit on one device.
     """
     base, points = series[0], []
     for timing in series:
@@ -190,7 +191,7 @@ def build_curve(
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve, without the case fields that vary on the curve."""
+    """Return the name of a scaling curve. It omits the case fields that vary along the curve."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -198,16 +199,16 @@ def curve_name(kind: str, case: Case) -> str:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return a ratio of a point such as '3.8x (3.7 to 3.9)', without the interval for the baseline."""
+    """Return `ratio` as text such as '3.8x (3.7 to 3.9)', without its interval if `point` is the baseline."""
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return one list of scaling curves for the largest problem of each function and kind of scaling.
+    """For each function and kind of scaling, return the list of scaling curves of the largest problem.
 
-    Unless `mixed` is true, the curves in a list have the same baseline. Curves with only one device count are
-    omitted. A problem measured on at least three device counts is preferred to a larger problem. Lists for
-    function values come last.
+    Curves with only one device count are omitted. A problem measured on at least three device counts is
+    preferred to a larger problem. If `mixed` is false, curves with different baselines are in different
+    lists. Lists for function values come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, mixed or c.baseline_devices, c.family_key)).values()
@@ -221,6 +222,6 @@ def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> 
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return one list of derivative curves for the largest problem of each function, fastest first."""
+    """For each function, return the derivative curves of the largest problem, sorted from fast to slow."""
     problems = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(same, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for same in problems]

@@ -67,7 +67,7 @@ def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
 
 
 def export_tables(findings: Findings) -> dict[str, Columns]:
-    """Return the exported tables as a dict from name to table."""
+    """Return the tables "records", "curves" and "samples" as a dict from name to table."""
     tables = {"records": record_columns, "curves": _curve_columns, "samples": _sample_columns}
     return {name: make_columns(findings) for name, make_columns in tables.items()}
 
@@ -90,10 +90,11 @@ def to_csv(table: Columns) -> str:
 
 
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Return a table with typed columns from rows, which are dicts from column name to cell.
+    """Return a table with typed columns from `rows`. Each row is a dict from column name to cell.
 
-    In `columns`, "sizes" selects all columns "sizes.*". All columns "environment.*" are appended. Integer
-    columns become text if they contain strings or do not fit into 64 bits.
+    `columns` contains the names of the columns, where "sizes" stands for all columns "sizes.*". All columns
+    "environment.*" are appended. An integer column becomes text if it contains a string or an integer of more
+    than 64 bits.
     """
     present = dict.fromkeys(name for row in rows for name in row)
     sizes, environment = ([n for n in present if n.startswith(p)] for p in ("sizes.", "environment."))
@@ -138,7 +139,7 @@ def record_columns(findings: Findings) -> Columns:
 
 
 def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
-    """Return the cells for the longest scaling curve of a record, or {} if it has no curve."""
+    """Return {column: cell} for the longest scaling curve that contains a record, or {} if there is none."""
     curves = findings.curves_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not curves:
         return {}

@@ -1,4 +1,4 @@
-"""Define `Estimate` (a number with its 95 % interval), and format ratios, exponents and fractions."""
+"""Define `Estimate` (a number with its confidence interval), and format ratios, exponents and fractions."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ _WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 
 
 class Estimate(NamedTuple):
-    """A number with the limits of its 95 % confidence interval, which are None if they are unknown."""
+    """A number with the limits of its 95 % confidence interval. A limit is None if it is unknown."""
 
     value: float
     low: float | None
@@ -19,14 +19,14 @@ class Estimate(NamedTuple):
 
     @property
     def above_one(self) -> bool:
-        """Return whether the whole interval of a ratio is above 1."""
+        """Return whether the whole confidence interval of a ratio is above 1."""
         return self.low is not None and self.low > 1
 
     @property
     def is_determined(self) -> bool:
-        """Return whether a ratio can be reported, because its interval is unknown or narrow enough.
+        """Return whether the interval of a ratio is narrow enough to report the ratio, or is unknown.
 
-        It is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+        The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
         """
         if self.low is None or self.high is None:
             return True
@@ -34,12 +34,12 @@ class Estimate(NamedTuple):
 
     @property
     def is_determined_share(self) -> bool:
-        """Return whether a fraction can be reported, because its interval is unknown or at most 0.5 wide."""
+        """Return whether the interval of a fraction is at most 0.5 wide, or is unknown."""
         return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
     @property
     def inverse(self) -> "Estimate":
-        """Return the reciprocal of the number, with its limits."""
+        """Return 1 / `value` with its confidence interval."""
         return Estimate(1 / self.value, self.high and 1 / self.high, self.low and 1 / self.low)
 
     def scaled(self, factor: float) -> "Estimate":
@@ -66,7 +66,7 @@ def format_exponent(value: float, low: float | None, high: float | None) -> str:
 
 
 def format_share(value: float, low: float | None, high: float | None, widest: float = _WIDEST_SHARE) -> str:
-    """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' for a wide interval."""
+    """Return text such as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if wider than `widest`."""
     if low is None or high is None:
         return f"{value:.3g}"
     text = f"{value:.3g}" if high - low <= widest else UNDETERMINED

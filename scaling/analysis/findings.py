@@ -1,4 +1,4 @@
-"""Define `Findings`, all results that a report shows, and derive them from the records of a folder."""
+"""Define `Findings` (all results that a report shows), and derive them from a results folder (`read`)."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -45,20 +45,20 @@ class Findings:
     study_problem: str = ""  # why study.json or some of its cases cannot be read
 
     def curves_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
-        """Return a dict from "strong" and "weak" to the (curve, point) pair that contains a timing."""
+        """Return {kind: (curve, point)} for the curves ("strong" or "weak") that contain a timing."""
         return self.curves_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return a dict from (environment, case) to the result of `curves_of` for this case."""
+        """Return a dict from (environment, case) to the {kind: (curve, point)} dict of the case."""
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program of a curve ran out of memory, or None.
+        """Return the smallest device count on which the program of `timing` ran out of memory, or None.
 
-        The curve is the one that contains `timing`. `kind` is "strong" or "weak".
+        Only the scaling curve of this kind ("strong" or "weak") that contains `timing` is considered.
         """
         curve = timing.environment, curve_case(timing.case, kind)
         too_large = (r for r in self.records if r.reason in ranking.OUT_OF_MEMORY_REASONS)
@@ -67,7 +67,7 @@ class Findings:
 
     @functools.cached_property
     def newest_records(self) -> list[Record]:
-        """Return one record for each case and replicate, from the environment in which it ran last."""
+        """Return one record per case and replicate, from the environment where the replicate last ran."""
         return list(store.newest_by_replicate(self.records).values())
 
     @functools.cached_property
@@ -77,12 +77,12 @@ class Findings:
 
     @functools.cached_property
     def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
-        """Return a (curve, law) pair for each fitted curve, with the scaling law that fits best."""
+        """Return a (curve, law) pair for each fitted curve. The law is the one that fits the curve best."""
         return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
 
     @functools.cached_property
     def environments(self) -> list[str]:
-        """Return the digests of the environments in the order in which their first cases started."""
+        """Return the digests of all environments, sorted by the start time of the first case."""
         return list(dict.fromkeys(r.setting for r in sorted(self.records, key=lambda r: r.started_at or "")))
 
     @functools.cached_property
@@ -93,17 +93,18 @@ class Findings:
 
     @functools.cached_property
     def _with_other_dtypes(self) -> set[str]:
-        """Return the workloads that were measured in other data types than float32."""
+        """Return the names of the workloads that were measured with a data type other than float32."""
         return {record.case.workload for record in self.records if record.case.dtype != "float32"}
 
     def family(self, subject: Subject) -> str:
-        """Return the name of a function. It has float32 only if its workload has other data types too."""
+        """Return the name of a function. It omits float32 if this is the only data type of the workload."""
         return subject.name_family("" if subject.case.workload in self._with_other_dtypes else "float32")
 
     def suffix(self, environment: str, honest: bool = True) -> str:
         """Return a suffix for the name of a result, such as ' [environment 1a2b, oversubscribed]'.
 
-        It omits the environment if each workload has only one. It omits 'oversubscribed' if `honest` is true.
+        It names the environment if any workload was measured in several environments. It contains
+        'oversubscribed' if `honest` is false.
         """
         words = [f"environment {environment}"] if self.has_mixed_environments else []
         words += [] if honest else ["oversubscribed"]
@@ -164,7 +165,10 @@ def read(
 
 
 def _list_missing(expected: Mapping[str, tuple[Case, int]], records: Sequence[Record]) -> list[str]:
-    """Return a label for each replicate without a record. `expected` maps case keys to (case, replicates)."""
+    """Return a label for each replicate without a record.
+
+    `expected` maps each case key to (case, number of replicates).
+    """
     recorded = store.newest_by_replicate(records)
     return [
         label(case) + (f" replicate {number}" if number else "")

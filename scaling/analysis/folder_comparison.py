@@ -1,4 +1,4 @@
-"""Compare two results folders in a regression test, with a verdict and a p-value for each `ComparedCase`.
+"""Compare two results folders to find regressions, with a verdict and a p-value for each `ComparedCase`.
 
 Cases are matched by their key only, because the environments of the two folders usually differ.
 """
@@ -84,7 +84,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in the old results folder `a` and the new folder `b`.
 
     A case is slower or faster if the relative difference of its times is significantly larger than `margin`.
-    Raise `Refusal` if `margin` is invalid, or if the folders are the same or have no case in common.
+    Raise `Refusal` if `margin` is invalid, if the folders are the same, or if no case is in both folders.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -102,7 +102,7 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return the records of each case key in the newest environment, and sentences on omitted records."""
+    """Return {case key: records in the newest environment}, and sentences that count omitted records."""
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     newest = store.keep_newest_environments(records)

@@ -1,4 +1,4 @@
-"""Collect the predicted times and curves of a plan (`Forecast`), and describe their errors (`PlanScore`)."""
+"""Collect predicted times and scaling curves of plans (`Forecast`), and score predictions (`PlanScore`)."""
 
 import itertools
 import math
@@ -64,7 +64,7 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the newest environment of each workload, sorted from new to old environments."""
+    """Return the records in the newest environment of each workload. Newer environments come first."""
     selected = keep_newest_environments(records)
     starts = {r.setting: r.started_at or "" for r in sorted(selected, key=lambda r: r.started_at or "")}
     return sorted(selected, key=lambda record: starts[record.setting], reverse=True)
@@ -248,7 +248,7 @@ def _score_hardware(hardware: str, pairs: Sequence[tuple[Timing, Mapping[str, An
 
 
 def describe_score(score: PlanScore) -> list[str]:
-    """Return sentences on the prediction errors, and on how often the order of methods is right."""
+    """Return sentences on the prediction errors, and on how often the faster of two methods was predicted."""
     worst = max(score.ratios, key=lambda ratio: abs(math.log(ratio)))
     sentences = [
         f"Predicted against measured on {score.hardware}: the median prediction is "

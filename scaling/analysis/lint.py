@@ -59,7 +59,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return text such as '1 error, 2 warnings', or 'publishable as it is' without errors and warnings."""
+    """Return text such as '1 error, 2 warnings', or 'publishable as it is' if both counts are 0."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -67,7 +67,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[dict[str, object]]:
-    """Return dicts with the keys `COLUMNS`, one for the verdict and one for each violated rule."""
+    """Return the rows of a table with the columns `COLUMNS`: the verdict, then one row per violated rule."""
     remarks = lint_findings(findings)
     rows = (("verdict", verdict(remarks), "", "", ""), *map(astuple, remarks))
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
@@ -176,7 +176,10 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of the curves that have no time on one device."""
+    """Return the names of the curves without a time on one device.
+
+    A curve is omitted if its program ran out of memory on fewer devices than its baseline.
+    """
     curves = (curve for curve in findings.curves if curve.baseline_devices > 1)
     counts = ((curve, findings.too_large_on(curve.timings[0], curve.kind)) for curve in curves)
     # If a program ran out of memory on fewer devices, it cannot have such a time.

@@ -44,7 +44,7 @@ class Ranking(Subject):
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the runner-up is significantly slower, and the fastest is not an empty call."""
+        """Return whether `second` is significantly slower than `first`, and `first` than an empty call."""
         return self.ratio is not None and self.ratio.above_one and not self.empty
 
     @property
@@ -57,7 +57,7 @@ class Ranking(Subject):
 
     @property
     def sure(self) -> bool:
-        """Return whether `first` is significantly faster than the runner-up and `doubts` is empty."""
+        """Return whether `first` is significantly faster than `second`, and `doubts` is empty."""
         return self.distinguished and not self.doubts
 
     @property
@@ -78,7 +78,7 @@ class FastestMethod(Ranking):
 
 
 def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
-    """Return the fastest JAX method and its runner-up for each problem, device count and environment."""
+    """Return a `FastestMethod` for each problem, device count and environment."""
     groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.comparison_key)
     methods = []
     for group in groups.values():
@@ -96,15 +96,15 @@ def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
 def find_runner_up(first: Timing, others: Iterable[Timing]) -> tuple[Timing | None, Estimate | None]:
     """Return the runner-up of `first` among `others`, and its time divided by the time of `first`.
 
-    The runner-up is the fastest timing that is not significantly slower than `first`, or else the fastest of
-    all. If `others` is empty, return (None, None).
+    The runner-up is the fastest timing that is not significantly slower than `first`. If all `others` are
+    slower, it is the fastest of them. If `others` is empty, return (None, None).
     """
     ratios = ((timing, time_ratio(timing, first)) for timing in others)
     return min(ratios, key=lambda pair: (pair[1].above_one, pair[0].median), default=(None, None))
 
 
 def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
-    """Return a time divided by that of the fastest handwritten derivative in `group`, or None without one."""
+    """Return a time divided by the least time of a handwritten derivative in `group`, or None if unknown."""
     handwritten = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     # Colored seeds give only the nonzeros.
     fastest = least_time(t for t in handwritten if t.case.seeds == timing.case.seeds)
@@ -112,14 +112,15 @@ def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimat
 
 
 def best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return one row per problem, with the recommended number of devices or else the shortest time."""
+    """For each problem, return the row with the recommended device count, or else with the shortest time."""
     return [recommend_row(group)[0] for group in group_by(rows, lambda row: row.problem_key).values()]
 
 
 def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
-    """Return the row with the device count that `recommend_devices` recommends, and ''.
+    """Return (row, reason). The row has the recommended device count, and the reason is ''.
 
-    `rows` has one row per device count. Without a recommendation, return the fastest row and any reason.
+    `rows` has one row per device count. If `recommend_devices` recommends none, return the fastest row and
+    the reason. For empty calls and oversubscribed devices, return the fastest row and ''.
     """
     fastest = min(rows, key=lambda row: row.first.median)
     if fastest.empty or not fastest.honest:
@@ -129,7 +130,7 @@ def recommend_row(rows: Sequence[FastestMethod]) -> tuple[FastestMethod, str]:
 
 
 def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMethod]]:
-    """Return the rows of the largest problem of each function, sorted by time.
+    """For each function, return the rows of the largest problem, sorted by time.
 
     A problem measured on at least three device counts is preferred to a larger problem.
     """
@@ -143,7 +144,7 @@ def largest_problems(fastest: Iterable[FastestMethod]) -> list[list[FastestMetho
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """A comparison of cases that differ in only one field, which has its default value in `case`."""
+    """The timings of cases that differ only in `field`. This field has its default value in `case`."""
 
     field: str  # "mesh", "forward" or "overlap"
     timings: tuple[Timing, ...]  # at least two: `first`, then the others in ascending order of time
@@ -176,7 +177,7 @@ class ColoringGain(NamedTuple):
     def pays_after(self) -> str:
         """Return the number of evaluations after which coloring saves time, such as '3 evaluations'.
 
-        Return 'never' if coloring is slower, 'not distinguished' if neither is faster, '' if unknown.
+        Return 'never' if coloring is slower, 'not distinguished' if that is uncertain, '' if unknown.
         """
         if self.ratio is None or self.ratio.above_one:
             return count_of(self.break_even, "evaluation") if self.break_even else ""
@@ -211,7 +212,7 @@ class MemoryPoint(NamedTuple):
 
 
 class ParetoFront(NamedTuple):
-    """The measured memory settings of one program, and the Pareto-optimal settings `best`."""
+    """The measured memory settings of one program (`settings`), and the Pareto-optimal settings (`best`)."""
 
     settings: list[MemoryPoint]
     best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last

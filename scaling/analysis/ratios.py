@@ -1,12 +1,13 @@
 """Compute statistics of time samples: intervals of times and ratios, p-values, trends, autocorrelation.
 
-Samples are nested in compilations, compilations in processes, and processes in jobs of a cluster. The error
-is estimated from the variation at the highest level that has at least two members. This variation includes
-the variation at lower levels. Processes that were sampled in turns are compared in pairs, so that common
-disturbances cancel.
+Samples are nested in compilations, compilations in processes, and processes in cluster jobs. The error of a
+time is estimated from the variation between jobs, or between processes if there is only one job, or between
+compilations if there is only one process, or between samples if there is only one compilation. This variation
+includes the variation at lower levels. Processes that were sampled in turns are compared in pairs, so that
+common disturbances cancel.
 
-Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). Within one process, the
-variance of the median is computed from order statistics, without assuming a distribution.
+Intervals are Student's t intervals of the logarithm, for unequal variances (Welch). For a single compilation,
+the variance of the median is computed from order statistics, without assuming a distribution.
 """
 
 import functools
@@ -34,7 +35,7 @@ _SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrel
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two times with its 95 % interval, whose limits are None if there are too few samples."""
+    """The ratio of two times with its 95 % interval. The limits are None if there are too few samples."""
 
     value: float
     low: float | None = None
@@ -54,7 +55,7 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds or a ratio of times, with its error at one level, such as jobs or samples."""
+    """A time in seconds or a ratio of times, with its squared standard error and degrees of freedom."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -72,8 +73,8 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 def estimate_time(records: Sequence[Record]) -> Estimate:
     """Return the time per call of a case in seconds, with its 95 % interval.
 
-    `records` contains one record per process. The time is the geometric mean of the median times of all
-    compilations, first by process, then by job. The limits are None if there are too few samples.
+    `records` contains one record per process. The time is the geometric mean of the medians of all
+    compilations, averaged first by process and then by job. The limits are None if there are too few samples.
     """
     if len(records) > 1 or len(samples_by_compilation(records[0])) > 1:
         level = _estimate_time(tuple(records))
@@ -87,7 +88,7 @@ def estimate_time(records: Sequence[Record]) -> Estimate:
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % interval.
 
-    Both arguments contain one record per process. If at least two pairs of processes were sampled in turns,
+    Each argument contains one record per process. If at least two pairs of processes were sampled in turns,
     only these pairs are used.
     """
     rivals = {(r.block, r.replicate): r for r in bottom}
@@ -116,7 +117,10 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 @functools.lru_cache(maxsize=16_384)
 def _estimate_time(records: tuple[Record, ...]) -> _LevelEstimate:
-    """Return the time of a case, with its error at the highest level (such as jobs) with several members."""
+    """Return the time of a case and its error.
+
+    The error is estimated from the variation between jobs, or else processes, compilations or samples.
+    """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
         return _estimate_from_members(members)
@@ -133,7 +137,7 @@ def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
-    """Return the median of the samples of one process, with its error.
+    """Return the median of the time samples of one process, with the error of the median.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -147,9 +151,9 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return the mean log(time) or log(ratio) by job, or by process if there is only one job.
+    """Return {job: mean log(time or ratio)}, or {process: mean} if there is only one job.
 
-    Each item of `runs` contains one record for a time, or two records for a ratio.
+    Each item of `runs` contains one record (for a time) or two records (for a ratio of times).
     """
     jobs = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = jobs if len(jobs) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -162,7 +166,7 @@ def _log_time_or_ratio(run: Sequence[Record]) -> float:
 
 
 def _log_medians(record: Record) -> list[float]:
-    """Return the logarithm of the median time in seconds for each compilation of a process."""
+    """For each compilation of a process, return the logarithm of the median time in seconds."""
     return [math.log(statistics.median(samples)) for samples in samples_by_compilation(record)]
 
 
@@ -184,7 +188,7 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 
 
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Return the ratios with each variance shrunk toward the common variance by empirical Bayes.
+    """Shrink the variances of the ratios toward a common variance by empirical Bayes, and return the ratios.
 
     Fewer than 20 ratios are returned unchanged. Source: Smyth 2004, the moderated t-statistic of limma.
     """
@@ -247,10 +251,10 @@ def trend(samples: Sequence[float], least: float = 0.0) -> float | None:
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:
-    """Return the factor by which significant autocorrelation widens the confidence interval of the median.
+    """Return the factor by which autocorrelation widens the confidence interval of the median of `samples`.
 
-    Return None for fewer than three samples, and if it is not significant at the 0.1 % level. Source: Bartels
-    1982, rank version of von Neumann.
+    Return None for fewer than three samples, or if the autocorrelation is not significant at the 0.1 % level.
+    Source: Bartels 1982, rank version of von Neumann.
     """
     n = len(samples)
     if n < 3:
@@ -261,7 +265,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation of successive samples, and the factor by which it widens the interval."""
+    """Return the rank correlation r of successive samples, and the factor by which r widens intervals."""
     ranks = _centered_ranks(samples)
     correlation = 1 - (np.diff(ranks) ** 2).sum() / (2 * (ranks @ ranks)) if ranks.any() else 0.0
     positive = max(0.0, float(correlation))
@@ -269,6 +273,6 @@ def _autocorrelation(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def _centered_ranks(samples: Sequence[float]) -> Any:
-    """Return the ranks of the samples minus their mean, where equal samples have equal ranks."""
+    """Return the ranks of the samples minus the mean rank. Equal samples have equal ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

@@ -1,7 +1,6 @@
-"""Fit Amdahl's, Gustafson's and Gunther's (universal scalability) laws to a scaling curve.
+"""Fit Amdahl's, Gustafson's and Gunther's (universal scalability) laws to a scaling curve (`ScalingFit`).
 
-The logarithm of time is fitted by least squares, with the same variance on every device count. A good fit
-does not prove that a law holds.
+The logarithm of the time is fitted by unweighted least squares. A good fit does not prove that a law holds.
 """
 
 import math
@@ -33,7 +32,7 @@ class ScalingFit:
     best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the predicted speed-up over one device, which is the scaled speed-up for weak scaling."""
+        """Return the predicted speed-up over one device. For weak scaling, this is the scaled speed-up."""
         serial, *coherency = (parameter.value for parameter in self.parameters.values())
         if self.name == GUSTAFSON:
             return devices - serial * (devices - 1)
@@ -74,7 +73,7 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law that multiplies or divides the time on one device by 1 + columns @ parameters."""
+    """A scaling law that multiplies or divides the time on one device by 1 + `columns` @ parameters."""
 
     name: str
     parameters: tuple[str, ...]  # the names of the fitted parameters
@@ -108,7 +107,7 @@ def _applicable_laws(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the fit of the simpler law, unless an F test at the 5 % level rejects it."""
+    """Return the fit of the simpler law, `fits[0]`, or `fits[1]` if an F test at the 5 % level rejects it."""
     if len(fits) < 2:
         return next(iter(fits), None)
     freedoms = [count - len(fit.parameters) - 1 for fit in fits]
@@ -117,12 +116,15 @@ def _best_fit(fits: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squares that passes an F test at the 5 % level against the least sum."""
+    """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
+
+    `squares` is the smallest possible sum, and `freedom` is its number of degrees of freedom.
+    """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(law: _LinearLaw, log_times: Any) -> ScalingFit:
-    """Fit a law to the logarithms of times, with a 95 % profile interval for each parameter."""
+    """Fit a law to the logarithms of times, and compute a 95 % profile interval of each parameter."""
     target, freedom = law.sign * log_times, len(log_times) - len(law.parameters) - 1
     best = _least_squares(law, target, {})
     limit = _acceptance_limit(best.squares, freedom)
@@ -144,7 +146,7 @@ class _Minimum(NamedTuple):
 
 
 def _least_squares(law: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> _Minimum:
-    """Find the least-squares parameters between 0 and 1.
+    """Find the parameters between 0 and 1 that minimize the sum of squared residuals.
 
     `fixed` maps parameter indices to constant values.
     """
@@ -174,9 +176,9 @@ def _evaluate(law: _LinearLaw, target: Any, parameters: Any) -> _Minimum:
 
 
 def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: float, limit: float) -> float:
-    """Return one end of the profile interval of the parameter `index`, between `best` and `end`.
+    """Return one limit of the profile interval of the parameter `index`, between `best` and `end`.
 
-    There, the least sum of squares reaches `limit`. If it never does, the result is the bound `end`.
+    The least sum of squares equals `limit` there. If it is still smaller at `end`, return `end`.
     """
 
     def distance(value: float) -> tuple[float, float]:
@@ -187,7 +189,7 @@ def _profile_end(law: _LinearLaw, target: Any, index: int, best: float, end: flo
 
 
 def _find_root(function: Callable[[float], tuple[float, float]], inside: float, outside: float) -> float:
-    """Find a root by Newton's method with bisection, or return `outside` if there is no root.
+    """Find a root of `function` by Newton's method with bisection, or return `outside` if there is no root.
 
     `function` returns its value and its derivative. The value is positive at `inside`.
     """

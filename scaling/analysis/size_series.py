@@ -1,4 +1,4 @@
-"""Describe how time and fastest mode depend on a problem size: `SizeSweep`, `FastestModeMap`, `Crossover`.
+"""Describe how the time and the fastest AD mode depend on a problem size (`SizeSweep`, `FastestModeMap`).
 
 The exponent of a time is the slope of a line fitted to log(time) against log(size). It describes the measured
 sizes and not the asymptotic growth.
@@ -45,9 +45,9 @@ class SizeSweep(_SizeSeries):
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:
-        """Return a dict from each method to its exponent p, where time ~ size ** p.
+        """Return {method: exponent p}, where the time is proportional to size ** p.
 
-        Times shorter than ten empty calls are not used. Methods with under three other times are omitted.
+        Times shorter than ten empty calls are ignored. Methods with under three other times are omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if near_floor(timing) is None]
@@ -58,7 +58,7 @@ class SizeSweep(_SizeSeries):
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two sizes at which the times differ significantly."""
+    """A change of the fastest method between two sizes. The times differ significantly at both sizes."""
 
     devices: int
     before: Method  # the fastest method at smaller sizes, without its memory setting
@@ -80,7 +80,7 @@ class FastestModeMap(_SizeSeries):
 
 
 def _find_series(items: Sequence[S]) -> Iterator[tuple[str, str, str, list[S]]]:
-    """Yield (size name, title, other sizes, items) for each series in which one problem size varies."""
+    """Yield (size name, title, constant sizes, items) for each series of items in which one size varies."""
     columns = {name: [item.all_sizes[name] for item in items] for name in items[0].all_sizes}
     # Sizes that determine each other vary in one series.
     together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
@@ -99,7 +99,7 @@ def _name_other_sizes(swept: Sequence[str], item: Subject) -> str:
 
 
 def _count_values(name: str, items: Iterable[Subject]) -> int:
-    """Return the largest number of distinct values of a size on any single device count."""
+    """Count the distinct values of the size `name` on each device count, and return the largest count."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(items, lambda item: item.case.devices).values()
     return max(len({item.all_sizes[name] for item in same}) for same in by_devices)
@@ -124,7 +124,7 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
-    """Return the slope of log(time) over log(size), with its 95 % interval."""
+    """Return the slope of log(time) against log(size), with its 95 % interval."""
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
     sizes -= sizes.mean()
     # Relative to the first time, so that constant times have a slope of exactly 0.

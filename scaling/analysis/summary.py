@@ -1,4 +1,4 @@
-"""Summarize a results folder in sentences (`answer_sentences`): crossovers, growth, laws, memory, plans."""
+"""Summarize a results folder in sentences (`answer_sentences`): fastest modes, crossovers, laws, plans."""
 
 import itertools
 from collections import Counter
@@ -55,11 +55,11 @@ def _describe_fastest(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, tuple, str]]) -> list[str]:
-    """Return one sentence about the largest problem for each topic and function.
+    """For each topic and function, return the sentence about the largest problem.
 
-    Each text is a tuple (subject, topic, sort key, text). For equally large problems, the smallest sort key
-    decides. Unlike in `Subject.rank_among_problems`, the number of device counts does not matter: a law needs
-    at least three, and the other topics do not compare device counts.
+    `texts` contains (subject, topic, sort key, text) tuples. For equally large problems, the smallest sort
+    key decides. Unlike in `Subject.rank_among_problems`, the number of device counts does not matter: a law
+    needs at least three, and the other topics do not compare device counts.
     """
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
     return [f"{text}.{findings.suffix(s.environment, s.honest)}" for s, *_, text in largest.values()]
@@ -92,7 +92,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function on how the time on the fewest devices grows with size."""
+    """For each function, return a sentence on how the time on the fewest devices grows with a size."""
     sweeps = (sweep for sweep in findings.size_sweeps if sweep.exponents)
     pairs = ((sweep, _describe_exponents(sweep, findings.family(sweep))) for sweep in sweeps)
     texts = ((sweep, sweep.swept, (sweep.case.devices,), text) for sweep, text in pairs)
@@ -100,7 +100,7 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _describe_exponents(sweep: SizeSweep, family: str) -> str:
-    """Return a sentence on the exponent of each mode of a sweep."""
+    """Return a sentence on how the time of each method grows with size; see `SizeSweep.exponents`."""
     rows = sorted(sweep.exponents.items(), key=lambda row: row[1].value)
     texts = [f"{format_exponent(*exponent)} in {method.name}" for method, exponent in rows]
     known = [text for text in texts if not text.startswith(UNDETERMINED)]
@@ -113,7 +113,7 @@ def _describe_exponents(sweep: SizeSweep, family: str) -> str:
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return a sentence per function and kind of scaling on the law that fits the fastest JAX curve best."""
+    """For each function and kind of scaling, return a sentence on the best law for the fastest JAX curve."""
     texts = (
         (curve, curve.kind, (curve.points[-1].seconds,),
          f"{findings.family(curve)} at {curve.size}, {curve.method.name}: of the laws of {curve.kind} "
@@ -126,7 +126,7 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
 
 def describe_fit(curve: Curve, law: ScalingFit) -> str:
-    """Return a clause on the parameters of a fitted law and, if they are determined, its largest speed-up."""
+    """Return a clause on the parameters of a fitted law, and on its largest speed-up if it is determined."""
     parameters = ", ".join(f"{name} {format_share(*value)}" for name, value in law.parameters.items())
     error = f", though off by {format_percentage(law.residual)}" if law.residual > _LARGE_ERROR else ""
     text = f"{law.name} describes it best{error}: {parameters}"
@@ -142,10 +142,10 @@ def describe_fit(curve: Curve, law: ScalingFit) -> str:
 
 
 def fastest_curves(curves: Iterable[Curve], fastest: Iterable[FastestMethod]) -> list[Curve]:
-    """Return the fastest curve for the largest problem of each function and kind of scaling.
+    """For each function and kind of scaling, return the fastest curve of the largest problem.
 
-    Curves are compared on the largest device count, where a timing in `fastest` ranks first. Handwritten
-    derivatives, mode=auto and peers are selected only if there is no other curve.
+    Curves on more devices rank first, then curves whose last timing is the `first` of an item in `fastest`,
+    then faster curves. Handwritten derivatives, mode=auto and other AD systems rank last.
     """
     largest = itertools.chain(*derivative_curves(curves))
     firsts = {id(row.first) for row in fastest}
@@ -217,7 +217,7 @@ def _describe_comparison(findings: Findings, comparison: SettingComparison) -> s
 
 
 def _name_setting(case: Case, field: str) -> str:
-    """Return the value of a field as text, such as 'mesh=2x4' or 'overlap=True'."""
+    """Return the name and the value of a field as text, such as 'mesh=2x4' or 'overlap=True'."""
     return f"{field}={'x'.join(map(str, case.mesh_shape)) if field == 'mesh' else getattr(case, field)}"
 
 

@@ -1,4 +1,4 @@
-"""Define `Timing`, the pooled records of a case, and derive its stages, memory, disturbances and ratios."""
+"""Define `Timing` (the pooled records of a case), and derive its stages, memory, disturbances and ratios."""
 
 import math
 import statistics
@@ -98,7 +98,7 @@ def dispatch_floor(timing: Timing) -> float:
 
 
 def near_floor(timing: Timing) -> float | None:
-    """Return `dispatch_floor` if the time is shorter than ten empty calls, or None if it is longer."""
+    """Return `dispatch_floor(timing)` if the time is shorter than ten empty calls, or else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < _LEAST_EMPTY_CALLS * floor else None
 
@@ -109,7 +109,7 @@ def is_empty_call(timing: Timing) -> bool:
 
 
 def disturbed_samples(record: Record) -> list[bool]:
-    """Return for each time sample whether the device was throttled or other processes loaded the CPU."""
+    """For each time sample, return whether the device was throttled or other processes loaded the CPU."""
     disturbed_turns = {turn for turns in record.marked.values() for turn in turns}
     return [turn in disturbed_turns for turn, count in enumerate(record.turns) for _ in range(count)]
 
@@ -146,9 +146,10 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
-    """Return the timing on the fewest devices that are not significantly slower than the fastest timing.
+    """Return (timing, reason). The timing has the recommended device count, and the reason is ''.
 
-    The second item is ''. If the time ratio is too uncertain, return the fastest timing and the reason.
+    The recommended device count is the smallest with a time not significantly longer than the shortest time.
+    If the ratio of these times is too uncertain, return the fastest timing and the reason.
     """
     first = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, first).above_one)
@@ -162,12 +163,15 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return text such as '`name` takes 1.77x as long', from the time of `top` over that of `bottom`."""
+    """Return text such as 'jacfwd takes 1.77x as long', where `name` is 'jacfwd' and 1.77 is top / bottom."""
     return format_time_ratio(name, *time_ratio(top, bottom))
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time in seconds of the record fields `names`, or None if none is recorded."""
+    """Return the sum of the record fields `names` in seconds, or None if none of them is recorded.
+
+    The result is the median over the processes.
+    """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
@@ -181,7 +185,7 @@ def first_call_seconds(timing: Timing) -> float | None:
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the least number of calls after which `timing` takes no longer in total than `other`.
+    """Return the smallest number of calls after which the total time of `timing` is at most that of `other`.
 
     Total times include compilation. Return None if a first call was not timed, or if it is uncertain that
     `timing` is faster per call.
@@ -194,7 +198,7 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the measured peak memory per device in bytes, or else an estimate of XLA, or else None."""
+    """Return the peak memory per device in bytes: measured, or else estimated by XLA, or else None."""
     record = timing.record
     return record.peak_bytes or bytes_while_running(vars(record)) or None
 
@@ -210,11 +214,11 @@ def automatic_blocks(record: Record) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, with the block sizes that chunk=auto chose in parentheses."""
+    """Return the name of a method, followed by the block sizes that chunk=auto chose (in parentheses)."""
     auto = automatic_blocks(timing.record)
     return f"{timing.method.name} ({auto})" if auto else timing.method.name
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the largest fraction of padding among the (point, seed) pairs of a process."""
+    """Return the fraction of (point, seed) pairs that are padding, for the process with the most padding."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)
