@@ -69,7 +69,7 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as one line of JSON to the standard input of the process, if it is still open."""
+        """Write `value` as one line of JSON to standard input of the process, unless the pipe is closed."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(value) + "\n")
@@ -85,16 +85,16 @@ class ChildProcess:
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last lines of standard error, at most 200, that may explain why the process ended."""
+        """Return the last lines of standard error, at most 200. Messages that explain no exit are omitted."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> tuple[str, str, str]:
-        """Return (reason, text, line) that tell how the process ended, given its exit status.
+        """Return (reason, text, line), a description of how the process ended.
 
         The reason is "out_of_memory" or "killed". The text is a phrase such as "ended with status 1". The
-        line is the last one of standard error that may explain the end, or "". `status` is -N or 128 + N if
-        signal N ended the process. `lines` contains its standard error.
+        line is the last line of standard error that may explain the exit, or "". `status` is the exit status,
+        which is -N or 128 + N if signal N ended the process. `lines` defaults to `stderr_lines()`.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines() if lines is None else lines)
@@ -108,7 +108,7 @@ class ChildProcess:
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, and kill its process group with SIGKILL after `end_seconds`.
 
-        If `exit_seconds` is not 0, wait this long for the process to exit by itself before SIGTERM.
+        If `exit_seconds` is not 0, first close standard input, and wait this long for the process to exit.
         """
         process = self._process
         if exit_seconds:
@@ -163,7 +163,7 @@ def _open_log(log: Path | None) -> TextIO:
 
 
 def _count_oom_kills() -> int:
-    """Return how many processes of this cgroup (or of the host) the kernel has killed for lack of memory."""
+    """Return the number of out-of-memory kills in this cgroup, or on this host if the cgroup has no count."""
     counter_files = [*(f"{folder}/memory.events" for folder in environment.cgroup_folders()), "/proc/vmstat"]
     counters = next(filter(None, map(environment.contents, counter_files)), "")
     line = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
@@ -171,6 +171,6 @@ def _count_oom_kills() -> int:
 
 
 def last_informative_line(lines: Sequence[str]) -> str:
-    """Return the last line that may explain an exit, without paths and secrets, or "" if there is none."""
+    """Return the last line that may explain an exit, or "". Paths and secrets are removed from the line."""
     informative = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     return formatting.last_line("\n".join(informative), "")[:_MAX_SHOWN_CHARACTERS]

@@ -47,7 +47,7 @@ def claim_cores(
     node: str = "",
     timeout: float = WAIT_SECONDS,
 ) -> Iterator[list[int]]:
-    """Reserve `count` CPU cores, or all usable ones if there are fewer, and yield their sorted numbers.
+    """Reserve `count` CPU cores, or all usable cores if there are fewer, and yield the sorted core numbers.
 
     Processes with the same `owner` (ID of a run) and `node` share their cores. If other owners hold the
     cores, `report_wait` is called once with a message. Raise `TimeoutError` after `timeout` seconds.
@@ -66,7 +66,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message with the IDs of the processes that hold the cores, as far as they are visible."""
+    """Return a message that other studies hold `cores`, with their process IDs if these are visible."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -82,7 +82,10 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Return `count` cores reserved until `claims` is closed, or None if other owners hold too many."""
+    """Reserve and return `count` cores, or return None if other owners hold too many cores.
+
+    The reservation ends when `claims` is closed.
+    """
     # Several node names can refer to this host. Nodes of an owner share cores only if there are too few.
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]
@@ -105,7 +108,7 @@ def _try_claim(
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
-    """Bind an abstract Unix socket until `stack` is closed, and return whether its name was free."""
+    """Bind the abstract Unix socket `name` until `stack` is closed, and return whether `name` was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_PREFIX}{name}")

@@ -1,4 +1,4 @@
-"""Define `Machine`, which describes nodes and devices, and find the JAX platform."""
+"""Define `Machine` (nodes and devices) and `ProcessShape`, and find the JAX platform of this host."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ class AllocationLost(Exception):
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """How many devices, nodes, and worker processes run a case.
+    """The numbers of devices, nodes, and worker processes that run a case.
 
     `devices` is a multiple of `processes`, and `processes` is a multiple of `nodes`.
     """
@@ -54,9 +54,9 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the numbers of devices, nodes and processes of a case, with as few nodes as possible.
+        """Return the numbers of devices, nodes, and processes of a case, with the smallest number of nodes.
 
-        `processes` is their number, "device" for one process per device, or None for one process per node.
+        `processes` is the number of processes, "device" for one per device, or None for one per node.
         Raise `Refusal` if the devices cannot be divided evenly over the processes and nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
@@ -76,7 +76,7 @@ class Machine:
     def check_device_counts(
         self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool
     ) -> None:
-        """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
+        """Raise `Refusal` if this machine cannot run a case with one of the device counts `devices`.
 
         `oversubscribe` allows more devices than cores on the CPUs of this host.
         """
@@ -98,7 +98,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return the default JAX devices of this host as a `Machine`, where each usable CPU core is a device."""
+    """Return a `Machine` with the default JAX devices of this host. On a CPU, a device is a usable core."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -108,7 +108,7 @@ def local_machine() -> Machine:
 def find_platform() -> str:
     """Return the name of the JAX platform of this host, such as "cpu" or "gpu".
 
-    Raise `Refusal` if an accelerator plugin is installed and JAX cannot start.
+    Raise `Refusal` if an accelerator plugin is installed but JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

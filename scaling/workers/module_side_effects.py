@@ -15,7 +15,7 @@ _FIXES = {  # JAX setting that the case or the launcher sets -> what to set inst
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
-    """Return a function that returns (changes, fix) if JAX settings have changed since, or None."""
+    """Return a function that detects later changes of JAX settings. It returns (changes, fix), or None."""
     settings_before = {name: getattr(jax.config, name) for name in _FIXES}
 
     def describe_changes() -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Run the command in `sys.argv`, kill its descendants, and exit with its exit status."""
+    """Run the command in `sys.argv`, then kill its descendants, and exit with the status of the command."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: _kill_descendants_and_exit(128 + signal.SIGTERM))

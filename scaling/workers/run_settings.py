@@ -22,7 +22,7 @@ _NUMERIC_SETTINGS = {  # numeric setting -> (minimum, whether the setting is an 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings with which a run measures every case of a study."""
+    """The settings of a run. They apply to all cases of the study."""
 
     sampling: Sampling = field(default_factory=Sampling)  # rule for the number of samples
     bind: bool = True  # whether each process on a CPU is bound to as many cores as it has devices
@@ -36,7 +36,7 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings in a Hydra configuration, or raise `Refusal` if a value is invalid."""
+        """Return the settings in the Hydra configuration `config`. Raise `Refusal` if a value is invalid."""
         for name in _BOOLEAN_SETTINGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")

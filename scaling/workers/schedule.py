@@ -32,7 +32,7 @@ Identity = tuple[str, str, int]  # case key, digest of the environment, replicat
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The result of checking, before a run, whether a case can run."""
+    """The result of the preflight check of a case: whether the case can run, and the reason if it cannot."""
 
     case: Case  # with all defaults filled in, or as written in the study if the check itself failed
     outcome: tuple[str, str, str] | None  # (status, reason, text) of the record if the case does not run
@@ -41,13 +41,13 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (workload digest, peer versions), which is equal for cases with the same environment."""
+        """Return (workload digest, peer versions). Cases with equal keys have equal planned environments."""
         return self.workload_digest, self.engine
 
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """A case that is scheduled to run in one replicate (one repetition of the study)."""
+    """A case that is scheduled to run in one replicate (repetition) of the study."""
 
     preflight: PreflightResult  # the case, with the result of its preflight check
     order: int  # position of the case in the shuffled order of its replicate
@@ -61,12 +61,12 @@ class ScheduledCase:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which is the same for each attempt at the case."""
+        """Return (case key, replicate number). The value is the same for every attempt at the case."""
         return self.case.key, self.replicate
 
     @property
     def session_key(self) -> tuple:
-        """Return a key that is equal for cases that may run in the same worker process."""
+        """Return a key to group cases. Cases with equal keys may run in the same worker process."""
         # A CPU worker is bound to one core per device. The x64 mode also changes float32 programs. A peer may
         # abort its process or start threads. The import of a user's module may have side effects.
         case = self.case
@@ -92,7 +92,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run executes, in groups that share workers, and the number of other cases."""
+    """The cases that a run executes, grouped by worker process, and the numbers of cases that do not run."""
 
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
@@ -105,7 +105,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases to execute, where each replicate counts."""
+        """Return the number of cases to execute. Each replicate of a case is counted."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -121,7 +121,8 @@ def make_schedule(
     """Return the schedule of a study: the cases to execute, in random order within each replicate.
 
     `baseline` contains the records of the second program of a comparison, or is None. `queued` contains the
-    `replicate_key` of each case that another submission will run. `retry` allows one more attempt.
+    `replicate_key` of each case that another submission will run. If `retry` is true, failed cases without
+    remaining attempts run once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -150,7 +151,10 @@ def make_schedule(
 def _shuffled_cases(
     results: Sequence[PreflightResult], settings: RunSettings, environments: Environments, history: "History"
 ) -> Iterator[tuple[ScheduledCase, Identity]]:
-    """Yield (scheduled case, identity) in random order within each replicate, a skipped case only once."""
+    """Yield (scheduled case, identity), in random order within each replicate.
+
+    A case that the preflight check excludes is yielded only in replicate 0.
+    """
     for replicate in range(settings.replicates):
         shuffled = list(results)
         random.Random(settings.order_seed + replicate).shuffle(shuffled)
@@ -162,17 +166,17 @@ def _shuffled_cases(
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the numbers of devices, nodes, and processes of a case."""
+    """Return the numbers of devices, nodes, and worker processes that run a case on `machine`."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Group the cases that compute the same derivative of the same function at the same inputs."""
+    """Return groups of cases that compute the same derivative of the same function at the same inputs."""
     return list(group_by(items, lambda item: problem(item.case)).values())
 
 
 def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return groups of cases that may share a worker process, all in the order of execution."""
+    """Return groups of cases that may share a worker process. Groups and cases are in execution order."""
     ordered = sorted(items, key=lambda item: (item.replicate, item.order))
     return tuple(map(tuple, group_by(ordered, lambda item: item.session_key).values()))
 
@@ -180,8 +184,8 @@ def group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCas
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment that the record of a case will have if the case runs on `machine`.
 
-    `key` is the `environment_key` of the case. On a remote machine, the entry "untold" lists the names of the
-    entries that only a process on a node can determine.
+    `key` is the `environment_key` of the case. If the machine is remote, some entries can be determined only
+    by a process on its nodes. The entry "untold" lists their names.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -197,7 +201,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """How the recorded attempts of each case ended, and how many there were."""
+    """The number of recorded attempts of each case, and how the attempts ended."""
 
     with_result: set[Identity]  # cases with a result, as defined at the top of this module
     temporary_skips: set[Identity]  # cases that were skipped for a reason that may no longer apply
@@ -206,7 +210,10 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether a failed case must not run again (False if `settings.attempts` is None)."""
+        """Return whether a failed case must not run again: a failure is permanent, or no attempts are left.
+
+        If the maximum `settings.attempts` is None, return False.
+        """
         if settings.attempts is None:
             return False
         return identity in self.permanent_failures or self.attempts[identity] >= settings.attempts
@@ -215,11 +222,11 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Environments, baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the recorded attempts of each case in the planned environments.
+    """Return the `History` of all cases from the records that match a planned environment.
 
-    `baseline` contains the records of the second program of a comparison, or is None. If given, a record is a
-    result only if the baseline has one of the same case, replicate, and block that has not failed. A block is
-    a group of cases whose samples alternated.
+    `baseline` contains the records of the second program of a comparison, or is None. If it is given, a
+    record counts as a result only if `baseline` contains a record with the same case, replicate, and block
+    that did not fail. A block is a group of cases whose samples alternated.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     attempts = [(i, r.attempt) for i, r in matching if r.reason != REQUEST_NOT_MET]
@@ -236,7 +243,7 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return (case key, environment digest, replicate) for each planned environment that a record matches."""
+    """Return (case key, digest, replicate) for each planned environment that matches `record.environment`."""
     actual = record.environment
     return [
         (record.key, planned["digest"], record.replicate) for planned in environments.values()
@@ -246,9 +253,9 @@ def find_identities(record: Record, environments: Environments) -> list[Identity
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return a result that skips the case if another library than JAX would run it on a GPU or TPU.
+    """Return `preflight` with the outcome "skipped" if a library other than JAX would use a GPU or TPU.
 
-    Otherwise, return `preflight` unchanged.
+    Return `preflight` unchanged otherwise, or if it already has an outcome.
     """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.outcome:
         return preflight
@@ -263,10 +270,10 @@ def study_manifest(
     results: Sequence[PreflightResult],
     settings: RunSettings,
 ) -> dict[str, Any]:
-    """Return the content of study.json, which describes the last study in a results folder.
+    """Return the content of study.json. This file describes the study that last ran in a results folder.
 
-    `scaling` lists the types of scaling in the study: "strong" or "weak". A case that does not run has a
-    single replicate.
+    `scaling` lists the types of scaling in the study: "strong" or "weak". The number of replicates is 1
+    for a case that the preflight check excludes.
     """
     return store.schema_and_version() | {
         "study": name, "title": title, "scaling": sorted(set(scaling)), "order_seed": settings.order_seed,

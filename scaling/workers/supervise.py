@@ -31,7 +31,7 @@ Listener = Callable[[dict[str, Any]], None]  # called with events such as {"even
 
 @dataclass(frozen=True)
 class VariantResults:
-    """A program to measure, its results folder, and the environments of its cases."""
+    """A worker program (variant), its results folder, and the environments of its cases."""
 
     variant: Variant
     folder: Path
@@ -51,7 +51,7 @@ class WorkerOptions:
 
 @dataclass(eq=False)
 class WorkItem:
-    """A scheduled case, and the state of its measurement with one program."""
+    """A scheduled case that one program (variant) measures, and the state of this measurement."""
 
     item: ScheduledCase
     variant: int  # index of the program: 0 for this program, 1 for the baseline of a comparison
@@ -73,11 +73,11 @@ def run_schedule(
     baseline: tuple[Variant, Path] | None = None,
     options: WorkerOptions | None = None,
 ) -> None:
-    """Run all cases of a schedule in worker processes, and write one record per case.
+    """Run all cases of a schedule in worker processes, and write one record per case and program.
 
-    `lock` is the file descriptor of the lock of the results folder. `baseline` is a second program and its
-    results folder, whose samples alternate with those of this program. `listener` receives the events "begin"
-    and "end" of this program's cases, and "waiting" if a worker waits for CPU cores.
+    `lock` is the file descriptor of the lock of the results folder. `baseline` is (second program, its
+    results folder). The samples of both programs alternate. `listener` receives the events "begin" and "end"
+    of the cases of this program, and the event "waiting" if a worker waits for CPU cores.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -94,7 +94,7 @@ def run_schedule(
 
 @dataclass
 class _Run:
-    """The arguments of `run_schedule`, and the state that is kept from session to session."""
+    """The arguments of `run_schedule`, and the state that changes during the run."""
 
     schedule: Schedule
     settings: RunSettings
@@ -107,7 +107,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure the cases of a session, which share workers, and replace workers that die."""
+        """Measure the cases of a session (cases that share workers), and replace workers that die."""
         first_case, waiting_groups = session[0].case, self._group_by_problem(session)
         is_local = not self.options.transport  # workers on other nodes claim cores there
         claims_cores = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
@@ -132,7 +132,10 @@ class _Run:
                     waiting_groups[:0] = remaining
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of work items with the same problem, of at most `_MAX_INTERLEAVED` cases each."""
+        """Return one work item per case and program, in groups that compute the same derivative.
+
+        A group has at most `_MAX_INTERLEAVED` cases.
+        """
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in cases[start : start + size] for variant in variants]
@@ -157,7 +160,10 @@ class _Run:
         claimed_cores: list[int] | None,
         is_retry: bool = False,
     ) -> WorkerGroup:
-        """Start workers, which end when `stack` is closed, and try once more if they die during the start."""
+        """Start the workers for a session that begins with `first_case`. If they do not start, try once more.
+
+        The workers end when `stack` is closed.
+        """
         machine, settings, options = self.schedule.machine, self.settings, self.options
         results, shape = self.results[variant], process_shape(first_case, machine, settings)
         header = {
@@ -181,7 +187,7 @@ class _Run:
             return self._start_workers(stack, first_case, variant, claimed_cores, is_retry=True)
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a record without measurements for a case, and send its "end" event to the listener."""
+        """Write a "failed" or "skipped" record for a case, and pass an event "end" to `handle_event`."""
         environment = self.results[work.variant].environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
@@ -191,7 +197,7 @@ class _Run:
         self.handle_event(work, {"event": "end"} | end_fields(record))
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run after an event of a worker, and call the listener."""
+        """Update the state of the run from a worker event, and send "begin" and "end" to the listener."""
         item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):  # a record that the worker could not write
             results.writer.append(line)
@@ -206,7 +212,7 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases that are all prepared before sampling, and whose samples alternate."""
+    """A group of cases with alternating samples. All cases are prepared before the first sample is taken."""
 
     run: _Run
     workers: dict[int, WorkerGroup]  # index of the program -> its workers
@@ -215,7 +221,7 @@ class _InterleavedCases:
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
 
     def measure(self) -> tuple[bool, Groups]:
-        """Measure the cases, and return (whether all workers are alive, groups that remain to measure)."""
+        """Measure the cases, and return (whether all workers are alive, groups of cases still to measure)."""
         all_alive = True
         try:
             self._prepare_and_sample()
@@ -236,7 +242,7 @@ class _InterleavedCases:
         return len({work.item for work in self.items}) == 1
 
     def _prepare_and_sample(self) -> None:
-        """Prepare all cases, then take samples of the cases in turn until each case has enough."""
+        """Prepare all cases, then take samples of the cases in turn until every case has enough samples."""
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         shuffled = list(self.items)
@@ -252,14 +258,14 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that still need samples, and remove postponed cases from worker memory."""
+        """Return the work items that need more samples, and remove postponed cases from worker memory."""
         for work in self.items:
             if work.state == "prepared" and self._is_postponed(work.item):
                 self._request(work, "forget")
         return [work for work in self.items if work.state == "prepared"]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the last requested case as failed, or postpone it if it may fit into memory on its own."""
+        """Record the last requested case as failed, or postpone it if it may fit in memory when run alone."""
         work, action = self.last_request
         if work.state == "ended":
             return
@@ -281,7 +287,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Prepare a case in its workers, or skip it if an equal or smaller case ran out of memory."""
+        """Request that workers prepare a case, or skip it if an equal or smaller case ran out of memory."""
         item = work.item
         too_large = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller_case := next((case for case in too_large if _is_no_larger(case, item.case)), None):
@@ -301,7 +307,7 @@ class _InterleavedCases:
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
         """Send a request for a case to its workers, and return the reply.
 
-        Raise `WorkerDied` if no reply arrives in time.
+        `action` is "prepare", "turn", "finish", or "forget". Raise `WorkerDied` if no reply arrives.
         """
         self.last_request, began_at, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - work.seconds_used

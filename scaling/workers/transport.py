@@ -51,7 +51,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps:
-    """A way to start the workers of a case as one job step (srun) of a Slurm allocation."""
+    """Options to start the workers of a case with srun, as one job step of a Slurm allocation."""
 
     nodes: tuple[str, ...]  # names of the nodes
     platform: str
@@ -64,7 +64,7 @@ class SrunSteps:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command, which starts all workers."""
+        """Return a list that contains a single srun command. This command starts all workers."""
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -86,7 +86,7 @@ class SrunSteps:
 
 @dataclass(frozen=True)
 class SshShells:
-    """A way to start each worker of a case on another host with a remote shell, in the same folder."""
+    """Options to start workers on other hosts through a remote shell (ssh), in the current folder."""
 
     nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
@@ -94,7 +94,7 @@ class SshShells:
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker, which sets the `_FORWARDED_PREFIXES` variables."""
+        """Return one remote shell command per worker. The command sets forwarded environment variables."""
         assignments = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED_PREFIXES)]
         commands = []
         for host in self.nodes[: shape.nodes]:

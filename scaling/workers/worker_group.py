@@ -1,4 +1,4 @@
-"""Define `WorkerGroup`: the worker processes of a case, to which requests are sent."""
+"""Start worker processes, send requests to them, and receive their events (`WorkerGroup`)."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ _INTERMEDIATE_EVENTS = ("here", "begin", "meet", "waiting")  # events that are n
 
 @dataclass(frozen=True)
 class Variant:
-    """A worker program and how to start it, one of two if programs are compared."""
+    """A worker program, and how to start it. A comparison of two programs has two variants."""
 
     name: str = "this"
     python: str = sys.executable
@@ -40,7 +40,7 @@ class WorkerDied(Exception):
     """Raised when a worker process ends, reports that it cannot continue, or exceeds its time limit.
 
     `reason` is a key of `scaling.core.record.REASONS`. `text` describes the failure ("" after a timeout).
-    `detail` contains the last line of standard error or a fix, or is "".
+    `detail` is the last line of standard error, a fix, or "".
     """
 
     def __init__(self, reason: str, text: str, detail: str = "") -> None:
@@ -50,7 +50,7 @@ class WorkerDied(Exception):
 
 @dataclass
 class WorkerGroup:
-    """The running worker processes of a case, which share its devices, and a queue of their events."""
+    """The running worker processes that measure a case together, and the queue of their events."""
 
     shape: ProcessShape
     processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
@@ -119,12 +119,12 @@ def open_worker_group(
     log: Path | None = None,
     report_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:
-    """Start the workers of a case, and yield a `WorkerGroup` whose workers end when the context exits.
+    """Start the workers of a case, and yield their `WorkerGroup`. The context ends the workers when it exits.
 
     `header` contains the settings that each worker receives first. `lock` is a file descriptor that local
-    workers inherit. `remote` starts the workers on other nodes. `report_wait` receives a message if a worker
-    waits for CPU cores. Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a
-    remote worker ends before any has responded.
+    workers inherit. If `remote` is given, it starts the workers on other nodes. `report_wait` receives a
+    message if a worker waits for CPU cores. Raise `WorkerDied` if a worker ends before it is ready, or
+    `AllocationLost` if a remote worker ends before any worker has responded.
     """
     worker_command = [variant.python, "-m", variant.module]
     variables = _worker_variables(header["platform"], variant, is_remote=remote is not None)
@@ -152,7 +152,7 @@ def open_worker_group(
 
 
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
-    """Return the environment variables of a local worker, or of the command that starts a remote worker."""
+    """Return the environment variables of a local worker, or of srun or ssh if the worker is remote."""
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
     dropped = transport.JOB_OPTION_PREFIXES if is_remote else ()
